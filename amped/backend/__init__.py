@@ -1,0 +1,10 @@
+"""Where arrays live and kernels run: two folders, `cpu` and `cuda`, with the same operations.
+
+CUDA is imported only inside `cuda`, and only when a device is asked for.
+"""
+
+from __future__ import annotations
+
+from .base import Backend, Clock, Shard, Slot, choose
+
+__all__ = ["Backend", "Clock", "Shard", "Slot", "choose"]

@@ -1,0 +1,1 @@
+"""The CPU backend: NumPy, kernels compiled by Numba, exchange over MPI."""

@@ -1,0 +1,193 @@
+"""One GPU as a device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base import Array, Clock, Shard
+from .mttkrp import KERNELS, VECTOR, mttkrp, scratch_bytes
+
+PADDING = 32  # nonzeros: kernels load several at once, also past the end
+
+
+class CudaBackend:
+    """See `Backend`. Work is queued on one stream and copies from the host on another."""
+
+    name = "cuda"
+    xp = cupy
+    kernels: Sequence[str] = KERNELS
+    vector_bytes = VECTOR
+    runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
+
+    def __init__(self, local_rank: int, local_size: int) -> None:
+        devices = cupy.cuda.runtime.getDeviceCount()
+        self._device = cupy.cuda.Device(local_rank % devices)
+        self._device.use()
+        self._sharing = -(-local_size // devices)
+        self.identity = str(self._device.pci_bus_id)
+        properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
+        self.description = f"{properties['name'].decode()} ({self.identity})"
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self._copies = cupy.cuda.Stream(non_blocking=True)
+        self._pool = cupy.get_default_memory_pool()
+        self._pool.free_all_blocks()
+        self._resting_bytes = self._pool.total_bytes()
+
+    def memory(self) -> int:
+        """See `Backend`: an equal share of what is free, less the runtime's own need."""
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        return int(free * 0.95) // self._sharing - self.runtime_bytes
+
+    def peak_bytes(self) -> int:
+        """See `Backend`: the memory pool gives nothing back, so what it holds is its peak."""
+        return int(self._pool.total_bytes()) - self._resting_bytes
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """See `Backend`."""
+        return cupy.empty(shape, dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """See `Backend`."""
+        return cupy.zeros(shape, dtype)
+
+    def to_device(self, array: NDArray[Any]) -> Array:
+        """See `Backend`."""
+        return cupy.asarray(array)
+
+    def to_host(self, array: Array) -> NDArray[Any]:
+        """See `Backend`."""
+        result: NDArray[Any] = cupy.asnumpy(array)
+        return result
+
+    def host_empty(self, size: int, dtype: Any) -> NDArray[Any]:
+        """See `Backend`: page-locked memory, which the copy engine reads at the full speed of the link."""
+        return pinned_empty(size, dtype)
+
+    def column(self, host: NDArray[Any], dtype: Any) -> Array:
+        """See `Backend`."""
+        column = cupy.empty(-(-host.size // PADDING) * PADDING, dtype)
+        column[: host.size].set(np.ascontiguousarray(host, dtype))
+        return column
+
+    def slot(self, order: int, capacity: int, dtype: Any, clock: Clock) -> CudaSlot:
+        """See `Backend`."""
+        assert isinstance(clock, CudaClock)
+        return CudaSlot(order, capacity, dtype, clock, self.stream, self._copies)
+
+    def clock(self) -> CudaClock:
+        """See `Backend`."""
+        return CudaClock(self.stream)
+
+    def scratch_bytes(self, nnz: int, stride: int, dtype: Any) -> int:
+        """See `Backend`."""
+        return scratch_bytes(nnz, stride, dtype)
+
+    def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
+        """See `Backend`."""
+        mttkrp(shard, factors, out, row_begin, kernel)
+
+    def synchronize(self) -> None:
+        """See `Backend`."""
+        self.stream.synchronize()
+
+
+class CudaSlot:
+    """See `Slot`. Events order copies and kernels on the device; the host only queues."""
+
+    def __init__(self, order: int, capacity: int, dtype: Any, clock: CudaClock, work: Any, copies: Any) -> None:
+        size = -(-capacity // PADDING) * PADDING
+        self._indices = [cupy.empty(size, np.int32) for _ in range(order)]
+        self._values = cupy.empty(size, dtype)
+        self._clock, self._work, self._copies = clock, work, copies
+        self._filled, self._released = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
+        self._released.record(work)
+        self._staging: dict[int, NDArray[Any]] = {}
+        self._shard = Shard(self._indices, self._values, 0, False)
+
+    def fill(self, indices: Sequence[NDArray[np.int32]], values: NDArray[Any], continues: bool, mode: int) -> None:
+        """See `Slot`."""
+        staged = [self._staged(k, array) for k, array in enumerate((*indices, values))]
+        self._copies.wait_event(self._released)
+        with self._clock.span_on(self._copies, "copy", mode):
+            for source, target in zip(staged, (*self._indices, self._values), strict=True):
+                target[: source.size].set(source, stream=self._copies)
+        self._filled.record(self._copies)
+        self._shard = Shard(self._indices, self._values, values.size, continues)
+
+    def _staged(self, k: int, array: NDArray[Any]) -> NDArray[Any]:
+        """Return `array` in pinned memory: itself, or a copy where it is (say) a file mapped into memory."""
+        target = (*self._indices, self._values)[k]
+        if not array.size or (array.dtype == target.dtype and is_pinned(array)):
+            return array
+        if k not in self._staging:
+            self._staging[k] = pinned_empty(target.size, target.dtype)
+        self._filled.synchronize()  # the last copy out of this buffer
+        np.copyto(self._staging[k][: array.size], array, casting="same_kind")
+        return self._staging[k][: array.size]
+
+    def shard(self) -> Shard:
+        """See `Slot`."""
+        self._work.wait_event(self._filled)
+        return self._shard
+
+    def release(self) -> None:
+        """See `Slot`."""
+        self._released.record(self._work)
+
+
+class CudaClock:
+    """See `Clock`. Times are taken by events, so nothing waits until they are collected."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._spans: list[tuple[str, int, Any, Any]] = []
+        self._spare: list[Any] = []
+
+    @contextmanager
+    def span(self, kind: str, mode: int) -> Iterator[None]:
+        """See `Clock`."""
+        with self.span_on(self._stream, kind, mode):
+            yield
+
+    @contextmanager
+    def span_on(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
+        """Count the work queued on another stream."""
+        start, stop = (self._spare.pop() if self._spare else cupy.cuda.Event() for _ in range(2))
+        start.record(stream)
+        try:
+            yield
+        finally:
+            stop.record(stream)
+            self._spans.append((kind, mode, start, stop))
+
+    def collect(self) -> dict[tuple[str, int], float]:
+        """See `Clock`."""
+        seconds: dict[tuple[str, int], float] = defaultdict(float)
+        for kind, mode, start, stop in self._spans:
+            stop.synchronize()
+            seconds[kind, mode] += cupy.cuda.get_elapsed_time(start, stop) * 1e-3
+            self._spare += [start, stop]
+        self._spans.clear()
+        return dict(seconds)
+
+
+def pinned_empty(size: int, dtype: Any) -> NDArray[Any]:
+    """Return a new array in page-locked host memory."""
+    nbytes = size * np.dtype(dtype).itemsize
+    if not nbytes:
+        return np.empty(0, dtype)
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), dtype, size)
+
+
+def is_pinned(array: NDArray[Any]) -> bool:
+    """Tell whether the copy engine can read `array` directly."""
+    attributes = cupy.cuda.runtime.pointerGetAttributes(array.ctypes.data)
+    return bool(attributes.type == cupy.cuda.runtime.memoryTypeHost) and array.flags.c_contiguous

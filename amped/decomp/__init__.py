@@ -1,0 +1,1 @@
+"""Decompositions, written in terms of the engine."""

@@ -1,0 +1,224 @@
+"""One MTTKRP over all ranks: place the nonzeros, stream what is not resident, compute, exchange.
+
+Algorithm 1 of AMPED: each rank computes the output rows of its own shards for one mode after the other, from its
+own copy of all factor matrices, and the ranks all-gather the new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .backend import Backend, Shard, choose
+from .backend.base import Array, DeviceName
+from .errors import InputError
+from .exchange import connect
+from .mpi import Comm, Reduction, together
+from .placement import PlacementName, make_plan
+from .source import Source
+from .stream import Stream
+
+Precision = Literal["fp32", "fp64"]
+DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+TUNING_NONZEROS = 1 << 22
+TUNING_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run computes. Every choice gives the same result up to rounding.
+
+    Attributes
+    ----------
+    device : {"auto", "cpu", "cuda"}
+    precision : {"fp32", "fp64"}
+        Of values and factor matrices; sums of many terms and small matrices are in double precision always.
+    placement : {"auto", "resident", "stream"}
+        Whether nonzeros stay in device memory.
+    kernel : str
+        "auto" times the backend's kernels on the real nonzeros; otherwise the name of one.
+    deterministic : bool
+        Bitwise equal results from run to run on the same ranks: nothing is chosen by timing.
+    device_memory : int, optional
+        Bytes of device memory to use; by default what is free.
+    threads : int, optional
+        Host threads of a rank; by default its fair share of the cores.
+    """
+
+    device: DeviceName = "auto"
+    precision: Precision = "fp32"
+    placement: PlacementName = "auto"
+    kernel: str = "auto"
+    deterministic: bool = False
+    device_memory: int | None = None
+    threads: int | None = None
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of `precision`."""
+        if self.precision not in DTYPES:
+            raise InputError(f"precision {self.precision!r}: expected fp32 or fp64")
+        return DTYPES[self.precision]
+
+
+class Engine:
+    """MTTKRP of one tensor, for one number of columns, on all ranks. Making one and its methods are collective.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    rank : int
+        Columns of the factor matrices.
+    norm : float
+        Of the tensor.
+    factors : list of (I_n, stride) device arrays
+        All factor matrices, on every rank; columns from `rank` on are zero.
+    plan : Plan
+        What this rank holds.
+    kernels : list of str
+        The kernel chosen for each mode.
+    clock : Clock
+        Seconds of `copy`, `compute`, `exchange` and `solve` for each mode.
+    """
+
+    def __init__(self, source: Source, rank: int, comm: Comm, options: Options | None = None) -> None:
+        options = options or Options()
+        self.options, self.comm = options, comm
+        self.backend: Backend = together(comm, lambda: choose(options.device, comm, options.threads))
+        cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
+        self.plan = together(
+            comm,
+            lambda: make_plan(
+                cuts, comm.rank, rank, options.dtype, self.backend,
+                placement=options.placement, memory=options.device_memory,
+            ),
+        )  # fmt: skip
+        self.shape, self.norm, self.rank = source.shape, source.norm, rank
+        self.kernels = together(comm, self._named_kernels)
+        self.exchange = connect(self.backend, comm)
+        self.clock = self.backend.clock()
+        stride, dtype = self.plan.stride, self.plan.dtype
+        self.factors = [self.backend.zeros((length, stride), dtype) for length in self.shape]
+        rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
+        self._out = self.backend.empty((rows, stride), dtype)
+        self._stream = Stream(self.plan, source, self.backend, self.clock)
+
+    def _named_kernels(self) -> list[str]:
+        name = self.options.kernel
+        if name != "auto" and name not in self.backend.kernels:
+            raise InputError(f"kernel {name!r}: {self.backend.name} has auto, {', '.join(self.backend.kernels)}")
+        return [self.backend.kernels[0] if name == "auto" else name] * len(self.shape)
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
+        """Give every rank the (I_n, R) factor matrix of one mode, in host memory."""
+        self.factors[mode][:, : self.rank] = self.backend.to_device(
+            np.ascontiguousarray(factor, self.plan.dtype)
+        )
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """Return the (I_n, R) factor matrix of one mode in host memory."""
+        return np.ascontiguousarray(self.backend.to_host(self.factors[mode])[:, : self.rank])
+
+    def owned(self, mode: int) -> Array:
+        """Return the rows of a factor matrix that this rank owns, as an (owned, R) view."""
+        return self.factors[mode][self.plan.modes[mode].owned, : self.rank]
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        """Count the work queued within under `kind`."""
+        return self.clock.span(kind, mode)
+
+    def mttkrp(self, mode: int) -> Array:
+        """Compute the MTTKRP of one mode from the factor matrices of the others.
+
+        Returns
+        -------
+        (owned, R) device array
+            The rows that this rank owns; valid until the next call.
+        """
+        share = self.plan.modes[mode]
+        out = self._out[: share.rows.stop - share.rows.start]
+        out.fill(0)
+        for shard in self._stream.shards(mode):
+            with self.clock.span("compute", mode):
+                self._compute(shard, mode, self.kernels[mode])
+        self._add_split_rows(mode, out)
+        first = share.owned.start - share.rows.start
+        return out[first : first + share.owned.stop - share.owned.start, : self.rank]
+
+    def _compute(self, shard: Shard, mode: int, kernel: str) -> None:
+        inputs = [factor for m, factor in enumerate(self.factors) if m != mode]
+        self.backend.mttkrp(shard, inputs, self._out, self.plan.modes[mode].rows.start, kernel)
+
+    def _add_split_rows(self, mode: int, out: Array) -> None:
+        """Give the owner of each row that several ranks computed the sum of their parts."""
+        share = self.plan.modes[mode]
+        split = share.cut.split_rows
+        if not split.size:
+            return
+        with self.clock.span("exchange", mode):
+            parts = self.backend.zeros((split.size, self.plan.stride), np.float64)
+            head = int(share.cut.heads[self.comm.rank])
+            if head >= 0:
+                parts[int(np.searchsorted(split, head))] = out[0]
+            self.exchange.reduce(parts, "sum")
+            for k in np.flatnonzero((split >= share.owned.start) & (split < share.owned.stop)):
+                out[int(split[k]) - share.rows.start] += parts[int(k)]
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
+        """Combine a small device array over the ranks and return it in host memory."""
+        with self.clock.span("exchange", mode):
+            self.exchange.reduce(array, reduction)
+        return self.backend.to_host(array)
+
+    def publish(self, mode: int) -> None:
+        """All-gather the owned rows of a factor matrix."""
+        with self.clock.span("exchange", mode):
+            self.exchange.gather_rows(self.factors[mode], self.plan.modes[mode].cut.rows)
+
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
+        share = self.plan.modes[mode]
+        whole = self.backend.zeros((self.shape[mode], self.plan.stride), self.plan.dtype)
+        whole[share.owned, : self.rank] = rows
+        with self.clock.span("exchange", mode):
+            self.exchange.gather_rows(whole, share.cut.rows)
+        return np.ascontiguousarray(self.backend.to_host(whole)[:, : self.rank])
+
+    def tune(self) -> None:
+        """Time the backend's kernels on the resident nonzeros of each mode and keep the fastest."""
+        fixed = self.options.kernel != "auto" or self.options.deterministic
+        if fixed or len(self.backend.kernels) == 1:
+            return
+        for mode in range(self.order):
+            whole = self._stream.resident(mode)
+            part = Shard(whole.indices, whole.values, min(whole.nnz, TUNING_NONZEROS), False)
+            if part.nnz:
+                self.kernels[mode] = min(self.backend.kernels, key=self._timer(part, mode))
+        self.clock.collect()
+
+    def _timer(self, shard: Shard, mode: int) -> Callable[[str], float]:
+        def seconds(kernel: str) -> float:
+            best = float("inf")
+            for _ in range(TUNING_RUNS):
+                self.clock.collect()
+                with self.clock.span("tune", mode):
+                    self._compute(shard, mode, kernel)
+                best = min(best, self.clock.collect()["tune", mode])
+            return best
+
+        return seconds
+
+
+def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[NDArray[Any]]:
+    """Return the whole MTTKRP of each of `modes` in host memory, on every rank."""
+    return [engine.gathered(mode, engine.mttkrp(mode)) for mode in modes]

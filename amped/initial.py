@@ -1,0 +1,107 @@
+"""The factor matrices that a decomposition starts from: random, read from a file, or leading eigenvectors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor
+
+from .errors import InputError
+from .kruskal import factors_in, read_npz
+from .mpi import Comm, on_root, together
+from .source import Source
+
+DENSE_ROWS = 2048  # up to this length a mode's eigenvectors are found from its dense Gram matrix
+BLOCK_ROWS = 1 << 16
+
+Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
+
+
+def initial_factors(
+    source: Source, rank: int, comm: Comm, dtype: np.dtype[Any], seed: int = 0, init: Init | None = None
+) -> list[NDArray[Any]]:
+    """Return the starting (I_n, R) factor matrices, equal on every rank. Collective.
+
+    Parameters
+    ----------
+    source : Source
+        The tensor.
+    rank : int
+        Columns.
+    comm : Comm
+    dtype : numpy.dtype
+        Of the result. Random starts of both precisions agree up to rounding.
+    seed : int
+        Of the random start, uniform in [0, 1).
+    init : path, "nvecs" or sequence of arrays, optional
+        A file with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices themselves.
+
+    Raises
+    ------
+    InputError
+        If the file is at fault or a matrix has the wrong shape or is not finite.
+    """
+    if init is None:
+        return [random_factor(length, rank, seed, mode, dtype) for mode, length in enumerate(source.shape)]
+    if isinstance(init, str) and init == "nvecs":
+        tensor = source.tensor()
+        return comm.bcast(on_root(comm, lambda: _nvecs(tensor, rank, seed, dtype))) or []
+    return together(comm, lambda: _given(init, source.shape, rank, dtype))
+
+
+def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an (length, rank) matrix uniform in [0, 1), the same for the same seed and mode."""
+    if seed < 0:
+        raise InputError(f"seed {seed} is negative")
+    rng = np.random.default_rng([seed, mode])
+    factor = np.empty((length, rank), dtype)
+    for block in range(0, length, BLOCK_ROWS):
+        rows = factor[block : block + BLOCK_ROWS]
+        rows[:] = rng.random(rows.shape)
+    return factor
+
+
+def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+    path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
+    factors = [np.asarray(f) for f in init] if path is None else factors_in(read_npz(path), path)  # type: ignore[union-attr]
+    if len(factors) != len(shape):
+        raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
+    for mode, (factor, length) in enumerate(zip(factors, shape, strict=True)):
+        if factor.shape != (length, rank):
+            raise InputError(f"factor_{mode} of the start is {factor.shape}, expected {(length, rank)}", path=path)
+        if not np.all(np.isfinite(factor)):
+            raise InputError(f"factor_{mode} of the start is not finite", path=path)
+    return [np.ascontiguousarray(f, dtype) for f in factors]
+
+
+def _nvecs(tensor: SparseTensor | None, rank: int, seed: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+    assert tensor is not None
+    return [_leading(tensor, mode, rank, seed).astype(dtype) for mode in range(tensor.order)]
+
+
+def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[np.float64]:
+    """Return the `rank` leading eigenvectors of ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
+    from scipy import sparse
+    from scipy.sparse import linalg
+
+    others = [m for m in range(tensor.order) if m != mode]
+    _, fibres = np.unique(tensor.columns[others], axis=1, return_inverse=True)
+    unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres.ravel())))
+    unfolded.resize(tensor.shape[mode], unfolded.shape[1])
+    length = tensor.shape[mode]
+    known = min(rank, length)
+    if length <= DENSE_ROWS or known >= length - 1:
+        gram = (unfolded @ unfolded.T).toarray()
+        vectors = np.linalg.eigh(gram)[1][:, ::-1]
+    else:
+        operator = linalg.LinearOperator((length, length), matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
+        start = np.random.default_rng(seed).random(length)
+        values, vectors = linalg.eigsh(operator, known, v0=start)
+        vectors = vectors[:, np.argsort(-values)]
+    extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
+    return np.hstack([vectors[:, :known], extra])

@@ -1,0 +1,139 @@
+"""The result of a CP decomposition: weights and factor matrices."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+
+class KruskalTensor:
+    """A sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
+
+    Parameters
+    ----------
+    weights : (R,) array
+    factors : sequence of (I_n, R) arrays
+    fits : sequence of float
+        Fit after each iteration of the decomposition that made it, if any.
+    converged : bool
+        Whether the fit changed less than the tolerance before the iterations ran out.
+
+    Notes
+    -----
+    The notation is that of Kolda and Bader, Tensor Decompositions and Applications, SIAM Review 51(3), 2009.
+    """
+
+    def __init__(
+        self,
+        weights: NDArray[np.floating],
+        factors: Sequence[NDArray[np.floating]],
+        fits: Sequence[float] = (),
+        converged: bool = False,
+    ) -> None:
+        self.weights = np.asarray(weights, np.float64)
+        self.factors = [np.asarray(f) for f in factors]
+        self.fits = tuple(fits)
+        self.converged = converged
+        if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
+            raise InputError(f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights")
+
+    @property
+    def rank(self) -> int:
+        """The number of components."""
+        return int(self.weights.size)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The mode lengths."""
+        return tuple(f.shape[0] for f in self.factors)
+
+    def arranged(self) -> KruskalTensor:
+        """Return the same tensor with columns of unit 2-norm and weights descending."""
+        weights = self.weights.copy()
+        factors = []
+        for factor in self.factors:
+            norms = np.linalg.norm(factor.astype(np.float64, copy=False), axis=0)
+            weights *= norms
+            factors.append((factor / np.where(norms > 0, norms, 1)).astype(factor.dtype, copy=False))
+        order = np.argsort(-weights, kind="stable")
+        return KruskalTensor(weights[order], [f[:, order] for f in factors], self.fits, self.converged)
+
+    def norm(self) -> float:
+        """Return the Frobenius norm of the tensor, without forming it."""
+        grams = [f.astype(np.float64, copy=False) for f in self.factors]
+        product = np.prod([g.T @ g for g in grams], axis=0)
+        return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
+
+    def full(self) -> NDArray[np.float64]:
+        """Return the dense tensor: for small shapes."""
+        rows = self.weights[None, :]
+        for factor in self.factors:
+            rows = (rows[:, None, :] * factor[None, :, :]).reshape(-1, self.rank)
+        result: NDArray[np.float64] = rows.sum(axis=1).reshape(self.shape)
+        return result
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write ``weights`` and ``factor_0 ...`` to an ``.npz`` file."""
+        write_npz(path, {"weights": self.weights, **{f"factor_{n}": f for n, f in enumerate(self.factors)}})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
+        """Read what `save` wrote; raise `InputError` if the file is at fault."""
+        arrays = read_npz(path)
+        factors = factors_in(arrays, path)
+        return cls(arrays.get("weights", np.ones(factors[0].shape[1])), factors)
+
+    def __repr__(self) -> str:
+        return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
+
+
+def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:
+    """Return ``factor_0 ...`` among named arrays; raise `InputError` if there is none or one is no real matrix."""
+    factors = []
+    while (name := f"factor_{len(factors)}") in arrays:
+        if arrays[name].ndim != 2 or arrays[name].dtype.kind not in "fiu":
+            raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, no real matrix", path=path)
+        factors.append(arrays[name])
+    if not factors:
+        raise InputError("holds no factor_0", path=path)
+    return factors
+
+
+def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
+    """Write arrays to an ``.npz`` file that appears under its name only when it is whole and on the disk."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(draft, "wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an ``.npz`` file, without pickle; raise `InputError` if the file is at fault."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError("not an .npz file", path=path)
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise InputError(error.strerror or str(error), path=path) from None
+    except InputError:
+        raise
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise InputError(f"damaged or not an .npz file: {error}", path=path) from None

@@ -1,0 +1,204 @@
+"""The ranks of a run: MPI where a launcher started several processes, otherwise a world of one.
+
+MPI is imported only under a launcher, so that a single process needs no MPI library. Device pointers never
+come here: MPI carries host data, NCCL device data.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+T = TypeVar("T")
+Reduction = Literal["sum", "max"]
+
+LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
+LAUNCHER_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID")
+MESSAGE = 1 << 30  # bytes; MPI counts are 32-bit in many libraries
+
+
+class Comm(Protocol):
+    """What amped asks of a group of ranks.
+
+    Attributes
+    ----------
+    rank, size : int
+        This process among all.
+    local_rank, local_size : int
+        This process among those of its node.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+    def bcast(self, item: T) -> T:
+        """Return rank 0's `item` on every rank."""
+
+    def allgather(self, item: T) -> list[T]:
+        """Return every rank's `item`, by rank."""
+
+    def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return this rank's slice, ``offsets[rank]`` to ``offsets[rank + 1]``, of rank 0's 1-d `array`."""
+
+    def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+        """Combine the ranks' arrays elementwise, in place."""
+
+    def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        """Fill `matrix` in place: rank ``r`` holds its rows ``offsets[r]`` to ``offsets[r + 1]``."""
+
+    def abort(self, code: int) -> None:
+        """End the processes of all ranks with this exit code."""
+
+
+class SingleComm:
+    """A world of one process."""
+
+    rank = local_rank = 0
+    size = local_size = 1
+
+    def bcast(self, item: T) -> T:
+        """See `Comm`."""
+        return item
+
+    def allgather(self, item: T) -> list[T]:
+        """See `Comm`."""
+        return [item]
+
+    def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """See `Comm`."""
+        assert array is not None
+        return array.astype(dtype, copy=False)
+
+    def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+        """See `Comm`."""
+
+    def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        """See `Comm`."""
+
+    def abort(self, code: int) -> None:
+        """See `Comm`."""
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class MpiComm:
+    """A communicator of mpi4py."""
+
+    def __init__(self, comm: Any) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank: int = node.Get_rank()
+        self.local_size: int = node.Get_size()
+        node.Free()
+
+    def bcast(self, item: T) -> T:
+        """See `Comm`."""
+        result: T = self._comm.bcast(item)
+        return result
+
+    def allgather(self, item: T) -> list[T]:
+        """See `Comm`."""
+        result: list[T] = self._comm.allgather(item)
+        return result
+
+    def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """See `Comm`."""
+        if self.rank:
+            mine = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
+            for piece in _messages(mine):
+                self._comm.Recv(piece)
+            return mine
+        assert array is not None
+        for other in range(1, self.size):
+            theirs = np.ascontiguousarray(array[offsets[other] : offsets[other + 1]], dtype)
+            for piece in _messages(theirs):
+                self._comm.Send(piece, dest=other)
+        # A copy, so that the other ranks' share does not stay in memory.
+        return array[: offsets[1]].astype(dtype)
+
+    def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+        """See `Comm`."""
+        self._comm.Allreduce(self._mpi.IN_PLACE, array, self._mpi.SUM if reduction == "sum" else self._mpi.MAX)
+
+    def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        """See `Comm`."""
+        row = self._mpi.BYTE.Create_contiguous(matrix.strides[0]).Commit()
+        try:
+            self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, np.diff(offsets), offsets[:-1], row])
+        finally:
+            row.Free()
+
+    def abort(self, code: int) -> None:
+        """See `Comm`."""
+        sys.stderr.flush()
+        self._comm.Abort(code)
+
+
+def _messages(array: NDArray[Any]) -> list[NDArray[Any]]:
+    step = MESSAGE // array.itemsize
+    return [array[k : k + step] for k in range(0, array.size, step)]
+
+
+def launched() -> bool:
+    """Tell whether an MPI launcher started this process."""
+    env = os.environ
+    if "mpi4py.MPI" in sys.modules or any(name in env for name in LAUNCHER_SIZES + LAUNCHER_RANKS):
+        return True
+    return "SLURM_STEP_NUM_TASKS" in env and int(env["SLURM_STEP_NUM_TASKS"]) > 1
+
+
+@cache
+def world() -> Comm:
+    """Return the group of all processes of this run.
+
+    Raises
+    ------
+    InputError
+        If a launcher started several processes but mpi4py finds no MPI library.
+    """
+    if not launched():
+        return SingleComm()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"started by an MPI launcher, but mpi4py cannot load MPI ({str(error).splitlines()[0]}): install a system "
+            "MPI, or amped[mpi] and use its mpirun"
+        ) from None
+    return MpiComm(MPI.COMM_WORLD)
+
+
+def together(comm: Comm, action: Callable[[], T]) -> T:
+    """Run `action` on every rank; if the input is at fault on any, raise the same `InputError` on all.
+
+    Without this the ranks that found nothing wrong would wait for ever for the one that did.
+    """
+    fault: InputError | None = None
+    try:
+        result = action()
+    except InputError as error:
+        fault = error
+    for found in comm.allgather(fault):
+        if found is not None:
+            raise found
+    return result
+
+
+def on_root(comm: Comm, action: Callable[[], T]) -> T | None:
+    """Run `action` on rank 0 alone, under the promise of `together`; the other ranks get None."""
+    return together(comm, lambda: action() if comm.rank == 0 else None)

@@ -1,0 +1,196 @@
+"""What goes where: the bytes that a rank needs on its device, and which nonzeros stay there or are streamed.
+
+The plan is made before anything is allocated; the engine then allocates what the plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from partitioner.shards import Cut
+
+from .backend import Backend
+from .backend.dense import block_rows
+from .errors import InputError
+
+PlacementName = Literal["auto", "resident", "stream"]
+
+SLOTS = 2
+SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
+SMALLEST_SLOT = 1024  # nonzeros
+MAX_RANK = 1024
+
+
+@dataclass(frozen=True)
+class ModePlan:
+    """One rank's share of one mode.
+
+    Attributes
+    ----------
+    mode : int
+    cut : Cut
+        How all ranks share the mode.
+    nnz : int
+        Nonzeros of this rank.
+    resident : int
+        How many of them, the first ones, stay on the device.
+    owned : slice
+        The output rows that this rank owns.
+    rows : slice
+        The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank.
+    """
+
+    mode: int
+    cut: Cut
+    nnz: int
+    resident: int
+    owned: slice
+    rows: slice
+
+    @property
+    def streamed(self) -> int:
+        """Nonzeros that are copied in for each MTTKRP."""
+        return self.nnz - self.resident
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one rank holds.
+
+    Attributes
+    ----------
+    modes : tuple of ModePlan
+    rank : int
+        Columns of the factor matrices.
+    stride : int
+        Columns with the padding that the kernels need.
+    dtype : numpy.dtype
+        Of values and factors.
+    slot : int
+        Nonzeros that a slot for streamed shards holds; 0 if nothing is streamed.
+    device_bytes : dict of str to int
+        Bytes of device memory by use; their sum is the peak.
+    host_bytes : int
+        Bytes of host memory for what is streamed, beyond the device's bytes.
+    """
+
+    modes: tuple[ModePlan, ...]
+    rank: int
+    stride: int
+    dtype: np.dtype[Any]
+    slot: int
+    device_bytes: dict[str, int]
+    host_bytes: int
+
+
+def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
+    """Return the bytes of one nonzero of a shard: a 32-bit index for each mode, and a value."""
+    return 4 * order + dtype.itemsize
+
+
+def make_plan(
+    cuts: Sequence[Cut],
+    part: int,
+    rank: int,
+    dtype: np.dtype[Any],
+    backend: Backend,
+    *,
+    placement: PlacementName = "auto",
+    memory: int | None = None,
+) -> Plan:
+    """Decide what rank number `part` keeps on its device.
+
+    Parameters
+    ----------
+    cuts : sequence of Cut
+        One for each mode.
+    part : int
+        Which of the cuts' parts.
+    rank : int
+        Columns of the factor matrices, 1 to 1024.
+    dtype : numpy.dtype
+        float32 or float64.
+    backend : Backend
+    placement : {"auto", "resident", "stream"}
+        Keep everything, nothing, or (auto) as much as fits.
+    memory : int, optional
+        Bytes of device memory to use; by default what the backend has.
+
+    Raises
+    ------
+    InputError
+        If the rank is out of range, or the device memory cannot hold what has to be there.
+    """
+    if not 1 <= rank <= MAX_RANK:
+        raise InputError(f"rank {rank} is outside 1..{MAX_RANK}")
+    unit = max(1, backend.vector_bytes // dtype.itemsize)
+    stride = -(-rank // unit) * unit
+    limit = backend.memory() if memory is None else memory
+    shares = [_share(mode, cut, part) for mode, cut in enumerate(cuts)]
+    fixed = _fixed_bytes(shares, rank, stride, dtype)
+    each = nonzero_bytes(len(cuts), dtype)
+
+    def scratch(nonzeros: int) -> int:
+        return backend.scratch_bytes(nonzeros, stride, dtype)
+
+    total, largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
+    room = limit - sum(fixed.values())
+    whole = total * each + scratch(largest)
+    if placement == "resident" and whole > room:
+        raise InputError(_does_not_fit(sum(fixed.values()) + whole, limit, "the resident tensor and factors"))
+    slot = resident = 0
+    if placement == "stream" or whole > room:
+        slot = _slot(largest, room, each, scratch(SMALLEST_SLOT) // SMALLEST_SLOT + 1)
+        if slot < min(largest, SMALLEST_SLOT):
+            need = sum(fixed.values()) + SLOTS * SMALLEST_SLOT * each + scratch(SMALLEST_SLOT)
+            raise InputError(_does_not_fit(need, limit, "the factor matrices and two shards"))
+        spare = room - SLOTS * slot * each - scratch(largest)
+        resident = max(0, spare) // each if placement == "auto" else 0
+    else:
+        resident = total
+    # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
+    modes = tuple(_with_resident(s, s.nnz * resident // total if total else 0) for s in shares)
+    worst = max(max(m.resident, min(m.streamed, slot)) for m in modes)
+    bytes_of = {
+        "resident nonzeros": sum(m.resident for m in modes) * each,
+        "stream slots": SLOTS * slot * each,
+        **fixed,
+        "scratch": scratch(worst),
+    }
+    return Plan(modes, rank, stride, dtype, slot, bytes_of, sum(m.streamed for m in modes) * each)
+
+
+def _share(mode: int, cut: Cut, part: int) -> ModePlan:
+    nnz = int(cut.nonzeros[part + 1] - cut.nonzeros[part])
+    owned = slice(int(cut.rows[part]), int(cut.rows[part + 1]))
+    head = int(cut.heads[part])
+    # An owned range starts right after the shared row, because rows between them would be empty and owned earlier.
+    rows = owned if head < 0 else slice(head, max(owned.stop, head + 1))
+    return ModePlan(mode, cut, nnz, 0, owned, rows)
+
+
+def _with_resident(share: ModePlan, resident: int) -> ModePlan:
+    return ModePlan(share.mode, share.cut, share.nnz, resident, share.owned, share.rows)
+
+
+def _fixed_bytes(shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.dtype[Any]) -> dict[str, int]:
+    row = stride * dtype.itemsize
+    owned = max(s.owned.stop - s.owned.start for s in shares)
+    return {
+        "factor matrices": sum(int(s.cut.rows[-1]) for s in shares) * row,
+        "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * row,
+        "dense work": 3 * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
+    }
+
+
+def _slot(largest: int, room: int, each: int, scratch_each: int) -> int:
+    """Return the nonzeros of a slot: a full-sized one, half of the room, or the largest share, whichever is least."""
+    return max(0, min(largest, SLOT_BYTES // each, room // (SLOTS * each + scratch_each)))
+
+
+def _does_not_fit(need: int, limit: int, what: str) -> str:
+    return f"device memory: {what} need {need:,} bytes, {max(0, limit):,} are there; use more ranks or a lower rank"

@@ -1,0 +1,134 @@
+"""Where a run's nonzeros come from: a tensor in rank 0's memory, or a store that every rank reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor
+from partitioner.readers import Progress, read
+from partitioner.shards import Cut, SortedTensor, cut_mode
+from partitioner.store import Store
+
+from .errors import InputError
+from .mpi import Comm, on_root, together
+
+
+class Source(Protocol):
+    """A tensor that is dealt to the ranks, one mode copy at a time. All methods are collective.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    nnz : int
+    norm : float
+    duplicates, zeros : int
+        What was merged and dropped on reading.
+    """
+
+    shape: tuple[int, ...]
+    nnz: int
+    norm: float
+    duplicates: int
+    zeros: int
+
+    def cut(self, mode: int, parts: int) -> Cut:
+        """Return how the nonzeros of `mode` are dealt to `parts` ranks."""
+
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+        """Yield this rank's share of the mode copy: its `order` index columns, then its values."""
+
+    def tensor(self) -> SparseTensor | None:
+        """Return the whole tensor on rank 0, None elsewhere."""
+
+    def host_bytes(self, dtype: np.dtype[Any]) -> int:
+        """Bytes that rank 0 holds while it deals the nonzeros."""
+
+
+class TensorSource:
+    """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `Source`."""
+
+    def __init__(self, tensor: SparseTensor | None, comm: Comm) -> None:
+        self._tensor, self._comm = tensor, comm
+        facts = None if tensor is None else (tensor.shape, tensor.nnz, tensor.norm(), tensor.duplicates, tensor.zeros)
+        known = comm.bcast(facts)
+        if known is None:
+            raise InputError("no tensor on rank 0")
+        self.shape, self.nnz, self.norm, self.duplicates, self.zeros = known
+
+    def cut(self, mode: int, parts: int) -> Cut:
+        """See `Source`."""
+        mine = None if self._root is None else cut_mode(np.sort(self._root.columns[mode]), self.shape[mode], parts)
+        cut = self._comm.bcast(mine)
+        assert cut is not None
+        return cut
+
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+        """See `Source`."""
+        copy = None if self._root is None else SortedTensor(self._root, mode)
+        for k in range(len(self.shape)):
+            column = None if copy is None else copy.rows if k == 0 else copy.column(k)
+            yield self._comm.scatter(column, cut.nonzeros, np.dtype(np.int32))
+        yield self._comm.scatter(None if copy is None else copy.values, cut.nonzeros, dtype)
+
+    @property
+    def _root(self) -> SparseTensor | None:
+        return self._tensor if self._comm.rank == 0 else None
+
+    def tensor(self) -> SparseTensor | None:
+        """See `Source`."""
+        return self._root
+
+    def host_bytes(self, dtype: np.dtype[Any]) -> int:
+        """See `Source`: the tensor, the permutation while it is sorted (twice), and one column."""
+        if self._root is None:
+            return 0
+        return self._root.columns.nbytes + self._root.values.nbytes + self.nnz * 24
+
+
+class StoreSource:
+    """A store on a disk that all ranks see; each reads and checks its own share. See `Source`."""
+
+    def __init__(self, store: Store, comm: Comm) -> None:
+        self._store, self._comm = store, comm
+        self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
+        self.duplicates, self.zeros = store.duplicates, store.zeros
+
+    def cut(self, mode: int, parts: int) -> Cut:
+        """See `Source`."""
+        return cut_mode(self._store.mode(mode).rows, self.shape[mode], parts)
+
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+        """See `Source`."""
+        start, stop = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
+        copy = self._store.mode(mode)
+        together(self._comm, lambda: copy.verify(start, stop))
+        for k in range(len(self.shape)):
+            yield copy.column(k)[start:stop]
+        yield copy.values[start:stop]
+
+    def tensor(self) -> SparseTensor | None:
+        """See `Source`."""
+        return on_root(self._comm, self._store.tensor)
+
+    def host_bytes(self, dtype: np.dtype[Any]) -> int:
+        """See `Source`: files are mapped, not read into memory."""
+        return 0
+
+
+def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> Source:
+    """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file is at fault.
+    """
+    if Path(path).is_dir():
+        return StoreSource(together(comm, lambda: Store(path)), comm)
+    return TensorSource(on_root(comm, lambda: read(path, progress)), comm)

@@ -1,0 +1,162 @@
+"""The sparse tensor in coordinate form, always in its canonical order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InputError
+from .sort import merge_duplicates, stable_argsort, strictly_increasing
+
+MIN_ORDER = 2
+MAX_ORDER = 8
+MAX_MODE_LENGTH = 2**31 - 1
+
+
+class SparseTensor:
+    """A sparse tensor: the indices and values of its nonzeros.
+
+    Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero:
+    duplicates are summed and zeros dropped on construction, and counted.
+
+    Parameters
+    ----------
+    indices : (nnz, order) array-like of int
+        Coordinates, counted from 0.
+    values : (nnz,) array-like of float
+        Values; kept in float32 when given so, otherwise float64.
+    shape : sequence of int, optional
+        Mode lengths; by default one more than the highest index of each mode.
+
+    Attributes
+    ----------
+    columns : (order, nnz) int32 array
+        The indices, one contiguous row for each mode.
+    values : (nnz,) float32 or float64 array
+    shape : tuple of int
+    duplicates, zeros : int
+        How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+
+    Raises
+    ------
+    InputError
+        If the order is not in 2..8, there is no nonzero, an index lies outside `shape`,
+        a mode is longer than 2**31 - 1, or a value is not finite.
+    """
+
+    def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
+        table = np.asarray(indices)
+        if table.ndim != 2:
+            raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
+        self._build(table.T, np.asarray(values), shape, None)
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: NDArray[np.integer[Any]],
+        values: NDArray[Any],
+        shape: Sequence[int] | None = None,
+        *,
+        path: str | PathLike[str] | None = None,
+    ) -> SparseTensor:
+        """Build from (order, nnz) columns, without a copy where they are int32 and in order already.
+
+        The arrays are taken over: they may be reordered in place. `path` is named in errors.
+        """
+        tensor = cls.__new__(cls)
+        tensor._build(columns, values, shape, path)
+        return tensor
+
+    def _build(
+        self,
+        columns: NDArray[Any],
+        values: NDArray[Any],
+        shape: Sequence[int] | None,
+        path: str | PathLike[str] | None,
+    ) -> None:
+        try:
+            self.shape = _checked_shape(columns, values, shape)
+        except InputError as error:
+            raise InputError(error.cause, path=path) from None
+        narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
+        self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
+        self.duplicates = self.zeros = 0
+        if not (strictly_increasing(self.columns) and np.all(self.values)):
+            self._canonicalise()
+        if not self.nnz:
+            raise InputError("no nonzeros: every value is zero", path=path)
+
+    def _canonicalise(self) -> None:
+        given = self.nnz
+        perm = stable_argsort(self.columns, self.shape)
+        ordered = np.empty_like(self.columns)
+        for source, target in zip(self.columns, ordered, strict=True):
+            np.take(source, perm, out=target, mode="clip")
+        values = self.values[perm]
+        kept, distinct = merge_duplicates(ordered, values)
+        self.duplicates, self.zeros = given - distinct, distinct - kept
+        self.columns = ordered if kept == given else np.ascontiguousarray(ordered[:, :kept])
+        self.values = values[:kept]
+
+    @property
+    def indices(self) -> NDArray[np.int32]:
+        """The coordinates as an (nnz, order) view."""
+        return self.columns.T
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    @property
+    def nnz(self) -> int:
+        """The number of nonzeros."""
+        return int(self.columns.shape[1])
+
+    def norm(self) -> float:
+        """Return the Frobenius norm, computed in double precision."""
+        blocks = range(0, self.nnz, 1 << 20)
+        return float(np.sqrt(sum(np.square(self.values[b : b + (1 << 20)], dtype=np.float64).sum() for b in blocks)))
+
+    def __repr__(self) -> str:
+        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"
+
+
+def _checked_shape(
+    columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None
+) -> tuple[int, ...]:
+    order, nonzeros = columns.shape
+    check_order(order)
+    if not np.issubdtype(columns.dtype, np.integer):
+        raise InputError(f"indices are {columns.dtype}, expected integers")
+    if values.ndim != 1 or values.size != nonzeros:
+        raise InputError(f"{nonzeros} coordinates but values of shape {values.shape}")
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"values are {values.dtype}, expected real numbers")
+    if not nonzeros:
+        raise InputError("no nonzeros")
+    if not np.all(np.isfinite(values)):
+        raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
+    highest = [int(c.max()) for c in columns]
+    lengths = tuple(h + 1 for h in highest) if shape is None else tuple(int(s) for s in shape)
+    if len(lengths) != order:
+        raise InputError(f"shape has {len(lengths)} modes, the indices have {order}")
+    for mode, (column, high, length) in enumerate(zip(columns, highest, lengths, strict=True)):
+        if not 1 <= length <= MAX_MODE_LENGTH:
+            raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
+        if high >= length:
+            raise InputError(f"index {high} of mode {mode} is outside its length {length}")
+        if int(column.min()) < 0:
+            raise InputError(f"negative index {int(column.min())} in mode {mode}")
+    return lengths
+
+
+def check_order(order: int) -> None:
+    """Refuse a number of modes that the kernels are not built for."""
+    if not MIN_ORDER <= order <= MAX_ORDER:
+        raise InputError(f"order {order} tensor: amped decomposes orders {MIN_ORDER} to {MAX_ORDER}")

@@ -1,0 +1,41 @@
+"""What can be wrong with an input, said in one line."""
+
+from __future__ import annotations
+
+from os import PathLike, fspath
+
+
+class InputError(ValueError):
+    """Something wrong with what the user gave.
+
+    Parameters
+    ----------
+    cause : str
+        What is wrong, in a few words.
+    path : str or PathLike, optional
+        The file at fault.
+    line : int, optional
+        The line of that file, counted from 1.
+
+    Notes
+    -----
+    ``str`` gives one line, ``PATH, line N: cause``, which the command line prints
+    on standard error before it exits with code 2.
+    """
+
+    def __init__(self, cause: str, *, path: str | PathLike[str] | None = None, line: int | None = None) -> None:
+        self.cause = cause
+        self.path = None if path is None else fspath(path)
+        self.line = line
+        where = self.path or ""
+        if line is not None:
+            where = f"{where}, line {line}" if where else f"line {line}"
+        super().__init__(f"{where}: {cause}" if where else cause)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors found on one rank are told to the others, so they must survive pickling.
+        return (_rebuild, (self.cause, self.path, self.line))
+
+
+def _rebuild(cause: str, path: str | None, line: int | None) -> InputError:
+    return InputError(cause, path=path, line=line)

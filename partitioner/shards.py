@@ -1,0 +1,143 @@
+"""Who computes what: one sorted copy of the nonzeros for each mode, cut by output index.
+
+The scheme is that of AMPED (Wijeratne, Kannan and Prasanna, ICPP 2025, section 3.1): nonzeros are grouped by
+their output index, so that parts write disjoint rows. It differs in two points. Cuts fall at equal
+numbers of nonzeros instead of equal numbers of rows, and a row that alone would spoil the balance is split over
+several parts, whose sums are added up afterwards; so any tensor is balanced, down to a mode with a single row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .coo import SparseTensor
+from .sort import stable_argsort
+
+BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
+
+
+class ModeCopy(Protocol):
+    """The nonzeros sorted by the index of one mode (the output mode), then by the other modes in order."""
+
+    @property
+    def rows(self) -> NDArray[np.int32]:
+        """Output indices, (nnz,), ascending."""
+
+    def column(self, k: int) -> NDArray[np.int32]:
+        """Indices of the `k`-th mode of ``mode_order``, (nnz,); column 0 is `rows`."""
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """Values, (nnz,)."""
+
+
+def mode_order(order: int, mode: int) -> list[int]:
+    """Return the modes as a mode copy holds them: the output mode, then the input modes ascending."""
+    return [mode, *(m for m in range(order) if m != mode)]
+
+
+class SortedTensor:
+    """The mode copy of a tensor in memory; columns are gathered when asked for, one at a time."""
+
+    def __init__(self, tensor: SparseTensor, mode: int) -> None:
+        self._tensor = tensor
+        self._modes = mode_order(tensor.order, mode)
+        # The tensor is in lexicographic order: one stable sort by the output index gives the whole order,
+        # and mode 0 has it already.
+        self._perm = stable_argsort([tensor.columns[mode]], [tensor.shape[mode]]) if mode else None
+        self.rows = self.column(0)
+
+    def column(self, k: int) -> NDArray[np.int32]:
+        """See `ModeCopy`."""
+        column: NDArray[np.int32] = self._tensor.columns[self._modes[k]]
+        return column if self._perm is None else column[self._perm]
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """See `ModeCopy`."""
+        return self._tensor.values if self._perm is None else self._tensor.values[self._perm]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the nonzeros and the output rows of one mode are dealt to `parts` ranks.
+
+    Attributes
+    ----------
+    nonzeros : (parts + 1,) int64 array
+        Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``.
+    rows : (parts + 1,) int64 array
+        It owns the output rows ``rows[p]`` up to ``rows[p + 1]``; together they are all rows of the mode.
+    heads : (parts,) int64 array
+        The row, owned by an earlier part, that its first nonzeros belong to; -1 if there is none.
+    """
+
+    nonzeros: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    heads: NDArray[np.int64]
+
+    @property
+    def split_rows(self) -> NDArray[np.int64]:
+        """The rows whose nonzeros lie in more than one part, ascending."""
+        return np.unique(self.heads[self.heads >= 0])
+
+    @property
+    def imbalance(self) -> float:
+        """(largest - mean) / mean of the parts' numbers of nonzeros."""
+        counts = np.diff(self.nonzeros)
+        return float(counts.max() / counts.mean() - 1)
+
+
+def equal_offsets(rows: NDArray[np.int32], parts: int, balance: float = BALANCE) -> NDArray[np.int64]:
+    """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
+
+    Parameters
+    ----------
+    rows : (nnz,) int32 array
+        Output indices, ascending.
+    parts : int
+        How many parts; some are empty when there are fewer nonzeros.
+    balance : float
+        How far, as a share of a part, a cut may move to reach the boundary of a row.
+
+    Returns
+    -------
+    (parts + 1,) int64 array
+        Offsets, ascending from 0 to nnz.
+    """
+    total = rows.size
+    offsets = np.array([total * p // parts for p in range(parts + 1)], np.int64)
+    slack = balance * total / parts
+    for p in range(1, parts):
+        target = int(offsets[p])
+        if target == total:
+            continue
+        row = rows[target]
+        ends = np.searchsorted(rows, row, "left"), np.searchsorted(rows, row, "right")
+        nearest = int(min(ends, key=lambda end: abs(int(end) - target)))
+        if abs(nearest - target) <= slack:
+            offsets[p] = nearest
+    return offsets
+
+
+def cut_mode(rows: NDArray[np.int32], length: int, parts: int) -> Cut:
+    """Deal the sorted nonzeros of a mode of `length` rows to `parts` ranks."""
+    offsets = equal_offsets(rows, parts)
+    owned = np.empty(parts + 1, np.int64)
+    owned[0], owned[parts] = 0, length
+    heads = np.full(parts, -1, np.int64)
+    for p in range(1, parts):
+        at = int(offsets[p])
+        if at == rows.size:
+            owned[p] = length
+        elif at and rows[at] == rows[at - 1]:
+            owned[p] = int(rows[at]) + 1
+            if offsets[p + 1] > at:
+                heads[p] = rows[at]
+        else:
+            owned[p] = int(rows[at]) if at else 0
+    return Cut(offsets, owned, heads)

@@ -1,0 +1,283 @@
+"""The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
+
+A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file for each index column and one for the
+values, sorted as `ModeCopy` says. Files are memory-mapped, and checked block by block against the
+checksums in the manifest, so that a rank reads and checks only what it computes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .coo import SparseTensor
+from .errors import InputError
+from .shards import SortedTensor, mode_order
+
+MANIFEST = "manifest.json"
+FORMAT, VERSION = "amped-store", 1
+BLOCK = 1 << 24  # bytes under one checksum
+
+
+class Store:
+    """A store opened for reading.
+
+    Attributes
+    ----------
+    path : Path
+    shape : tuple of int
+    nnz : int
+    norm : float
+        Frobenius norm of the tensor.
+    duplicates, zeros : int
+        What was merged and dropped when the tensor was read.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open the store at `path`; raise `InputError` if it is not a whole store of this version."""
+        self.path = Path(path)
+        manifest = _read_manifest(self.path)
+        try:
+            self.shape = tuple(int(s) for s in manifest["shape"])
+            self.nnz = int(manifest["nnz"])
+            self.norm = float(manifest["norm"])
+            self.duplicates, self.zeros = int(manifest["duplicates"]), int(manifest["zeros"])
+            self.value_dtype = np.dtype(manifest["value_dtype"])
+            self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
+            for name, entry in self._files.items():
+                self._check_size(name, int(entry["bytes"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"damaged manifest: {error!r}", path=self.path / MANIFEST) from None
+
+    def _check_size(self, name: str, size: int) -> None:
+        file = self.path / name
+        try:
+            found = file.stat().st_size
+        except OSError as error:
+            raise InputError(error.strerror or "missing file of the store", path=file) from None
+        if found != size:
+            raise InputError(f"damaged file of the store: {found} bytes, expected {size}", path=file)
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    def mode(self, mode: int) -> StoredMode:
+        """Return the sorted copy of `mode`, memory-mapped."""
+        return StoredMode(self, mode)
+
+    def tensor(self) -> SparseTensor:
+        """Read the whole tensor into memory, checked."""
+        copy = self.mode(0)
+        copy.verify(0, self.nnz)
+        columns = np.stack([copy.column(k) for k in range(self.order)])
+        tensor = SparseTensor.from_columns(columns, np.array(copy.values), self.shape, path=self.path)
+        tensor.duplicates, tensor.zeros = self.duplicates, self.zeros
+        return tensor
+
+    def array(self, name: str) -> NDArray[Any]:
+        """Memory-map one file of the store."""
+        file = self.path / name
+        dtype = self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+        try:
+            array: NDArray[Any] = np.load(file, mmap_mode="c", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(f"damaged file of the store: {error}", path=file) from None
+        if array.shape != (self.nnz,) or array.dtype != dtype:
+            raise InputError(f"damaged file of the store: {array.dtype} {array.shape}", path=file)
+        return array
+
+    def verify(self, name: str, start: int, stop: int) -> None:
+        """Check the blocks that hold the elements `start` to `stop` of one file against their checksums."""
+        entry = self._files.get(name)
+        if entry is None:
+            raise InputError(f"damaged manifest: no checksums of {name}", path=self.path / MANIFEST)
+        size, item = int(entry["bytes"]), self.array(name).itemsize
+        header = size - self.nnz * item
+        first, last = (header + start * item) // BLOCK, (header + stop * item - 1) // BLOCK
+        with open(self.path / name, "rb") as file:
+            file.seek(first * BLOCK)
+            for block in range(first, last + 1):
+                if zlib.crc32(file.read(BLOCK)) != entry["crc32"][block]:
+                    raise InputError(f"damaged file of the store: block {block} fails its checksum", path=file.name)
+
+
+class StoredMode:
+    """The mode copy (`ModeCopy`) that a store holds."""
+
+    def __init__(self, store: Store, mode: int) -> None:
+        self._store = store
+        self._mode = mode
+        self.names = [*(_column_name(mode, m) for m in mode_order(store.order, mode)), _values_name(mode)]
+        self.rows = self.column(0)
+
+    def column(self, k: int) -> NDArray[np.int32]:
+        """See `ModeCopy`."""
+        return self._store.array(self.names[k])
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """See `ModeCopy`."""
+        return self._store.array(self.names[-1])
+
+    def verify(self, start: int, stop: int) -> None:
+        """Check the nonzeros `start` to `stop` against the checksums; raise `InputError` if they fail."""
+        if stop > start:
+            for name in self.names:
+                self._store.verify(name, start, stop)
+
+
+def write_store(
+    tensor: SparseTensor,
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Store:
+    """Partition `tensor` and write it as a store.
+
+    Parameters
+    ----------
+    tensor : SparseTensor
+    path : path
+        The folder to make. It appears under this name only when it is whole.
+    force : bool
+        Replace a store that is there already.
+    progress : callable, optional
+        Called with the name of each file that is written.
+
+    Returns
+    -------
+    Store
+
+    Raises
+    ------
+    InputError
+        If `path` exists and `force` is not given, is something other than a store, or cannot be written.
+    """
+    target = Path(path)
+    check_target(target, force)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        draft.mkdir()
+        _write_files(tensor, draft, progress or (lambda _: None))
+        if target.exists():
+            shutil.rmtree(target)
+        os.rename(draft, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Store(target)
+
+
+def check_target(target: Path, force: bool) -> None:
+    """Find out before any work whether a store can be written at `target`."""
+    if target.exists():
+        if not force:
+            raise InputError("exists already; --force replaces it", path=target)
+        if not (target / MANIFEST).is_file():
+            raise InputError("exists and is not a store: not replaced", path=target)
+    if not target.parent.is_dir():
+        raise InputError("its folder does not exist", path=target)
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise InputError("its folder is not writable", path=target)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], None]) -> None:
+    files = {}
+    narrow = exact_dtype(tensor.values)
+    for mode in range(tensor.order):
+        copy = SortedTensor(tensor, mode)
+        for k, m in enumerate(mode_order(tensor.order, mode)):
+            name = _column_name(mode, m)
+            progress(name)
+            files[name] = _write_array(folder / name, copy.column(k))
+        name = _values_name(mode)
+        files[name] = _write_array(folder / name, copy.values.astype(narrow, copy=False))
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "shape": tensor.shape,
+        "nnz": tensor.nnz,
+        "norm": tensor.norm(),
+        "value_dtype": narrow.name,
+        "duplicates": tensor.duplicates,
+        "zeros": tensor.zeros,
+        "block_bytes": BLOCK,
+        "files": files,
+    }
+    text = json.dumps(body, indent=1, sort_keys=True)
+    whole = json.dumps({**body, "crc32": zlib.crc32(text.encode())}, indent=1, sort_keys=True)
+    with open(folder / MANIFEST, "w") as file:
+        file.write(whole + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def _write_array(path: Path, array: NDArray[Any]) -> dict[str, object]:
+    with open(path, "wb+") as file:
+        np.lib.format.write_array(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        sums = [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK), b"")]
+    return {"bytes": path.stat().st_size, "crc32": sums}
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"not a store: {MANIFEST}: {error.strerror}", path=folder) from None
+    except ValueError as error:
+        raise InputError(f"damaged manifest: {error}", path=path) from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError("not the manifest of a store", path=path)
+    if manifest.get("version") != VERSION or manifest.get("block_bytes") != BLOCK:
+        raise InputError(f"store of version {manifest.get('version')}, this amped reads {VERSION}", path=path)
+    expected = manifest.pop("crc32", None)
+    if zlib.crc32(json.dumps(manifest, indent=1, sort_keys=True).encode()) != expected:
+        raise InputError("damaged manifest: fails its checksum", path=path)
+    return manifest
+
+
+def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
+    """Return the narrowest of float32 and float64 that holds every value exactly."""
+    with np.errstate(over="ignore"):
+        exact = all(
+            np.array_equal(values[b : b + BLOCK].astype(np.float32), values[b : b + BLOCK])
+            for b in range(0, values.size, BLOCK)
+        )
+    return np.dtype(np.float32 if exact else np.float64)
+
+
+def _column_name(mode: int, index: int) -> str:
+    return f"mode{mode}.index{index}.npy"
+
+
+def _values_name(mode: int) -> str:
+    return f"mode{mode}.values.npy"
