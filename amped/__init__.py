@@ -1,0 +1,18 @@
+"""Sparse tensor decomposition on all the GPUs, or CPUs, of a node or a cluster.
+
+>>> import amped
+>>> model = amped.cp_als(amped.read("nell-2.tns"), rank=32)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from partitioner.coo import SparseTensor
+from partitioner.readers import read
+
+from .api import cp_als, mttkrp
+from .engine import Options
+from .errors import InputError
+from .kruskal import KruskalTensor
+
+__all__ = ["InputError", "KruskalTensor", "Options", "SparseTensor", "cp_als", "mttkrp", "read"]
+__version__ = "0.1.0"

@@ -86,16 +86,20 @@ class Engine:
         Seconds of `copy`, `compute`, `exchange` and `solve` for each mode.
     """
 
-    def __init__(self, source: Source, rank: int, comm: Comm, options: Options | None = None) -> None:
-        options = options or Options()
-        self.options, self.comm = options, comm
-        self.backend: Backend = together(comm, lambda: choose(options.device, comm, options.threads))
+    def __init__(
+        self, source: Source, rank: int, comm: Comm, options: Options | None = None, backend: Backend | None = None
+    ) -> None:
+        """Load this rank's share of `source`; `backend` is chosen by the options unless given."""
+        self.options = options = options or Options()
+        self.comm = comm
+        self.backend = backend or together(comm, lambda: choose(options.device, comm, options.threads))
         cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
+        loading = source.loading_bytes(comm.size, self.backend.name == "cpu")
         self.plan = together(
             comm,
             lambda: make_plan(
                 cuts, comm.rank, rank, options.dtype, self.backend,
-                placement=options.placement, memory=options.device_memory,
+                placement=options.placement, memory=options.device_memory, loading=loading,
             ),
         )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank
@@ -105,14 +109,24 @@ class Engine:
         stride, dtype = self.plan.stride, self.plan.dtype
         self.factors = [self.backend.zeros((length, stride), dtype) for length in self.shape]
         rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
-        self._out = self.backend.empty((rows, stride), dtype)
+        self._out = self.backend.empty((rows, stride), np.float64)
         self._stream = Stream(self.plan, source, self.backend, self.clock)
+        self._compile()
 
     def _named_kernels(self) -> list[str]:
         name = self.options.kernel
         if name != "auto" and name not in self.backend.kernels:
             raise InputError(f"kernel {name!r}: {self.backend.name} has auto, {', '.join(self.backend.kernels)}")
         return [self.backend.kernels[0] if name == "auto" else name] * len(self.shape)
+
+    def _compile(self) -> None:
+        """Compile the kernels on a single nonzero, so that no later time holds it."""
+        index, value = np.zeros(1, np.int32), np.ones(1, self.plan.dtype)
+        columns = [self.backend.column(index, np.int32) for _ in self.shape]
+        shard = Shard(columns, self.backend.column(value, self.plan.dtype), 1, False)
+        out = self.backend.zeros((1, self.plan.stride), np.float64)
+        self.backend.mttkrp(shard, self.factors[1:], out, 0, self.backend.kernels[0])
+        self.backend.synchronize()
 
     @property
     def order(self) -> int:
@@ -121,9 +135,7 @@ class Engine:
 
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         """Give every rank the (I_n, R) factor matrix of one mode, in host memory."""
-        self.factors[mode][:, : self.rank] = self.backend.to_device(
-            np.ascontiguousarray(factor, self.plan.dtype)
-        )
+        self.factors[mode][:, : self.rank] = self.backend.to_device(np.ascontiguousarray(factor, self.plan.dtype))
 
     def factor(self, mode: int) -> NDArray[Any]:
         """Return the (I_n, R) factor matrix of one mode in host memory."""
@@ -142,7 +154,7 @@ class Engine:
 
         Returns
         -------
-        (owned, R) device array
+        (owned, R) float64 device array
             The rows that this rank owns; valid until the next call.
         """
         share = self.plan.modes[mode]

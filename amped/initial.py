@@ -99,7 +99,9 @@ def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[n
         gram = (unfolded @ unfolded.T).toarray()
         vectors = np.linalg.eigh(gram)[1][:, ::-1]
     else:
-        operator = linalg.LinearOperator((length, length), matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
+        operator = linalg.LinearOperator(
+            (length, length), matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64
+        )
         start = np.random.default_rng(seed).random(length)
         values, vectors = linalg.eigsh(operator, known, v0=start)
         vectors = vectors[:, np.argsort(-values)]

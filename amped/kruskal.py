@@ -44,7 +44,9 @@ class KruskalTensor:
         self.fits = tuple(fits)
         self.converged = converged
         if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
-            raise InputError(f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights")
+            raise InputError(
+                f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights"
+            )
 
     @property
     def rank(self) -> int:
@@ -98,7 +100,7 @@ class KruskalTensor:
 
 def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:
     """Return ``factor_0 ...`` among named arrays; raise `InputError` if there is none or one is no real matrix."""
-    factors = []
+    factors: list[NDArray[Any]] = []
     while (name := f"factor_{len(factors)}") in arrays:
         if arrays[name].ndim != 2 or arrays[name].dtype.kind not in "fiu":
             raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, no real matrix", path=path)

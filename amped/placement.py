@@ -75,7 +75,7 @@ class Plan:
     device_bytes : dict of str to int
         Bytes of device memory by use; their sum is the peak.
     host_bytes : int
-        Bytes of host memory for what is streamed, beyond the device's bytes.
+        Peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
     """
 
     modes: tuple[ModePlan, ...]
@@ -101,6 +101,7 @@ def make_plan(
     *,
     placement: PlacementName = "auto",
     memory: int | None = None,
+    loading: tuple[int, int] = (0, 0),
 ) -> Plan:
     """Decide what rank number `part` keeps on its device.
 
@@ -119,6 +120,8 @@ def make_plan(
         Keep everything, nothing, or (auto) as much as fits.
     memory : int, optional
         Bytes of device memory to use; by default what the backend has.
+    loading : (int, int)
+        What rank 0 needs to read and to deal the nonzeros; see `Source.loading_bytes`.
 
     Raises
     ------
@@ -135,7 +138,7 @@ def make_plan(
     each = nonzero_bytes(len(cuts), dtype)
 
     def scratch(nonzeros: int) -> int:
-        return backend.scratch_bytes(nonzeros, stride, dtype)
+        return backend.scratch_bytes(nonzeros, stride)
 
     total, largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
     room = limit - sum(fixed.values())
@@ -161,7 +164,9 @@ def make_plan(
         **fixed,
         "scratch": scratch(worst),
     }
-    return Plan(modes, rank, stride, dtype, slot, bytes_of, sum(m.streamed for m in modes) * each)
+    kept = sum(m.streamed for m in modes) * each + (sum(bytes_of.values()) if backend.name == "cpu" else 0)
+    reading, dealing = (0, 0) if part else loading
+    return Plan(modes, rank, stride, dtype, slot, bytes_of, max(reading, dealing + kept))
 
 
 def _share(mode: int, cut: Cut, part: int) -> ModePlan:
@@ -182,7 +187,7 @@ def _fixed_bytes(shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.d
     owned = max(s.owned.stop - s.owned.start for s in shares)
     return {
         "factor matrices": sum(int(s.cut.rows[-1]) for s in shares) * row,
-        "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * row,
+        "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * stride * 8,
         "dense work": 3 * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
-from partitioner.readers import Progress, read
+from partitioner.readers import read
 from partitioner.shards import Cut, SortedTensor, cut_mode
 from partitioner.store import Store
 
 from .errors import InputError
 from .mpi import Comm, on_root, together
+
+Progress = Callable[[int, int | None], None]
 
 
 class Source(Protocol):
@@ -46,8 +48,11 @@ class Source(Protocol):
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
-    def host_bytes(self, dtype: np.dtype[Any]) -> int:
-        """Bytes that rank 0 holds while it deals the nonzeros."""
+    def loading_bytes(self, ranks: int, on_host: bool) -> tuple[int, int]:
+        """Return the bytes of host memory that rank 0 needs to read the tensor, and to deal it beside what it keeps.
+
+        `on_host` tells that shards stay in host memory, where a rank that is alone need not copy those of mode 0.
+        """
 
 
 class TensorSource:
@@ -84,11 +89,13 @@ class TensorSource:
         """See `Source`."""
         return self._root
 
-    def host_bytes(self, dtype: np.dtype[Any]) -> int:
-        """See `Source`: the tensor, the permutation while it is sorted (twice), and one column."""
+    def loading_bytes(self, ranks: int, on_host: bool) -> tuple[int, int]:
+        """See `Source`: the tensor, and for the mode that is dealt its permutation, its rows and its values."""
         if self._root is None:
-            return 0
-        return self._root.columns.nbytes + self._root.values.nbytes + self.nnz * 24
+            return 0, 0
+        shared = self._root.columns.nbytes if ranks == 1 and on_host else 0
+        dealing = self._root.nbytes - shared + self.nnz * (8 + 4 + self._root.values.itemsize)
+        return self._root.build_bytes, dealing
 
 
 class StoreSource:
@@ -116,9 +123,9 @@ class StoreSource:
         """See `Source`."""
         return on_root(self._comm, self._store.tensor)
 
-    def host_bytes(self, dtype: np.dtype[Any]) -> int:
+    def loading_bytes(self, ranks: int, on_host: bool) -> tuple[int, int]:
         """See `Source`: files are mapped, not read into memory."""
-        return 0
+        return 0, 0
 
 
 def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> Source:
@@ -131,4 +138,4 @@ def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | N
     """
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: Store(path)), comm)
-    return TensorSource(on_root(comm, lambda: read(path, progress)), comm)
+    return TensorSource(on_root(comm, lambda: read(path, progress=progress)), comm)

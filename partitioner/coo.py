@@ -40,6 +40,8 @@ class SparseTensor:
     shape : tuple of int
     duplicates, zeros : int
         How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+    build_bytes : int
+        The most memory that it took to build it.
 
     Raises
     ------
@@ -86,6 +88,7 @@ class SparseTensor:
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
         self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
         self.duplicates = self.zeros = 0
+        self.build_bytes = self.nbytes
         if not (strictly_increasing(self.columns) and np.all(self.values)):
             self._canonicalise()
         if not self.nnz:
@@ -93,7 +96,8 @@ class SparseTensor:
 
     def _canonicalise(self) -> None:
         given = self.nnz
-        perm = stable_argsort(self.columns, self.shape)
+        self.build_bytes = 2 * self.nbytes + 16 * given  # both orders, and the permutations of a radix sort
+        perm = stable_argsort(list(self.columns), self.shape)
         ordered = np.empty_like(self.columns)
         for source, target in zip(self.columns, ordered, strict=True):
             np.take(source, perm, out=target, mode="clip")
@@ -118,6 +122,11 @@ class SparseTensor:
         """The number of nonzeros."""
         return int(self.columns.shape[1])
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the indices and values."""
+        return int(self.columns.nbytes + self.values.nbytes)
+
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
         blocks = range(0, self.nnz, 1 << 20)
@@ -127,9 +136,7 @@ class SparseTensor:
         return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"
 
 
-def _checked_shape(
-    columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None
-) -> tuple[int, ...]:
+def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
     order, nonzeros = columns.shape
     check_order(order)
     if not np.issubdtype(columns.dtype, np.integer):

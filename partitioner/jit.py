@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def jit(function: F) -> F:
+def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile `function` with Numba so that threads run it side by side and later runs start at once."""
-    compiled: F = numba.njit(nogil=True, cache=True)(function)
+    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
     return compiled

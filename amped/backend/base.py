@@ -66,7 +66,11 @@ class Backend(Protocol):
 
     name: str
     description: str
-    xp: Any
+
+    @property
+    def xp(self) -> Any:
+        """The array module: NumPy or CuPy."""
+
     kernels: Sequence[str]
     vector_bytes: int
     """Rows of factor matrices are padded to a multiple of this."""
@@ -76,8 +80,8 @@ class Backend(Protocol):
     def memory(self) -> int:
         """Bytes that a plan may count on."""
 
-    def peak_bytes(self) -> int:
-        """Most bytes that were in use at once since the backend was made."""
+    def peak_bytes(self) -> int | None:
+        """Most bytes of device memory in use at once since the backend was made; None if it is the host's."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of unset contents."""
@@ -103,7 +107,7 @@ class Backend(Protocol):
     def clock(self) -> Clock:
         """Return a new clock."""
 
-    def scratch_bytes(self, nnz: int, stride: int, dtype: Any) -> int:
+    def scratch_bytes(self, nnz: int, stride: int) -> int:
         """Bytes of working memory that `mttkrp` takes for a shard of `nnz` nonzeros."""
 
     def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
@@ -114,7 +118,7 @@ class Backend(Protocol):
         shard : Shard
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending.
-        out : (rows, stride) array
+        out : (rows, stride) float64 array
             Row 0 stands for output row `row_begin`; rows that no nonzero names are left alone.
         row_begin : int
         kernel : str

@@ -28,7 +28,23 @@ def _blocks(rows: int, rank: int) -> Iterator[slice]:
 def solve_rows(xp: ModuleType, source: Array, inverse: Array, target: Array) -> None:
     """Write ``source @ inverse`` to `target`; both (rows, R), `inverse` (R, R) float64."""
     for block in _blocks(*source.shape):
-        target[block] = xp.matmul(source[block].astype(np.float64, copy=False), inverse)
+        target[block] = xp.matmul(source[block], inverse)
+
+
+def solved_squares(xp: ModuleType, source: Array, inverse: Array) -> Array:
+    """Return the sum of squares of each column of ``source @ inverse``, (R,) float64, without keeping the product."""
+    total = xp.zeros(source.shape[1], np.float64)
+    for block in _blocks(*source.shape):
+        total += xp.square(xp.matmul(source[block], inverse)).sum(axis=0)
+    return total
+
+
+def solved_max(xp: ModuleType, source: Array, inverse: Array) -> Array:
+    """Return the largest magnitude of each column of ``source @ inverse``, (R,) float64; 0 for no rows."""
+    largest = xp.zeros(source.shape[1], np.float64)
+    for block in _blocks(*source.shape):
+        largest = xp.maximum(largest, xp.abs(xp.matmul(source[block], inverse)).max(axis=0))
+    return largest
 
 
 def gram(xp: ModuleType, matrix: Array) -> Array:
@@ -42,16 +58,8 @@ def gram(xp: ModuleType, matrix: Array) -> Array:
 
 
 def column_dots(xp: ModuleType, left: Array, right: Array) -> Array:
-    """Return the inner product of each pair of columns as an (R,) float64 array."""
+    """Return the inner products of the columns of `left`, float64, with those of `right`, as an (R,) float64 array."""
     total = xp.zeros(left.shape[1], np.float64)
     for block in _blocks(*left.shape):
-        total += (left[block].astype(np.float64, copy=False) * right[block]).sum(axis=0)
+        total += (left[block] * right[block]).sum(axis=0)
     return total
-
-
-def column_max(xp: ModuleType, matrix: Array) -> Array:
-    """Return the largest magnitude of each column as an (R,) float64 array; 0 for no rows."""
-    if not matrix.shape[0]:
-        return xp.zeros(matrix.shape[1], np.float64)
-    highest, lowest = matrix.max(axis=0), matrix.min(axis=0)
-    return xp.maximum(highest, -lowest).astype(np.float64)

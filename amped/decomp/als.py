@@ -37,7 +37,7 @@ class State:
     converged: bool = False
 
 
-class Diverged(ArithmeticError):
+class DivergedError(ArithmeticError):
     """The fit is no longer a number."""
 
 
@@ -62,7 +62,7 @@ def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterato
             state.weights = _update(engine, mode, rows, grams, first=not state.fits)
         fit = _fit(engine, rows, grams, state.weights)
         if not np.isfinite(fit):
-            raise Diverged(f"the fit is {fit} after iteration {len(state.fits) + 1}")
+            raise DivergedError(f"the fit is {fit} after iteration {len(state.fits) + 1}")
         state.fits.append(fit)
         state.converged = tol > 0 and len(state.fits) > 1 and abs(fit - state.fits[-2]) < tol
         yield state
@@ -77,25 +77,23 @@ def model(engine: Engine, state: State) -> KruskalTensor:
 def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64]], first: bool) -> NDArray[np.float64]:
     """Solve the owned rows of one factor matrix, normalise its columns, publish it; return the norms."""
     xp, owned = engine.backend.xp, engine.owned(mode)
-    others = [g for m, g in enumerate(grams) if m != mode]
+    inverse = pseudo_inverse(np.prod([g for m, g in enumerate(grams) if m != mode], axis=0))
+    # The norms are taken before the rows are stored: rounded once, to the factors that the Gram matrix is made of,
+    # single-precision factors follow the path of double-precision ones; rounded and then scaled they stray from it.
     with engine.span("solve", mode):
-        inverse = engine.backend.to_device(pseudo_inverse(np.prod(others, axis=0)))
-        dense.solve_rows(xp, rows, inverse, owned)
-        gram = dense.gram(xp, owned)
-    total = engine.reduce(gram, "sum", mode)
+        measure = dense.solved_squares if first else dense.solved_max
+        measured = measure(xp, rows, engine.backend.to_device(inverse))
     if first:
-        norms = np.sqrt(np.diag(total))
+        norms = np.sqrt(engine.reduce(measured, "sum", mode))
+        norms = np.where(norms > 0, norms, 1.0)
     else:
-        with engine.span("solve", mode):
-            largest = dense.column_max(xp, owned)
-        norms = np.maximum(engine.reduce(largest, "max", mode), 1.0)
-    norms = np.where(norms > 0, norms, 1.0)
+        norms = np.maximum(engine.reduce(measured, "max", mode), 1.0)
     with engine.span("solve", mode):
-        scale = engine.backend.to_device((1 / norms).astype(engine.plan.dtype))
-        xp.multiply(owned, scale, out=owned)
-    grams[mode] = total / np.outer(norms, norms)
+        dense.solve_rows(xp, rows, engine.backend.to_device(inverse / norms), owned)
+        gram = dense.gram(xp, owned)
+    grams[mode] = engine.reduce(gram, "sum", mode)
     engine.publish(mode)
-    return norms
+    return np.asarray(norms, np.float64)
 
 
 def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -104,8 +102,9 @@ def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN.
     """
     if not np.all(np.isfinite(gram)):
-        raise Diverged("a factor matrix is no longer finite")
-    return np.linalg.pinv(gram, rcond=gram.shape[0] * np.finfo(np.float64).eps, hermitian=True)
+        raise DivergedError("a factor matrix is no longer finite")
+    cutoff = gram.shape[0] * np.finfo(np.float64).eps
+    return np.asarray(np.linalg.pinv(gram, rcond=cutoff, hermitian=True), np.float64)
 
 
 def _gram(engine: Engine, mode: int) -> NDArray[np.float64]:

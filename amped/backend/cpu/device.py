@@ -34,17 +34,16 @@ class CpuBackend:
         self.description = f"CPU, {self.threads} thread{'s' * (self.threads > 1)}"
         self._threads = Threads(self.threads)
         self._local_ranks = comm.local_size
-        self._resting_bytes = psutil.Process().memory_info().rss
         # BLAS beside our own threads would fight them for the cores.
         threadpoolctl.threadpool_limits(self.threads)
 
     def memory(self) -> int:
         """See `Backend`: an equal share of what is free on this node."""
-        return int(psutil.virtual_memory().available * 0.9) // self._local_ranks
+        free = int(psutil.virtual_memory().available * 0.9)
+        return free // self._local_ranks
 
-    def peak_bytes(self) -> int:
-        """See `Backend`: the peak of the resident set over what it was when the backend was made."""
-        return peak_resident_bytes() - self._resting_bytes
+    def peak_bytes(self) -> None:
+        """See `Backend`: there is no memory but the host's."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Backend`."""
@@ -78,7 +77,7 @@ class CpuBackend:
         """See `Backend`."""
         return HostClock()
 
-    def scratch_bytes(self, nnz: int, stride: int, dtype: Any) -> int:
+    def scratch_bytes(self, nnz: int, stride: int) -> int:
         """See `Backend`."""
         return self.threads * stride * 24
 
@@ -162,12 +161,3 @@ def _group_cores() -> int:
         return max(1, int(quota) // int(period))
     except (OSError, ValueError):
         return 1 << 16
-
-
-def peak_resident_bytes() -> int:
-    """Return the most memory that this process has had resident."""
-    with open("/proc/self/status") as file:
-        for line in file:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return int(psutil.Process().memory_info().rss)

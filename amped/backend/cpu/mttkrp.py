@@ -26,7 +26,9 @@ class Threads:
         self.count = count
         self._pool = ThreadPoolExecutor(count, "amped-mttkrp") if count > 1 else None
 
-    def mttkrp(self, shard: Shard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], row_begin: int) -> None:
+    def mttkrp(
+        self, shard: Shard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], row_begin: int
+    ) -> None:
         """See `Backend.mttkrp`."""
         parts = max(1, min(self.count, shard.nnz // SMALLEST))
         bounds = [shard.nnz * t // parts for t in range(parts + 1)]
@@ -36,7 +38,15 @@ class Threads:
 
         def work(t: int) -> None:
             segmented(
-                tuple(shard.indices), shard.values, tuple(factors), out, row_begin, bounds[t], bounds[t + 1], carried[t], carries[t]
+                tuple(shard.indices),
+                shard.values,
+                tuple(factors),
+                out,
+                row_begin,
+                bounds[t],
+                bounds[t + 1],
+                carried[t],
+                carries[t],
             )
 
         if parts == 1 or self._pool is None:

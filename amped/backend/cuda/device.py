@@ -27,7 +27,7 @@ class CudaBackend:
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
 
     def __init__(self, local_rank: int, local_size: int) -> None:
-        devices = cupy.cuda.runtime.getDeviceCount()
+        devices: int = cupy.cuda.runtime.getDeviceCount()
         self._device = cupy.cuda.Device(local_rank % devices)
         self._device.use()
         self._sharing = -(-local_size // devices)
@@ -39,16 +39,17 @@ class CudaBackend:
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
-        self._resting_bytes = self._pool.total_bytes()
+        self._resting_bytes: int = self._pool.total_bytes()
 
     def memory(self) -> int:
         """See `Backend`: an equal share of what is free, less the runtime's own need."""
-        free, _ = cupy.cuda.runtime.memGetInfo()
-        return int(free * 0.95) // self._sharing - self.runtime_bytes
+        free: int = cupy.cuda.runtime.memGetInfo()[0]
+        return free * 95 // 100 // self._sharing - self.runtime_bytes
 
     def peak_bytes(self) -> int:
         """See `Backend`: the memory pool gives nothing back, so what it holds is its peak."""
-        return int(self._pool.total_bytes()) - self._resting_bytes
+        held: int = self._pool.total_bytes()
+        return held - self._resting_bytes
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Backend`."""
@@ -86,9 +87,9 @@ class CudaBackend:
         """See `Backend`."""
         return CudaClock(self.stream)
 
-    def scratch_bytes(self, nnz: int, stride: int, dtype: Any) -> int:
+    def scratch_bytes(self, nnz: int, stride: int) -> int:
         """See `Backend`."""
-        return scratch_bytes(nnz, stride, dtype)
+        return scratch_bytes(nnz, stride)
 
     def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
         """See `Backend`."""

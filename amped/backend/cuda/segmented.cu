@@ -6,17 +6,23 @@
 // chunk's `carry`, and `combine` adds the carries to the output in double precision, 32 to 1 at each level. So there
 // are no atomics: sums are taken in an order that depends on the shard alone, and results are bitwise repeatable.
 //
-// Compiled for each pair of ORDER (number of modes) and REAL (float or double). The rank is a run-time number:
-// a row of a factor matrix is `width` vectors of 16 bytes, zero-padded.
+// Compiled for each ORDER (number of modes), REAL (float or double: values and factors in memory) and WIDE (products and
+// sums of a run). Output and carries are in double precision. The rank is a run-time number: a row of a factor matrix is
+// `width` vectors of 16 bytes, zero-padded.
 
 typedef REAL real;
+typedef WIDE wide;
 
 constexpr int PER_VECTOR = 16 / sizeof(real);
 constexpr int UNROLL = ORDER <= 4 ? 4 : 2;  // nonzeros in flight: more gathers hide more latency, until registers run out
+constexpr int BLOCKS = ORDER == 4 ? 4 : 5;   // on a multiprocessor: as many as leave registers enough not to spill
 constexpr int FAN_IN = 32;
 
 struct __align__(16) Vector {
   real at[PER_VECTOR];
+};
+struct Sum {
+  wide at[PER_VECTOR];
 };
 struct __align__(4 * UNROLL) Indices {
   int at[UNROLL];
@@ -54,18 +60,20 @@ __device__ __forceinline__ Vector gather(const Vector* p) {
   return *(Vector*)&bits;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2)
-segmented(Inputs in, const int* __restrict__ rows, const real* __restrict__ values, Vector* __restrict__ out,
-          Vector* __restrict__ carry, long long nonzeros, int chunk, int lanes, int width, int row_begin, int continues) {
+extern "C" __global__ void __launch_bounds__(128, BLOCKS)
+segmented(Inputs in, const int* __restrict__ rows, const real* __restrict__ values, double* __restrict__ out,
+          double* __restrict__ carry, long long nonzeros, int chunk, int lanes, int width, int row_begin, int continues) {
   const Place here(lanes);
   const long long begin = here.item * chunk, end = min(begin + chunk, nonzeros);
   if (begin >= nonzeros || here.vector >= width) return;
   int row = rows[begin];
   bool carried = begin ? rows[begin - 1] == row : continues;
-  Vector sum = {};
+  Sum sum = {};
   auto flush = [&] {
-    if (carried) carry[here.item * width + here.vector] = sum;
-    else out[(long long)(row - row_begin) * width + here.vector] = sum;
+    double* target = carried ? carry + here.item * width * PER_VECTOR : out + (long long)(row - row_begin) * width * PER_VECTOR;
+#pragma unroll
+    for (int k = 0; k < PER_VECTOR; k += 2)
+      ((double2*)(target + here.vector * PER_VECTOR))[k / 2] = make_double2(sum.at[k], sum.at[k + 1]);
   };
   for (long long p = begin; p < end; p += UNROLL) {
     Indices row_of = stream((const Indices*)(rows + p)), index[ORDER - 1];
@@ -82,16 +90,20 @@ segmented(Inputs in, const int* __restrict__ rows, const real* __restrict__ valu
           for (int m = 0; m < ORDER - 1; m++) index[m].at[u] = index[m].at[0];
         }
     }
-    Vector product[UNROLL];
+    Sum product[UNROLL];
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) product[u] = gather(in.factor[0] + (long long)index[0].at[u] * width + here.vector);
+    for (int u = 0; u < UNROLL; u++) {
+      const Vector f = gather(in.factor[0] + (long long)index[0].at[u] * width + here.vector);
+#pragma unroll
+      for (int k = 0; k < PER_VECTOR; k++) product[u].at[k] = f.at[k];
+    }
 #pragma unroll
     for (int m = 1; m < ORDER - 1; m++)
 #pragma unroll
       for (int u = 0; u < UNROLL; u++) {
         const Vector f = gather(in.factor[m] + (long long)index[m].at[u] * width + here.vector);
 #pragma unroll
-        for (int k = 0; k < PER_VECTOR; k++) product[u].at[k] *= f.at[k];
+        for (int k = 0; k < PER_VECTOR; k++) product[u].at[k] *= (wide)f.at[k];
       }
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -102,7 +114,7 @@ segmented(Inputs in, const int* __restrict__ rows, const real* __restrict__ valu
         sum = {};
       }
 #pragma unroll
-      for (int k = 0; k < PER_VECTOR; k++) sum.at[k] += value.at[u] * product[u].at[k];
+      for (int k = 0; k < PER_VECTOR; k++) sum.at[k] += (wide)value.at[u] * product[u].at[k];
     }
   }
   flush();
@@ -112,10 +124,9 @@ segmented(Inputs in, const int* __restrict__ rows, const real* __restrict__ valu
 // where an item of the level below stands, is of the same row. A group of threads takes FAN_IN items, adds runs of
 // equal row, and passes its first run up if an item of that row stands before it: every output row is then written by
 // one group of a level.
-template <class From>
-__device__ __forceinline__ void combine(const int* __restrict__ rows, const From* __restrict__ carry, double* __restrict__ up,
-                                        real* __restrict__ out, long long items, long long step, long long back, int lanes,
-                                        int width, int row_begin, int continues) {
+extern "C" __global__ void __launch_bounds__(128)
+combine(const int* __restrict__ rows, const double* __restrict__ carry, double* __restrict__ up, double* __restrict__ out,
+        long long items, long long step, long long back, int lanes, int width, int row_begin, int continues) {
   const Place here(lanes);
   const long long first = here.item * FAN_IN, last = min(first + FAN_IN, items);
   if (first >= items || here.vector >= width) return;
@@ -125,11 +136,11 @@ __device__ __forceinline__ void combine(const int* __restrict__ rows, const From
   auto flush = [&] {
     if (row < 0) return;
     double* above = up + (here.item * width + here.vector) * PER_VECTOR;
-    real* target = out + ((long long)(row - row_begin) * width + here.vector) * PER_VECTOR;
+    double* target = out + ((long long)(row - row_begin) * width + here.vector) * PER_VECTOR;
 #pragma unroll
     for (int k = 0; k < PER_VECTOR; k++)
       if (passed_up) above[k] = sum[k];
-      else target[k] = (real)((double)target[k] + sum[k]);
+      else target[k] += sum[k];
   };
   for (long long i = first; i < last; i++) {
     const long long at = i * step;
@@ -143,19 +154,7 @@ __device__ __forceinline__ void combine(const int* __restrict__ rows, const From
       for (int k = 0; k < PER_VECTOR; k++) sum[k] = 0;
     }
 #pragma unroll
-    for (int k = 0; k < PER_VECTOR; k++) sum[k] += (double)carry[(i * width + here.vector) * PER_VECTOR + k];
+    for (int k = 0; k < PER_VECTOR; k++) sum[k] += carry[(i * width + here.vector) * PER_VECTOR + k];
   }
   flush();
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-combine_chunks(const int* rows, const real* carry, double* up, real* out, long long items, long long step, long long back,
-               int lanes, int width, int row_begin, int continues) {
-  combine(rows, carry, up, out, items, step, back, lanes, width, row_begin, continues);
-}
-
-extern "C" __global__ void __launch_bounds__(256)
-combine_carries(const int* rows, const double* carry, double* up, real* out, long long items, long long step, long long back,
-                int lanes, int width, int row_begin, int continues) {
-  combine(rows, carry, up, out, items, step, back, lanes, width, row_begin, continues);
 }

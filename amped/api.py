@@ -1,0 +1,125 @@
+"""The Python interface. The same calls under ``mpirun`` use all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor
+
+from .decomp import als
+from .engine import Engine, Options
+from .errors import InputError
+from .initial import Init, initial_factors
+from .kruskal import KruskalTensor
+from .mpi import Comm, world
+from .source import Source, TensorSource, open_source
+
+Tensor = SparseTensor | str | os.PathLike[str] | None
+
+
+def _source(tensor: Tensor, comm: Comm) -> Source:
+    if tensor is None or isinstance(tensor, SparseTensor):
+        return TensorSource(tensor, comm)
+    return open_source(tensor, comm)
+
+
+def cp_als(
+    X: Tensor,
+    rank: int,
+    *,
+    max_iters: int = 50,
+    tol: float = 1e-5,
+    seed: int = 0,
+    init: Init | None = None,
+    callback: Callable[[int, float], None] | None = None,
+    **options: Any,
+) -> KruskalTensor:
+    """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3).
+
+    Parameters
+    ----------
+    X : SparseTensor or path
+        The tensor, or the file or store it is in. Under ``mpirun``, rank 0's tensor counts; others may pass None.
+    rank : int
+        Components, 1 to 1024.
+    max_iters : int
+        Iterations at most.
+    tol : float
+        Stop when the fit changes by less; 0 runs all iterations.
+    seed : int
+        Of the random start.
+    init : path, "nvecs" or sequence of (I_n, R) arrays, optional
+        Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices.
+    callback : callable, optional
+        Called with the iteration's number and its fit.
+    **options
+        Fields of `amped.Options`: device, precision, placement, kernel, deterministic, device_memory, threads.
+
+    Returns
+    -------
+    KruskalTensor
+        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is at fault.
+
+    Examples
+    --------
+    >>> model = cp_als(read("nell-2.tns"), rank=32)  # doctest: +SKIP
+    """
+    if max_iters < 1 or not tol >= 0:
+        raise InputError(f"max_iters {max_iters} and tol {tol}: expected at least 1 and 0")
+    comm = world()
+    source = _source(X, comm)
+    engine = Engine(source, rank, comm, Options(**options))
+    for mode, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, seed, init)):
+        engine.set_factor(mode, factor)
+    engine.tune()
+    state = als.State(np.ones(rank))
+    for _ in als.iterate(engine, state, max_iters, tol):
+        engine.clock.collect()
+        if callback is not None:
+            callback(len(state.fits), state.fits[-1])
+    return als.model(engine, state)
+
+
+def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any) -> NDArray[Any]:
+    """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
+
+    Parameters
+    ----------
+    X : SparseTensor or path
+        See `cp_als`.
+    factors : sequence of (I_n, R) arrays
+        One for each mode, on every rank; that of `mode` is not used.
+    mode : int
+        Counted from 0.
+    **options
+        Fields of `amped.Options`.
+
+    Returns
+    -------
+    (I_mode, R) array
+        float32 or float64 by the option `precision`; the same on every rank.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is at fault.
+    """
+    comm = world()
+    source = _source(X, comm)
+    if not 0 <= mode < len(source.shape):
+        raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
+    rank = int(np.shape(factors[0])[-1]) if len(factors) and np.ndim(factors[0]) == 2 else 0
+    engine = Engine(source, rank, comm, Options(**options))
+    for n, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, init=factors)):
+        engine.set_factor(n, factor)
+    return engine.gathered(mode, engine.mttkrp(mode))

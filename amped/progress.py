@@ -1,0 +1,117 @@
+"""What a person sees while a run goes on: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol
+
+from .mpi import launched
+
+
+class Display(Protocol):
+    """Shows how far a run is."""
+
+    def note(self, text: str) -> None:
+        """Show a line of the report."""
+
+    def reading(self, done: int, total: int | None) -> None:
+        """Show how many bytes of the input are read."""
+
+    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+        """Show the fit after an iteration."""
+
+    def close(self) -> None:
+        """Take the live display away."""
+
+
+class Silent:
+    """For quiet runs and for every rank but the first."""
+
+    def note(self, text: str) -> None:
+        """See `Display`."""
+
+    def reading(self, done: int, total: int | None) -> None:
+        """See `Display`."""
+
+    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+        """See `Display`."""
+
+    def close(self) -> None:
+        """See `Display`."""
+
+
+class Plain(Silent):
+    """Lines on standard output, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._first = 0
+
+    def note(self, text: str) -> None:
+        """See `Display`."""
+        print(text, flush=True)
+
+    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+        """See `Display`."""
+        print(f"iteration {number:3d}  {_facts(fit, change)}  {self._eta(number, of)}", flush=True)
+
+    def _eta(self, number: int, of: int) -> str:
+        now = time.perf_counter()
+        if not self._first:
+            self._first, self._started = number, now
+            return ""
+        left = (now - self._started) / (number - self._first) * (of - number)
+        return f"at most {left:.0f} s left" if number < of else ""
+
+
+class Live(Plain):
+    """Bars on a terminal, drawn by rich; lines of the report stay above them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from rich import progress
+
+        columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
+        times = (
+            progress.TextColumn("{task.fields[facts]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+        )
+        self._bars = progress.Progress(*columns, *times, transient=True)
+        self._bars.start()
+        self._tasks: dict[str, progress.TaskID] = {}
+
+    def note(self, text: str) -> None:
+        """See `Display`."""
+        self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def reading(self, done: int, total: int | None) -> None:
+        """See `Display`."""
+        self._show("reading", done, total, f"{done / 1e6:.0f} MB")
+
+    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+        """See `Display`."""
+        self._show("iterating", number, of, _facts(fit, change))
+        self.note(f"iteration {number:3d}  {_facts(fit, change)}")
+
+    def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(name, total=total, facts=facts)
+        self._bars.update(self._tasks[name], completed=done, facts=facts, visible=done != total)
+
+    def close(self) -> None:
+        """See `Display`."""
+        self._bars.stop()
+
+
+def display(rank: int, quiet: bool) -> Display:
+    """Return the display that suits this rank and where its output goes."""
+    if rank or quiet:
+        return Silent()
+    # Launchers give ranks a terminal of their own even where their output goes to a file.
+    return Live() if sys.stdout.isatty() and not launched() else Plain()
+
+
+def _facts(fit: float, change: float | None) -> str:
+    return f"fit {fit:.6f}" + (f"  change {change:+.1e}" if change is not None else "")

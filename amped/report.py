@@ -1,0 +1,103 @@
+"""The text that a run prints about its tensor, its plan and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor
+
+from .placement import Plan
+
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def human(count: float) -> str:
+    """Return a number of bytes in a unit that keeps it short."""
+    unit = 0
+    while count >= 1024 and unit < len(UNITS) - 1:
+        count, unit = count / 1024, unit + 1
+    return f"{count:.0f} {UNITS[unit]}" if unit == 0 else f"{count:.1f} {UNITS[unit]}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return rows of cells in right-aligned columns."""
+    cells = [[str(c) for c in row] for row in (head, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  " + "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
+
+
+def tensor_line(name: str, shape: Sequence[int], nnz: int, norm: float, duplicates: int, zeros: int) -> str:
+    """Return one line about a tensor, and what was repaired in it."""
+    density = nnz / np.prod([float(s) for s in shape])
+    text = f"{name}: {' x '.join(map(str, shape))}, {nnz:,} nonzeros (density {density:.1e}), norm {norm:.6g}"
+    if duplicates:
+        text += f"; {duplicates:,} duplicates summed"
+    if zeros:
+        text += f"; {zeros:,} zeros dropped"
+    return text
+
+
+def skew(tensor: SparseTensor) -> list[dict[str, Any]]:
+    """Return for each mode how unevenly its rows are filled."""
+    result = []
+    for mode, length in enumerate(tensor.shape):
+        ends = np.flatnonzero(np.diff(np.sort(tensor.columns[mode])))
+        counts: NDArray[np.int64] = np.diff(np.concatenate(([-1], ends, [tensor.nnz - 1])))
+        top = np.sort(counts)[::-1][: max(1, length // 100)].sum()
+        result.append(
+            {
+                "mode": mode,
+                "length": length,
+                "empty": length - counts.size,
+                "mean": tensor.nnz / length,
+                "largest": int(counts.max()),
+                "heaviest row": counts.max() / tensor.nnz,
+                "heaviest 1% of rows": top / tensor.nnz,
+            }
+        )
+    return result
+
+
+def skew_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return `skew` as text."""
+    head = ("mode", "length", "empty rows", "nonzeros a row", "in the heaviest", "of all", "in the heaviest 1%")
+    cells = [
+        (
+            r["mode"], f"{r['length']:,}", f"{r['empty']:,}", f"{r['mean']:.1f}", f"{r['largest']:,}",
+            f"{r['heaviest row']:.1%}", f"{r['heaviest 1% of rows']:.1%}",
+        )
+        for r in rows
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def plan_text(plans: Sequence[Plan], device: str) -> str:
+    """Return the plans of all ranks as text."""
+    rows = []
+    for part, plan in enumerate(plans):
+        for m in plan.modes:
+            where = (
+                "resident" if not m.streamed else "streamed" if not m.resident else f"{m.resident / m.nnz:.0%} resident"
+            )
+            rows.append((part, m.mode, f"{m.owned.stop - m.owned.start:,}", f"{m.nnz:,}", where if m.nnz else "-"))
+    balance = max(m.cut.imbalance for m in plans[0].modes)
+    lines = [table(("rank", "mode", "rows owned", "nonzeros", "placement"), rows)]
+    lines.append(f"balance: the fullest rank has {balance:.2%} more nonzeros than the mean")
+    uses = list(plans[0].device_bytes)
+    cells = [
+        (part, *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
+        for part, p in enumerate(plans)
+    ]
+    lines.append(f"memory by rank on the device ({device}), and the peak in the host's memory:")
+    lines.append(table(("rank", *uses, "device", "host"), cells))
+    return "\n".join(lines)
+
+
+def time_line(totals: dict[str, float], seconds: float) -> str:
+    """Return how the seconds of a run were spent, as means over the ranks."""
+    parts = [f"{kind} {s:.3g} s" for kind, s in totals.items() if s > 0 and kind != "tune"]
+    return f"time {seconds:.3g} s: " + ", ".join(parts)

@@ -1,0 +1,163 @@
+"""The command line: ``python -m amped.run``, on one process or under ``mpirun`` or ``srun``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+from . import commands
+from .errors import EXIT_FAILURE, EXIT_INPUT, InputError
+from .mpi import Comm, world
+from .watchdog import Watchdog
+
+EXAMPLE = "uber393k_4d.tns.gz"
+EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
+SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong flag as any other wrong input: one line, exit code 2, once for all ranks."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing on every rank."""
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def byte_count(text: str) -> int:
+    """Read a number of bytes with an optional suffix K, M, G or T (powers of 1024)."""
+    number = text.upper().removesuffix("B").removesuffix("I")
+    shift = SUFFIXES.get(number[-1:], 0)
+    try:
+        count = int(float(number[:-1] if shift else number) * (1 << shift))
+    except (ValueError, OverflowError):
+        count = 0
+    if count <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 800M or 16G")
+    return count
+
+
+def parser() -> Parser:
+    """Return the parser of the whole command line."""
+    shared = _shared_flags()
+    start = _start_flags()
+    top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
+    verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
+
+    def add(name: str, function: Callable[[argparse.Namespace, Comm], int], *parents: Parser) -> Parser:
+        verb = verbs.add_parser(name, help=function.__doc__, description=function.__doc__, parents=[*parents, shared])
+        verb.add_argument("tensor", type=Path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
+        verb.set_defaults(run=function)
+        return verb
+
+    cpd = add("cpd", commands.cpd, start)
+    cpd.add_argument("--max-iters", type=int, default=50, metavar="N", help="iterations at most (50)")
+    cpd.add_argument(
+        "--tol", type=float, default=1e-5, help="stop when the fit changes less (1e-5); 0 runs all iterations"
+    )
+    cpd.add_argument("--output", type=Path, metavar="DIR", help="folder of model.npz and run.json (TENSOR-rankR)")
+    cpd.add_argument("--checkpoint", type=Path, metavar="DIR", help="write checkpoints there")
+    cpd.add_argument("--every", type=int, default=1, metavar="K", help="iterations between checkpoints (1)")
+    cpd.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
+    mttkrp = add("mttkrp", commands.mttkrp, start)
+    mttkrp.add_argument("--mode", default="all", help="a mode, counted from 0, or all")
+    mttkrp.add_argument("--repeat", type=int, default=1, metavar="K", help="repeat, and report the median time")
+    mttkrp.add_argument("--output", type=Path, metavar="FILE.npz", help="write mode_0, mode_1, ...")
+    plan = add("plan", commands.plan)
+    plan.add_argument("--rank", type=int, required=True, metavar="R", help="columns of the factor matrices")
+    plan.add_argument("--ranks", type=int, metavar="P", help="plan for this many ranks (those started)")
+    add("info", commands.info)
+    return top
+
+
+def _start_flags() -> Parser:
+    start = Parser(add_help=False)
+    start.add_argument("--rank", type=int, required=True, metavar="R", help="columns of the factor matrices, 1 to 1024")
+    group = start.add_mutually_exclusive_group()
+    group.add_argument("--seed", type=int, default=0, help="of the random start (0)")
+    group.add_argument(
+        "--init", metavar="FILE.npz|nvecs", help="start from factor_0 ... of a file, or from eigenvectors"
+    )
+    return start
+
+
+def _shared_flags() -> Parser:
+    shared = Parser(add_help=False)
+    flags = shared.add_argument_group("how to compute")
+    flags.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="(auto: a GPU if there is one)"
+    )
+    flags.add_argument("--precision", choices=("fp32", "fp64"), default="fp32", help="(fp32)")
+    flags.add_argument("--placement", choices=("auto", "resident", "stream"), default="auto", help="of nonzeros (auto)")
+    flags.add_argument("--device-memory", type=byte_count, metavar="BYTES", help="use no more of the device, e.g. 16G")
+    flags.add_argument("--kernel", default="auto", metavar="NAME", help="(auto: the fastest on the real nonzeros)")
+    flags.add_argument("--deterministic", action="store_true", help="bitwise equal results on equal ranks")
+    flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
+    flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
+    flags.add_argument("--force", action="store_true", help="overwrite what exists")
+    flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    return shared
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; flags without a verb, or nothing, stand for the example."""
+    example = not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help"))
+    if not example:
+        return parser().parse_args(argv)
+    tensor = files("amped").joinpath("data", EXAMPLE)
+    return parser().parse_args(["cpd", str(tensor), *EXAMPLE_ARGUMENTS, *argv])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit code.
+
+    0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error;
+    75: stopped by SIGUSR1 after a checkpoint.
+    """
+    try:
+        comm = world()
+    except InputError as error:
+        print(f"amped: error: {error}", file=sys.stderr)
+        return EXIT_INPUT
+    sys.excepthook = _abort_all(comm)
+    try:
+        args = arguments(sys.argv[1:] if argv is None else argv)
+        if getattr(args, "threads", None) is not None and args.threads < 1:
+            raise InputError(f"--threads {args.threads}: at least 1")
+        with Watchdog(comm):
+            code: int = args.run(args, comm)
+            return code
+    except InputError as error:
+        if comm.rank == 0:
+            print(f"amped: error: {error}", file=sys.stderr, flush=True)
+        return EXIT_INPUT
+    except SystemExit as request:  # --help
+        if comm.rank:
+            return 0
+        raise request
+
+
+def _abort_all(comm: Comm) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
+    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, (ArithmeticError, MemoryError, KeyboardInterrupt)):
+            text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
+        else:
+            text = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}")
+        sys.stderr.flush()
+        comm.abort(EXIT_FAILURE)
+        os._exit(EXIT_FAILURE)
+
+    return hook
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""Notices a rank that is dead or frozen, so that no run waits for ever in a collective.
+
+MPI and NCCL wait without a deadline. Beside them each rank keeps a TCP connection to rank 0 and a thread that
+sends a beat over it every second; a peer that is silent for too long, or whose connection breaks, ends this process
+with an error code, upon which the launcher ends all others.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from .errors import EXIT_FAILURE
+from .mpi import Comm
+
+BEAT_SECONDS = 1.0
+SILENCE_SECONDS = 15.0
+CONNECT_SECONDS = 20.0
+BEAT, BYE = b".", b"q"
+
+
+class Watchdog:
+    """Watch the other ranks until `close`; a context manager. Making one is collective."""
+
+    def __init__(self, comm: Comm, where: Callable[[], str] = lambda: "") -> None:
+        """Start to watch; `where` tells in a few words what this rank is doing, for the error message."""
+        self._where = where
+        self._rank = comm.rank
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        if comm.size > 1:
+            self._peers = self._connect(comm)
+            self._thread = threading.Thread(target=self._watch, name="amped-watchdog", daemon=True)
+            self._thread.start()
+
+    def _connect(self, comm: Comm) -> dict[socket.socket, int]:
+        """Connect every rank to rank 0; return the open connections with their peers' ranks."""
+        one_node = comm.local_size == comm.size
+        server = (
+            socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=comm.size) if comm.rank == 0 else None
+        )
+        host = "127.0.0.1" if one_node else socket.gethostname()
+        address = comm.bcast((host, server.getsockname()[1]) if server else None)
+        assert address is not None
+        peers: dict[socket.socket, int] = {}
+        if server is None:
+            link = socket.create_connection(address, CONNECT_SECONDS)
+            link.sendall(comm.rank.to_bytes(4, "big"))
+            return {link: 0}
+        server.settimeout(CONNECT_SECONDS)
+        with server:
+            for _ in range(comm.size - 1):
+                link, _ = server.accept()
+                link.settimeout(CONNECT_SECONDS)
+                peers[link] = int.from_bytes(link.recv(4, socket.MSG_WAITALL), "big")
+        return peers
+
+    def _watch(self) -> None:
+        selector = selectors.DefaultSelector()
+        heard = {}
+        for link in self._peers:
+            link.setblocking(False)
+            selector.register(link, selectors.EVENT_READ, link)
+            heard[link] = time.monotonic()
+        while heard and not self._closing.is_set():
+            self._send(list(heard), BEAT)
+            until = time.monotonic() + BEAT_SECONDS
+            while heard and (left := until - time.monotonic()) > 0 and not self._closing.is_set():
+                for key, _ in selector.select(left):
+                    link = key.data
+                    heard[link] = time.monotonic()
+                    if self._said_bye(link):
+                        selector.unregister(link)
+                        del heard[link]
+            now = time.monotonic()
+            for link, last in heard.items():
+                if now - last > SILENCE_SECONDS:
+                    self._fail(self._peers[link], f"has not answered for {now - last:.0f} s")
+
+    def _said_bye(self, link: socket.socket) -> bool:
+        try:
+            data = link.recv(4096)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data and not self._closing.is_set():
+            self._fail(self._peers[link], "has died")
+        return not data or data.endswith(BYE)
+
+    @staticmethod
+    def _send(links: list[socket.socket], message: bytes) -> None:
+        for link in links:
+            try:
+                link.send(message)
+            except OSError:
+                continue  # full: the peer is silent, or broken: reading finds that out
+
+    def _fail(self, peer: int, what: str) -> None:
+        # The launcher says which rank died; leave it a moment to end this process first, as it does for a dead one.
+        where = self._where()
+        print(
+            f"amped: rank {peer} {what}; rank {self._rank} ends{f' ({where})' if where else ''}",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_FAILURE)
+
+    def close(self) -> None:
+        """Tell the others that this rank is done, and stop watching them."""
+        if self._thread is None:
+            return
+        self._closing.set()
+        self._send(list(self._peers), BYE)
+        self._thread.join(2 * BEAT_SECONDS)
+        for link in self._peers:
+            link.close()
+        self._thread = None
+
+    def __enter__(self) -> Watchdog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

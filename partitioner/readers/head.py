@@ -1,0 +1,198 @@
+"""The lines before the first nonzero, and what is wrong with a line."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..coo import MAX_MODE_LENGTH, check_order
+from ..errors import InputError
+from .blocks import Block
+from .parse import PAD
+
+_INTEGER = re.compile(rb"[+-]?[0-9]+")
+_NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
+_NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
+_OTHER_KINDS = (b"tensor", b"matrix", b"ktensor", b"ttensor", b"sumtensor")
+# What the next line is to hold.
+_FIRST, _NONZERO = "first line", "nonzero"
+_ORDER, _LENGTHS, _COUNT = "order", "mode lengths", "number of nonzeros"
+
+
+class Head:
+    """What the first lines tell of those after them: comments, a header of another tool, the first nonzero.
+
+    Two headers are known. The Tensor Toolbox and GenTen begin with a line ``sptensor`` (GenTen may add
+    ``indices-start-at-zero``), the order, the mode lengths and the number of nonzeros; ParTI and others with the
+    order, alone in its line, and the mode lengths.
+
+    Attributes
+    ----------
+    order : int
+    base : int
+        The lowest index.
+    lengths : tuple of int, optional
+        The mode lengths that a header declares.
+    lines : int
+        How many lines have been read.
+    """
+
+    def __init__(self) -> None:
+        self.order = 0
+        self.base = 1
+        self.lengths: tuple[int, ...] | None = None
+        self.lines = 0
+        self._count: int | None = None
+        self._count_line = 0
+        self._reason = ""  # of the number of columns
+        self._after_lengths = _NONZERO
+        self._next = _FIRST
+
+    @property
+    def limits(self) -> NDArray[np.uint64]:
+        """The mode lengths, or what none may exceed."""
+        return np.array(self.lengths or (MAX_MODE_LENGTH,) * self.order, np.uint64)
+
+    def read(self, blocks: Iterator[Block]) -> Block:
+        """Read up to the first nonzero; return the block that starts with it."""
+        for block in blocks:
+            raw, at = block.slot.raw, PAD
+            if not self.lines and raw.startswith(codecs.BOM_UTF8, PAD):
+                at += len(codecs.BOM_UTF8)
+            while at < block.stop:
+                end = raw.index(b"\n", at)
+                try:
+                    more = self._takes(bytes(raw[at:end]))
+                except InputError as error:
+                    raise InputError(error.cause, line=self.lines + 1) from None
+                if not more:
+                    block.start = at
+                    return block
+                self.lines += 1
+                at = end + 1
+        if self._next in (_ORDER, _LENGTHS, _COUNT):
+            raise InputError(f"the file ends before the {self._next} of its header", line=self.lines)
+        raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
+
+    def check_count(self, nonzeros: int) -> None:
+        """Refuse a number of nonzeros other than the declared one."""
+        if self._count is not None and nonzeros != self._count:
+            cause = f"the header declares {self._count} nonzeros, the file holds {nonzeros}"
+            raise InputError(cause, line=self._count_line)
+
+    def explain(self, line: bytes) -> str:
+        """Say what is wrong with a line that the parser refused."""
+        try:
+            _refuse_binary(line)
+            tokens = line.split()
+            if len(tokens) != self.order + 1:
+                found = f"{len(tokens)} column{'s' * (len(tokens) > 1)}"
+                raise InputError(f"{found}, expected {self.order + 1} {self._reason}")
+            self._check_indices(tokens)
+        except InputError as error:
+            return error.cause
+        value = tokens[-1]
+        if _NUMBER.fullmatch(value):
+            return f"value {_show(value)} is too large for a double"
+        return f"value {_show(value)} is not {'finite' if _NOT_FINITE.fullmatch(value) else 'a number'}"
+
+    def _check_indices(self, tokens: list[bytes]) -> None:
+        for mode, token in enumerate(tokens[:-1]):
+            what = f"index {_show(token)} of mode {mode}"
+            index = _integer(token)
+            if index is None:
+                raise InputError(f"{what} is not an integer")
+            if index < self.base:
+                raise InputError(f"{what}: indices count from {self.base}")
+            if index - self.base >= MAX_MODE_LENGTH:
+                raise InputError(f"{what} is above the highest, {MAX_MODE_LENGTH - 1 + self.base}")
+            if self.lengths and index - self.base >= self.lengths[mode]:
+                raise InputError(f"{what} is beyond the declared length {self.lengths[mode]}")
+
+    def _takes(self, line: bytes) -> bool:
+        """Take the next line, unless it is the first nonzero."""
+        tokens = line.split()
+        if not tokens or tokens[0][0] in b"#%":
+            if line.startswith(b"%%MatrixMarket"):
+                raise InputError("a Matrix Market file: that format is not read")
+            return True
+        _refuse_binary(line)
+        if self._next == _FIRST:
+            return self._takes_first(tokens)
+        if self._next == _ORDER:
+            self._set_order(tokens)
+        elif self._next == _LENGTHS:
+            self._set_lengths(tokens)
+        elif self._next == _COUNT:
+            self._set_count(tokens)
+        else:
+            return False
+        return True
+
+    def _takes_first(self, tokens: list[bytes]) -> bool:
+        keyword = tokens[0].lower()
+        if keyword in _OTHER_KINDS:
+            raise InputError(f"a {keyword.decode()} of the Tensor Toolbox: only its sptensor is read")
+        if keyword == b"sptensor":
+            self.base = 0 if b"indices-start-at-zero" in tokens else 1
+            self._after_lengths, self._next = _COUNT, _ORDER
+            return True
+        if len(tokens) > 1:
+            self.order = len(tokens) - 1
+            self._check_indices(tokens)
+            check_order(self.order)
+            self._reason = f"as in line {self.lines + 1}"
+            return False
+        if _integer(tokens[0]) is None:
+            raise InputError(f"one column, {_show(tokens[0])}: expected indices and a value, apart by blanks")
+        self._set_order(tokens)
+        return True
+
+    def _set_order(self, tokens: list[bytes]) -> None:
+        order = _integer(tokens[0])
+        if order is None or len(tokens) > 1:
+            raise InputError(f"{_show(b' '.join(tokens))} where the header's {_ORDER} should be")
+        check_order(order)
+        self.order, self._next = order, _LENGTHS
+        self._reason = f"for the order {order} of the header"
+
+    def _set_lengths(self, tokens: list[bytes]) -> None:
+        if len(tokens) != self.order:
+            raise InputError(f"{len(tokens)} {_LENGTHS}, expected {self.order} {self._reason}")
+        lengths = [_integer(token) for token in tokens]
+        for mode, length in enumerate(lengths):
+            if length is None or not 1 <= length <= MAX_MODE_LENGTH:
+                what = f"length {_show(tokens[mode])} of mode {mode}"
+                raise InputError(f"{what} is not an integer in 1..{MAX_MODE_LENGTH}")
+        self.lengths = tuple(length for length in lengths if length is not None)
+        self._next = self._after_lengths
+
+    def _set_count(self, tokens: list[bytes]) -> None:
+        count = _integer(tokens[0])
+        if count is None or count < 0 or len(tokens) > 1:
+            raise InputError(f"{_show(b' '.join(tokens))} where the header's {_COUNT} should be")
+        self._count, self._count_line, self._next = count, self.lines + 1, _NONZERO
+
+
+def _integer(token: bytes) -> int | None:
+    if not _INTEGER.fullmatch(token):
+        return None
+    if len(token) > 1000:  # longer than `int` cares for: out of every range, unless all but the end is zeros
+        token = token[:1] + (token[1:].lstrip(b"0") or b"0")[:1000]
+    return int(token)
+
+
+def _show(token: bytes) -> str:
+    text = token.decode("ascii", "backslashreplace")
+    return f"'{text}'" if len(text) <= 32 else f"'{text[:29]}...'"
+
+
+def _refuse_binary(line: bytes) -> None:
+    found = _NOT_TEXT.search(line)
+    if found:
+        raise InputError(f"not text: byte 0x{found[0][0]:02x} at column {found.start() + 1}")
