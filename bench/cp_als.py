@@ -1,0 +1,109 @@
+"""Seconds of a CP-ALS iteration, and how they are spent, on a synthetic tensor and any number of ranks."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.decomp import als
+from amped.engine import Engine, Options
+from amped.initial import initial_factors
+from amped.metrics import KINDS, Spans
+from amped.mpi import Comm, world
+from amped.source import TensorSource
+
+from . import record
+from .synthetic import SHAPES, synthetic
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="nell2")
+    parser.add_argument("--nonzeros", type=int, help="instead of the shape's own number")
+    parser.add_argument("--skew", type=float, default=0.6)
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--placement", default="auto")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and write the result. Collective."""
+    comm = world()
+    shape, nonzeros = SHAPES[args.shape]
+    begin = time.perf_counter()
+    tensor = synthetic(shape, args.nonzeros or nonzeros, args.skew) if comm.rank == 0 else None
+    source = TensorSource(tensor, comm)
+    made = time.perf_counter()
+    options = Options(args.device, args.precision, args.placement)
+    engine = Engine(source, args.rank, comm, options)
+    placed = time.perf_counter()
+    for mode, factor in enumerate(initial_factors(source, args.rank, comm, engine.plan.dtype)):
+        engine.set_factor(mode, factor)
+    engine.tune()
+    seconds, spans, fits = _iterations(engine, comm, args.iterations)
+    devices = comm.allgather(engine.backend.description)
+    kernels = comm.allgather(engine.kernels)
+    if comm.rank:
+        return
+    facts: dict[str, Any] = {
+        "shape": args.shape,
+        "lengths": shape,
+        "nonzeros": source.nnz,
+        "skew": args.skew,
+        "rank": args.rank,
+        "ranks": comm.size,
+        "precision": args.precision,
+        "placement": args.placement,
+        "exchange": engine.exchange.name,
+        "kernels": kernels,
+        "seconds_to_generate": made - begin,
+        "seconds_to_partition_and_place": placed - made,
+        "seconds_an_iteration": record.summary(seconds),
+        "seconds_each_iteration": seconds,
+        "seconds_of_the_slowest_rank": _split(spans, engine.order),
+        "fits": fits,
+    }
+    name = f"cp_als-{args.shape}-{engine.backend.name}-{comm.size}-{args.precision}-{args.placement}"
+    path = record.write(name, devices, facts, args.output)
+    median = statistics.median(seconds)
+    print(f"{path.name}: {median * 1e3:.2f} ms an iteration; {facts['seconds_of_the_slowest_rank']}", flush=True)
+
+
+def _iterations(engine: Engine, comm: Comm, count: int) -> tuple[list[float], list[list[Spans]], list[float]]:
+    """Return for each iteration its seconds and the ranks' spans, and the fits."""
+    state = als.State(np.ones(engine.rank))
+    seconds, spans = [], []
+    engine.backend.synchronize()
+    engine.clock.collect()
+    comm.allgather(None)
+    last = time.perf_counter()
+    for _ in als.iterate(engine, state, count, tol=0):
+        mine = engine.clock.collect()
+        seconds.append(max(comm.allgather(time.perf_counter() - last)))
+        spans.append(comm.allgather(mine))
+        last = time.perf_counter()
+    return seconds, spans, state.fits
+
+
+def _split(spans: list[list[Spans]], order: int) -> dict[str, Any]:
+    """Return the median over iterations of the slowest rank's seconds, by kind, in all and for each mode."""
+
+    def slowest(kind: str, modes: range) -> float:
+        each = [max(sum(s.get((kind, m), 0.0) for m in modes) for s in by_rank) for by_rank in spans]
+        return round(statistics.median(each), 7)
+
+    return {
+        kind: {
+            "all modes": slowest(kind, range(order)),
+            "by mode": [slowest(kind, range(m, m + 1)) for m in range(order)],
+        }
+        for kind in KINDS
+    }

@@ -1,0 +1,47 @@
+"""Results on disk: one JSON file a run, with what is needed to judge and to repeat it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.metrics import versions
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """Return the median and the spread of repeated measurements."""
+    low, median, high = np.percentile(values, (25, 50, 75))
+    return {"median": float(median), "quartile_1": float(low), "quartile_3": float(high), "runs": len(values)}
+
+
+def machine(devices: Sequence[str]) -> dict[str, Any]:
+    """Return what was measured on: the processor, its cores, and the devices of the ranks."""
+    return {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "devices": list(devices)}
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+        return names[0]
+    except (OSError, IndexError):
+        return platform.processor()
+
+
+def write(name: str, devices: Sequence[str], facts: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result as ``name.json`` and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    result = {"benchmark": name, "date": today, "machine": machine(devices), "versions": versions(), **facts}
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    return path
