@@ -20,6 +20,7 @@ from .backend import Backend, choose
 from .decomp import als
 from .engine import Engine, Options
 from .errors import EXIT_STOPPED, InputError
+from .exchange import connect
 from .initial import initial_factors
 from .kruskal import KruskalTensor, write_npz
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
@@ -39,6 +40,7 @@ class Run:
         self.display: Display = display(comm.rank, args.quiet)
         self.metrics = Metrics()
         self.backend: Backend = together(comm, lambda: choose(args.device, comm, args.threads))
+        self.exchange = connect(self.backend, comm)
         self._resting = resident_bytes()
 
     def options(self) -> Options:
@@ -74,7 +76,7 @@ class Run:
 
     def build(self, source: Source) -> Engine:
         """Make the engine and say what it runs on."""
-        engine = Engine(source, self.args.rank, self.comm, self.options(), self.backend)
+        engine = Engine(source, self.args.rank, self.comm, self.options(), self.backend, self.exchange)
         devices = self.comm.allgather(engine.backend.description)
         text = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
         over = f"; exchange over {engine.exchange.name}" if self.comm.size > 1 else ""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from .backend import Backend, Shard, choose
 from .backend.base import Array, DeviceName
 from .errors import InputError
-from .exchange import connect
+from .exchange import Exchange, connect
 from .mpi import Comm, Reduction, together
 from .placement import PlacementName, make_plan
 from .source import Source
@@ -87,12 +87,19 @@ class Engine:
     """
 
     def __init__(
-        self, source: Source, rank: int, comm: Comm, options: Options | None = None, backend: Backend | None = None
+        self,
+        source: Source,
+        rank: int,
+        comm: Comm,
+        options: Options | None = None,
+        backend: Backend | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        """Load this rank's share of `source`; `backend` is chosen by the options unless given."""
+        """Load this rank's share of `source`; `backend` and `exchange` follow from the options unless given."""
         self.options = options = options or Options()
         self.comm = comm
         self.backend = backend or together(comm, lambda: choose(options.device, comm, options.threads))
+        self.exchange = exchange or connect(self.backend, comm)
         cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
         loading = source.loading_bytes(comm.size, self.backend.name == "cpu")
         self.plan = together(
@@ -104,7 +111,6 @@ class Engine:
         )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank
         self.kernels = together(comm, self._named_kernels)
-        self.exchange = connect(self.backend, comm)
         self.clock = self.backend.clock()
         stride, dtype = self.plan.stride, self.plan.dtype
         self.factors = [self.backend.zeros((length, stride), dtype) for length in self.shape]

@@ -62,7 +62,7 @@ class Plain(Silent):
             self._first, self._started = number, now
             return ""
         left = (now - self._started) / (number - self._first) * (of - number)
-        return f"at most {left:.0f} s left" if number < of else ""
+        return f"at most {left:.0f} s left" if left >= 1 else ""
 
 
 class Live(Plain):

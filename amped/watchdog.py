@@ -33,10 +33,22 @@ class Watchdog:
         self._rank = comm.rank
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
-        if comm.size > 1:
-            self._peers = self._connect(comm)
+        self._peers: dict[socket.socket, int] = {}
+        if comm.size > 1 and self._connected(comm):
             self._thread = threading.Thread(target=self._watch, name="amped-watchdog", daemon=True)
             self._thread.start()
+
+    def _connected(self, comm: Comm) -> bool:
+        """Connect the ranks; without the connections a run is as safe as its launcher makes it, and goes on."""
+        fault = ""
+        try:
+            self._peers = self._connect(comm)
+        except OSError as error:
+            fault = f"rank {comm.rank}: {error}"
+        faults = [f for f in comm.allgather(fault) if f]
+        if faults and comm.rank == 0:
+            print(f"amped: no watchdog, the ranks cannot connect to each other ({faults[0]})", file=sys.stderr)
+        return not faults
 
     def _connect(self, comm: Comm) -> dict[socket.socket, int]:
         """Connect every rank to rank 0; return the open connections with their peers' ranks."""
@@ -45,8 +57,7 @@ class Watchdog:
             socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=comm.size) if comm.rank == 0 else None
         )
         host = "127.0.0.1" if one_node else socket.gethostname()
-        address = comm.bcast((host, server.getsockname()[1]) if server else None)
-        assert address is not None
+        address = comm.bcast((host, server.getsockname()[1]) if server else ("", 0))
         peers: dict[socket.socket, int] = {}
         if server is None:
             link = socket.create_connection(address, CONNECT_SECONDS)

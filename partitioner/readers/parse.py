@@ -26,6 +26,13 @@ from numpy.typing import NDArray
 
 from ..jit import jit
 
+U8 = NDArray[np.uint8]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
 PAD = 64  # bytes around a block that loads of whole words may touch
 DATA, SKIP, LATE, BAD = 0, 1, 2, 3  # a line: a nonzero; nothing; a nonzero whose value is for `float`; wrong
 
@@ -127,7 +134,7 @@ def _product_high(typing_context, a, b):
 
 
 @jit
-def mark_blanks(text: NDArray[np.uint8], start: int, stop: int, marks: NDArray[np.uint32]) -> tuple[int, int]:
+def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
     """Write the places of the blanks of `text[start:stop]` to `marks`; return their number and that of lines.
 
     Sixteen more places, all the last one, follow, so that a line cut short can be read on without harm.
@@ -343,15 +350,7 @@ def _short_index(word, length, after, base, limit):
 
 @jit
 def parse_block(
-    text: NDArray[np.uint8],
-    start: int,
-    marks: NDArray[np.uint32],
-    count: int,
-    base: int,
-    limits: NDArray[np.uint64],
-    columns: NDArray[np.int32],
-    values: NDArray[np.float64],
-    late: NDArray[np.int64],
+    text: U8, start: int, marks: U32, count: int, base: int, limits: U64, columns: I32, values: F64, late: I64
 ) -> tuple[int, int, int, int]:
     """Read the lines from `start` on, whose blanks are the first `count` of `marks`.
 

@@ -34,8 +34,7 @@ class CpuBackend:
         self.description = f"CPU, {self.threads} thread{'s' * (self.threads > 1)}"
         self._threads = Threads(self.threads)
         self._local_ranks = comm.local_size
-        # BLAS beside our own threads would fight them for the cores.
-        threadpoolctl.threadpool_limits(self.threads)
+        threadpoolctl.threadpool_limits(self.threads)  # BLAS beside our own threads would fight them for the cores
 
     def memory(self) -> int:
         """See `Backend`: an equal share of what is free on this node."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import cupy
 import numpy as np
+import threadpoolctl
 from numpy.typing import NDArray
 
 from ..base import Array, Clock, Shard
@@ -27,6 +28,8 @@ class CudaBackend:
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
 
     def __init__(self, local_rank: int, local_size: int) -> None:
+        # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
+        threadpoolctl.threadpool_limits(1)
         devices: int = cupy.cuda.runtime.getDeviceCount()
         self._device = cupy.cuda.Device(local_rank % devices)
         self._device.use()
@@ -39,6 +42,8 @@ class CudaBackend:
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
+        one = cupy.ones((1, 1))
+        cupy.matmul(one, one)  # makes the cuBLAS handle and its workspace
         self._resting_bytes: int = self._pool.total_bytes()
 
     def memory(self) -> int:

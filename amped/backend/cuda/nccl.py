@@ -25,6 +25,8 @@ class NcclExchange:
         unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._size, self._rank = comm.size, comm.rank
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
+        self.reduce(cupy.zeros(1, np.float64), "sum")  # NCCL connects the ranks at their first collective
+        cupy.cuda.get_current_stream().synchronize()
 
     def gather_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """See `Exchange`. Blocks of unequal size: one broadcast for each owner, fused by NCCL into rings."""

@@ -1,0 +1,103 @@
+"""The reader of NumPy archives: what good ones give, and what each kind of bad one is told."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partitioner.errors import InputError
+from partitioner.readers import read
+
+INDICES = np.array([[0, 0, 0], [0, 1, 2], [3, 0, 1]])
+VALUES = np.array([1.5, -2.0, 0.25])
+
+
+def archive(folder: Path, **arrays: Any) -> Path:
+    np.savez(folder / "x.npz", **arrays)
+    return folder / "x.npz"
+
+
+@pytest.mark.parametrize("index", [np.int8, np.uint16, np.int32, np.uint64, ">i8"])
+@pytest.mark.parametrize("value", [np.float32, np.float64, np.float16, np.int32])
+def test_npz(tmp_path: Path, index: Any, value: Any) -> None:
+    values = (VALUES * 4).astype(value)
+    shapes: list[dict[str, Any]] = [{}, {"shape": [4, 2, 3]}, {"shape": np.array([9, 9, 9], np.uint8)}]
+    for shape in shapes:
+        tensor = read(archive(tmp_path, indices=INDICES.astype(index), values=values, **shape))
+        assert tensor.shape == tuple(shape.get("shape", [4, 2, 3]))
+        np.testing.assert_array_equal(tensor.indices, INDICES)
+        np.testing.assert_array_equal(tensor.values, VALUES * 4)
+        assert tensor.values.dtype == (np.float32 if value is np.float32 else np.float64)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"values": VALUES}, "no array 'indices' in the archive, which holds values"),
+    ({"indices": INDICES, "vals": VALUES}, "no array 'values' in the archive, which holds indices, vals"),
+    ({"indices": INDICES.astype(float), "values": VALUES}, "'indices' is a (3, 3) array of float64, expected"),
+    ({"indices": INDICES > 0, "values": VALUES}, "'indices' is a (3, 3) array of bool, expected"),
+    ({"indices": INDICES.astype(object), "values": VALUES}, "cannot read 'indices': Object arrays"),
+    ({"indices": INDICES[0], "values": VALUES}, "'indices' is a (3,) array of int64, expected (nnz, order)"),
+    ({"indices": INDICES[None], "values": VALUES}, "'indices' is a (1, 3, 3) array"),
+    ({"indices": INDICES[:, :1], "values": VALUES}, "order 1 "),
+    ({"indices": np.zeros((3, 9), int), "values": VALUES}, "order 9 "),
+    ({"indices": INDICES[:0], "values": VALUES[:0]}, "no nonzeros"),
+    ({"indices": INDICES, "values": VALUES * 0}, "no nonzeros"),
+    ({"indices": INDICES[:2], "values": VALUES}, "3 values for 2 rows of indices"),
+    ({"indices": INDICES, "values": VALUES[:, None]}, "'values' is a (3, 1) array of float64"),
+    ({"indices": INDICES, "values": VALUES.astype(complex)}, "'values' is a (3,) array of complex128"),
+    ({"indices": INDICES, "values": VALUES.astype(str)}, "'values' is a (3,) array of <U32"),
+    ({"indices": INDICES, "values": VALUES.astype(object)}, "cannot read 'values': Object arrays"),
+    ({"indices": INDICES, "values": np.array([1, np.nan, 1])}, "value nan of nonzero 1 is not finite"),
+    ({"indices": INDICES, "values": np.array([1, 1, -np.inf])}, "value -inf of nonzero 2 is not finite"),
+    ({"indices": INDICES - 1, "values": VALUES}, "index -1 of mode 0 in nonzero 0: indices count from 0"),
+    ({"indices": INDICES + 2**31 - 3, "values": VALUES}, "index 2147483648 of mode 0 in nonzero 2 is outside"),
+    ({"indices": INDICES.astype(np.uint64) + np.uint64(2**63), "values": VALUES}, "index 9223372036854775811 of"),
+    ({"indices": INDICES, "values": VALUES, "shape": [4, 2]}, "'shape' has 2 modes, 'indices' has 3"),
+    ({"indices": INDICES, "values": VALUES, "shape": [4.0, 2, 3]}, "'shape' is a (3,) array of float64"),
+    ({"indices": INDICES, "values": VALUES, "shape": 4}, "'shape' is a () array of int64"),
+    ({"indices": INDICES, "values": VALUES, "shape": [4, 0, 3]}, "length 0 of mode 1 is outside 1..2147483647"),
+    ({"indices": INDICES, "values": VALUES, "shape": [4, 2**31, 3]}, "length 2147483648 of mode 1 is outside"),
+    ({"indices": INDICES, "values": VALUES, "shape": [4, 2, 2]}, "index 2 of mode 2 in nonzero 1 is outside its"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "cause"), BAD)
+def test_bad_arrays(tmp_path: Path, arrays: dict[str, Any], cause: str) -> None:
+    path = archive(tmp_path, **arrays)
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert caught.value.path == str(path)
+    assert caught.value.cause.startswith(cause)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path, save: Any) -> None:
+    path = tmp_path / "x.npz"
+    save(path, indices=INDICES, values=VALUES, shape=[4, 2, 3])
+    whole = path.read_bytes()
+    errors: list[InputError] = []
+    for k in range(0, len(whole), 5):
+        for data in (whole[:k], whole[:k] + bytes([whole[k] ^ 255]) + whole[k + 1 :]):
+            path.write_bytes(data)
+            try:
+                read(path)
+            except InputError as error:
+                errors.append(error)
+    assert len(errors) > len(whole) / 5 * 1.5
+    assert all(error.path == str(path) and "\n" not in str(error) for error in errors)
+
+
+def test_files_that_are_no_archive_of_arrays(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    for data in (b"", b"1 1 1\n", b"PK\x03\x04" + bytes(40)):
+        path.write_bytes(data)
+        with pytest.raises(InputError, match=r"x\.npz: not an \.npz archive, or one cut short"):
+            read(path)
+    with zipfile.ZipFile(path, "w") as other:
+        other.writestr("indices", "not an array")
+    with pytest.raises(InputError, match="'indices' is not an array"):
+        read(path)

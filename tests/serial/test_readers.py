@@ -1,0 +1,366 @@
+"""Readers: what good files give, which line of a bad one is named, and that a slow reader would say the same."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partitioner.errors import InputError
+from partitioner.readers import read
+from partitioner.readers.tns import read_columns
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = 512  # bytes a block: several blocks and threads for a few lines
+
+
+def write(folder: Path, text: bytes | str, name: str = "x.tns") -> Path:
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def refusal(path: Path) -> InputError:
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert caught.value.path == str(path)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+# ---- good text
+
+PLAIN = "1 1 1 1.5\n1 2 3 -2\n4 1 2 .25\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN,
+        PLAIN.rstrip("\n"),
+        PLAIN.replace("\n", "\r\n"),
+        PLAIN.replace(" ", "\t"),
+        PLAIN.replace(" ", "   ").replace("\n", "  \t\n"),
+        "  " + PLAIN.replace("\n", "\n "),
+        PLAIN.replace("\n", " \r\n\r\n"),
+        "# comment\n%another 1 2 3\n\n" + PLAIN.replace("\n", "\n  # between: é\n") + "\n \n#end",
+        "\ufeff" + PLAIN,
+        PLAIN.replace("2 3 -2", "+02 000000000003 -200e-2").replace(".25", "+25.E-2"),
+        "\v\f" + PLAIN,
+    ],
+)
+def test_flavours_of_text_give_the_same_tensor(tmp_path: Path, text: str) -> None:
+    for name, data in (("x.tns", text.encode()), ("x.tns.gz", gzip.compress(text.encode()))):
+        tensor = read(write(tmp_path, data, name))
+        assert tensor.shape == (4, 2, 3)
+        assert tensor.columns.dtype == np.int32
+        np.testing.assert_array_equal(tensor.indices, [[0, 0, 0], [0, 1, 2], [3, 0, 1]])
+        np.testing.assert_array_equal(tensor.values, [1.5, -2.0, 0.25])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "sptensor\n3\n5 6 2147483647\n3\n",
+        "# GenTen\nSPTENSOR indices-start-at-one\n\n3\n5 6 2147483647 \n% nnz\n3\n",
+        "3\n5 6 2147483647\n",
+        " 3 \r\n# lengths\r\n5\t6 2147483647\r\n",
+    ],
+)
+def test_headers_declare_the_shape(tmp_path: Path, head: str) -> None:
+    assert read(write(tmp_path, head + PLAIN)).shape == (5, 6, 2147483647)
+
+
+def test_genten_indices_from_zero(tmp_path: Path) -> None:
+    text = "sptensor indices-start-at-zero\n2\n3 4\n2\n0 0 1\n2 3 2\n"
+    np.testing.assert_array_equal(read(write(tmp_path, text)).indices, [[0, 0], [2, 3]])
+    error = refusal(write(tmp_path, text.replace("2 3 2", "3 3 2")))
+    assert (error.line, error.cause) == (6, "index '3' of mode 0 is beyond the declared length 3")
+
+
+def test_gzip_is_told_by_content(tmp_path: Path) -> None:
+    halves = [gzip.compress(half.encode()) for half in (PLAIN[:13], PLAIN[13:])]
+    for name, data in (("x.tns", gzip.compress(PLAIN.encode())), ("x.gz", PLAIN.encode())):
+        assert read(write(tmp_path, data, name)).nnz == 3
+    for padding in (b"", b"\0" * 600):
+        members = halves[0] + padding + gzip.compress(b"") + halves[1] + padding
+        assert read(write(tmp_path, members)).nnz == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "nonzeros"),
+    [
+        ("tests/data/nycflights_5d.tns.gz", (16, 3, 105, 365, 24), 330813),
+        ("amped/data/uber393k_4d.tns.gz", (183, 24, 874, 1247), 353486),
+        ("tests/data/matmul_2-2-2.tns.gz", (4, 4, 4), 8),
+    ],
+)
+def test_real_tensors(name: str, shape: tuple[int, ...], nonzeros: int) -> None:
+    tensor = read(ROOT / name)
+    assert (tensor.shape, tensor.nnz, tensor.duplicates, tensor.zeros) == (shape, nonzeros, 0, 0)
+    with gzip.open(ROOT / name) as lines:
+        table = np.array([line.split() for line in lines if line[:1].isdigit()], np.int64)
+    order = np.lexsort(table[:, -2::-1].T)
+    np.testing.assert_array_equal(tensor.indices, table[order, :-1] - 1)
+    np.testing.assert_array_equal(tensor.values, table[order, -1])
+
+
+def test_a_pipe_is_read_and_progress_told(tmp_path: Path) -> None:
+    pipe, seen = tmp_path / "pipe", list[tuple[int, int | None]]()
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(PLAIN,))
+    writer.start()
+    assert read(pipe, progress=lambda *now: seen.append(now)).nnz == 3
+    writer.join()
+    assert seen == [(len(PLAIN), None)]
+    for data in (PLAIN.encode() * 400, gzip.compress(PLAIN.encode() * 400)):
+        seen.clear()
+        path = write(tmp_path, data)
+        read_columns(path, progress=lambda *now: seen.append(now), block=SMALL)
+        assert len(seen) > 5
+        assert seen == sorted(seen)
+        assert seen[-1] == (len(data), len(data))
+
+
+def test_duplicates_are_summed_and_zeros_dropped(tmp_path: Path) -> None:
+    tensor = read(write(tmp_path, "2 2 1\n1 1 5\n2 2 2\n3 3 0\n"))
+    assert (tensor.duplicates, tensor.zeros, tensor.shape) == (1, 1, (3, 3))
+    np.testing.assert_array_equal(tensor.values, [5, 3])
+
+
+HARD = """9007199254740993 9007199254740992.5 0.1 -0 -0.0 +0e5 0e999999999999 1e22 1e23 1e-22 123456789012345678
+9223372036854775807 18446744073709551615 18446744073709551616 2.2250738585072014e-308 2.2250738585072011e-308
+5e-324 2.4703282292062327e-324 1.7976931348623157e308 179769313486231580e291 1.7976931348623158e+308 1e-400
+8.5e15 1.00000000000000011102230246251565404 1.00000000000000011102230246251565405 7.2057594037927933e16
+0.000000000000000000000000000000000000000012345678901234567 12345678 1234567.8 .1234567 -1.23456 99999999
+000000000000000000000000000000.5 9.5367431640625e-07 6929495644600919.5 3.518437208883201171875e13 1e-323
+0.00012345678901234567 123456789.123456789 5.e-1 -.5E+1 4503599627370497.5 9007199254740991e22 1e308""".split()
+
+
+def test_values_are_correctly_rounded(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    doubles = rng.integers(0, 2**64, 20000, np.uint64).view(np.float64)
+    tokens = HARD + [repr(v) for v in doubles[np.isfinite(doubles)].tolist()]
+    tokens += [f"{v:.{d}{'ef'[d % 2]}}" for d in range(22) for v in rng.normal(0, 10.0 ** (d - 9), 500).tolist()]
+    # Halfway between two doubles, and next to it.
+    for m, e in zip(rng.integers(2**52, 2**53, 500).tolist(), rng.integers(0, 12, 500).tolist(), strict=True):
+        tokens += [str((2 * m + 1 << e) + d) for d in (-1, 0, 1)] + [f"{m >> e}.5"]
+    values = read_columns(write(tmp_path, "".join(f"1 1 {t}\n" for t in tokens)))[1]
+    expected = np.array([float(t) for t in tokens])
+    np.testing.assert_array_equal(values.view(np.int64), expected.view(np.int64))
+
+
+# ---- bad text
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "cause"),
+    [
+        ("", None, "the file is empty: no nonzeros"),
+        ("# nothing\n\n", None, "no nonzeros"),
+        ("1 1 0\n2 2 0\n", None, "no nonzeros: every value is zero"),
+        ("1 1 1 1\n# c\n1 1 1\n", 3, "3 columns, expected 4 as in line 1"),
+        ("1 1 1 1\n\n1 1 1 1 1\n", 3, "5 columns, expected 4 as in line 1"),
+        ("1 1 1 1\n1 1 1 1 # c\n", 2, "6 columns, expected 4"),
+        ("1 1 1 1\n7\n", 2, "1 column, expected 4"),
+        ("1 5.0\n2 6.0\n", 1, "order 1 "),
+        ("# c\n1\n10\n1 5.0\n", 2, "order 1 "),
+        ("5\n", 1, "the file ends before the mode lengths of its header"),
+        ("3\n1 1 1 5.0\n", 2, "4 mode lengths, expected 3"),
+        ("1 1 1 1 1 1 1 1 1 1\n", 1, "order 9 "),
+        ("9\n1 1 1 1 1 1 1 1 1\n", 1, "order 9 "),
+        ("hello\n", 1, "one column, 'hello'"),
+        ("i,j,v\n1,1,1\n", 1, "one column, 'i,j,v'"),
+        ("i j v\n1 1 1\n", 1, "index 'i' of mode 0 is not an integer"),
+        ("1 1 1\n1.5 1 1\n", 2, "index '1.5' of mode 0 is not an integer"),
+        ("1 1 1\n1 abc 1\n", 2, "index 'abc' of mode 1 is not an integer"),
+        ("1 1 1\n1 1e3 1\n", 2, "index '1e3' of mode 1 is not an integer"),
+        ("1 1 1\n1 1_0 1\n", 2, "index '1_0' of mode 1 is not an integer"),
+        ("1 1 1\n0 1 1\n", 2, "index '0' of mode 0: indices count from 1"),
+        ("1 1 1\n1 -3 1\n", 2, "index '-3' of mode 1: indices count from 1"),
+        ("1 1 1\n1 2147483648 1\n", 2, "index '2147483648' of mode 1 is above the highest, 2147483647"),
+        ("1 1 1\n1 " + "9" * 40 + " 1\n", 2, "index '" + "9" * 29 + "...' of mode 1 is above"),
+        ("1 1 1\n1 " + "9" * 6000 + " 1\n", 2, "is above the highest"),
+        ("1 18446744073709551617 1\n", 1, "is above the highest"),
+        ("1 1 1\n1 1 x\n", 2, "value 'x' is not a number"),
+        ("1 1 1\n1 1 1.2.3\n", 2, "value '1.2.3' is not a number"),
+        ("1 1 1\n1 1 1e\n", 2, "value '1e' is not a number"),
+        ("1 1 1\n1 1 .\n", 2, "value '.' is not a number"),
+        ("1 1 1\n1 1 1_0\n", 2, "value '1_0' is not a number"),
+        ("1 1 1\n1 1 NaN\n", 2, "value 'NaN' is not finite"),
+        ("1 1 1\n1 1 -inf\n", 2, "value '-inf' is not finite"),
+        ("1 1 1\n1 1 1e999\n1 0 1\n", 2, "value '1e999' is too large for a double"),
+        ("1 1 1\n1 1 1.7976931348623159e308\n", 2, "too large for a double"),
+        ("1 1 1\n1 1 " + "9" * 400 + "\n", 2, "too large for a double"),
+        ("1 1 1\n1 1 \x001\n", 2, "not text: byte 0x00 at column 5"),
+        ("1 1 1\n1 1 1\x1f\n", 2, "not text: byte 0x1f at column 6"),
+        ("\x89PNG\r\n\x1a\n\0\0", 1, "not text: byte 0xc2"),
+        ("3\n4 4 4\n1 1 1 1\n1 5 1 1\n", 4, "index '5' of mode 1 is beyond the declared length 4"),
+        ("3\n4 4 4\n1 1 1\n", 3, "3 columns, expected 4 for the order 3 of the header"),
+        ("3\n4 4\n", 2, "2 mode lengths, expected 3 for the order 3 of the header"),
+        ("3\n4 0 4\n", 2, "length '0' of mode 1 is not an integer in 1..2147483647"),
+        ("3\n4 2147483648 4\n", 2, "length '2147483648' of mode 1 is not an integer in 1..2147483647"),
+        ("3\n4 4 4\n", None, "no nonzeros"),
+        ("sptensor\n", 1, "the file ends before the order"),
+        ("sptensor\n3 3\n", 2, "'3 3' where the header's order should be"),
+        ("sptensor\n2\n4 4\n", 3, "the file ends before the number of nonzeros"),
+        ("sptensor\n2\n4 4\n1 1 5\n", 4, "'1 1 5' where the header's number of nonzeros should be"),
+        ("sptensor\n2\n4 4\n3\n1 1 5\n", 4, "the header declares 3 nonzeros, the file holds 1"),
+        ("sptensor\n2\n4 4\n1\n1 1 5\n1 2 6\n", 4, "the header declares 1 nonzeros, the file holds 2"),
+        ("ktensor\n3\n", 1, "a ktensor of the Tensor Toolbox"),
+        ("%%MatrixMarket matrix coordinate real general\n3 3 1\n1 1 5\n", 1, "a Matrix Market file"),
+        ("BZh91AY&SY", None, "compressed by bzip2"),
+    ],
+)
+def test_the_first_wrong_line_is_named(tmp_path: Path, text: str, line: int | None, cause: str) -> None:
+    for name, data in (("x.tns", text.encode()), ("x.tns.gz", gzip.compress(text.encode()))):
+        if line is None and "compressed" in cause and name.endswith("gz"):
+            continue
+        error = refusal(write(tmp_path, data, name))
+        assert error.line == line
+        assert error.cause.startswith(cause) or (len(cause) < 25 and cause in error.cause)
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "none.tns").cause == "no such file"
+    assert refusal(tmp_path / "none.npz").cause == "no such file"
+    assert "Not a directory" in refusal(write(tmp_path, PLAIN) / "x.tns").cause
+    refusal(tmp_path)  # a folder that is no store
+    with pytest.raises(InputError, match="null byte"):
+        read("a\0b")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission(tmp_path: Path) -> None:
+    for name in ("x.tns", "x.npz"):
+        path = write(tmp_path, PLAIN, name)
+        path.chmod(0)
+        assert "Permission denied" in refusal(path).cause
+
+
+def test_truncated_and_damaged_gzip(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    text = "".join(f"{i} {j} {v}\n" for i, j, v in rng.integers(1, 999, (5000, 3)).tolist())
+    whole = gzip.compress(text.encode())
+    for cut in (2, 11, 1000, len(whole) // 2, len(whole) - 9, len(whole) - 1):
+        error = refusal(write(tmp_path, whole[:cut], "x.tns.gz"))
+        assert error.cause == "truncated gzip: the data stops before its end mark"
+        assert error.line is not None
+    assert error.line == 5001
+    damaged = bytearray(whole)
+    damaged[-6] ^= 1  # the checksum
+    assert "damaged gzip" in refusal(write(tmp_path, bytes(damaged))).cause
+    assert "damaged gzip" in refusal(write(tmp_path, whole + b"more")).cause
+    # A wrong line comes before what is missing after it.
+    early = gzip.compress((text[:200] + "\n1 x 1\n" + text).encode())
+    line = text[:200].count("\n") + 2
+    assert refusal(write(tmp_path, early[: len(early) // 2])).line in (line, line - 1)
+
+
+def test_a_line_without_end_is_not_kept_in_memory(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="line 2: a line of more than 512 bytes"):
+        read_columns(write(tmp_path, "1 1 1\n1 1 " + "1" * 5000), block=SMALL)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_errors_and_results_do_not_depend_on_threads(tmp_path: Path, threads: int) -> None:
+    lines = [f"{k % 7 + 1} {k + 1} {k / 3!r}" for k in range(3000)]
+    columns, values, shape = read_columns(write(tmp_path, "\n".join(lines)), threads=threads, block=SMALL)
+    assert shape is None
+    np.testing.assert_array_equal(columns, [np.arange(3000) % 7, np.arange(3000)])
+    np.testing.assert_array_equal(values, np.arange(3000) / 3)
+    for wrong in (2999, 2500, 1234, 1, 0):  # each time an earlier one
+        lines[wrong] = "1 0 1"
+        with pytest.raises(InputError) as caught:
+            read_columns(write(tmp_path, "\n".join(lines)), threads=threads, block=SMALL)
+        assert caught.value.line == wrong + 1
+
+
+# ---- against a slow reader
+
+
+def slowly(data: bytes) -> tuple[list[list[int]], list[float]] | int:
+    """Read line by line with `int` and `float`: indices and values, or the number of the first wrong line."""
+    rows: list[list[int]] = []
+    values: list[float] = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        tokens = line.split()
+        if not tokens or tokens[0][:1] in b"#%":
+            continue
+        try:
+            if b"_" in line:
+                raise ValueError
+            row, value = [int(t) for t in tokens[:-1]], float(tokens[-1])
+        except ValueError:
+            return number
+        if rows and len(row) != len(rows[0]):
+            return number
+        if not all(1 <= i < 2**31 for i in row) or not math.isfinite(value):
+            return number
+        rows.append(row)
+        values.append(value)
+    return rows, values
+
+
+BLANKS = st.sampled_from([" "] * 12 + ["\t", "  ", " \t ", "\v", "\f", "\r"])
+ENDS = st.sampled_from(["\n"] * 12 + ["\r\n", " \n", "\t \r\n"])
+INDEX = st.one_of(
+    st.integers(1, 99).map(str),
+    st.integers(1, 2**31 - 1).map(str),
+    st.sampled_from(["007", "+3", "2147483647", "00000000000000000012", "99999999", "100000000"]),
+)
+VALUE = st.one_of(
+    st.integers(-999, 10**9).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**12), max_value=10**12).map(str),
+    st.from_regex(r"[+-]?([0-9]{1,25}\.?[0-9]{0,25}|\.[0-9]{1,25})([eE][+-]?[0-9]{1,3})?", fullmatch=True),
+)
+WRONG = st.one_of(
+    st.sampled_from(["0", "-1", "1.5", "1e3", "2147483648", "9" * 30, "1_0", "+", "-", "1 1", "x", "1x", "\x01"]),
+    st.sampled_from(["nan", "inf", "1e400", "1e", "1e+", ".", "-.", "1.2.3", "--1", "0x1", "1,5", "1-", "é", "\x7f"]),
+    st.text(st.characters(max_codepoint=127, exclude_characters="\n"), max_size=12),
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    order = draw(st.integers(2, 5))
+    lines = []
+    for number in range(draw(st.integers(1, 60))):
+        kind = draw(st.integers(0, 40)) if number else 40
+        tokens = [draw(INDEX) for _ in range(order)] + [draw(VALUE)]
+        if kind == 0:
+            tokens[draw(st.integers(0, order))] = draw(WRONG)
+        elif kind == 1:
+            tokens = tokens[draw(st.integers(0, order)) :]
+        elif kind < 4:
+            tokens = [draw(st.sampled_from(["", "#", "# 1 2 3", "%", "#x"]))]
+        blank = draw(BLANKS)
+        lines.append(draw(st.sampled_from(["", "", "", blank])) + blank.join(tokens) + draw(ENDS))
+    text = "".join(lines)
+    return (text if draw(st.booleans()) else text.rstrip("\n")).encode()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=documents(), threads=st.integers(1, 3), repeat=st.sampled_from([1, 1, 5]))
+def test_the_same_as_a_slow_reader(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int
+) -> None:
+    data = b"\n".join([data] * repeat)
+    path = write(tmp_path_factory.getbasetemp(), data, "property.tns")
+    expected = slowly(data)
+    if isinstance(expected, int):
+        with pytest.raises(InputError) as caught:
+            read_columns(path, threads=threads, block=SMALL)
+        assert caught.value.line == expected
+        return
+    columns, values, _ = read_columns(path, threads=threads, block=SMALL)
+    np.testing.assert_array_equal(columns.T + 1, expected[0])
+    np.testing.assert_array_equal(values.view(np.int64), np.array(expected[1]).view(np.int64))
