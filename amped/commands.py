@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.jit import load_compiler
 from partitioner.readers import read
 
 from . import checkpoint, report
@@ -41,6 +41,7 @@ class Run:
         self.metrics = Metrics()
         self.backend: Backend = together(comm, lambda: choose(args.device, comm, args.threads))
         self.exchange = connect(self.backend, comm)
+        load_compiler()
         self._resting = resident_bytes()
 
     def options(self) -> Options:
@@ -204,29 +205,24 @@ def _iterate(run: Run, engine: Engine, state: als.State, source: Source) -> tupl
     """Run the iterations with their reports and checkpoints; return seconds, and whether a signal ended them."""
     args, comm = run.args, run.comm
     facts = checkpoint.facts_of(engine, source.nnz) | {"seed": args.seed}
-    asked: list[int] = []
-    previous = signal.signal(signal.SIGUSR1, lambda number, _: asked.append(number))
     stopped, saved = False, len(state.fits)
     begin = last = time.perf_counter()
-    try:
-        for _ in als.iterate(engine, state, args.max_iters, args.tol):
-            by_rank = comm.allgather((engine.clock.collect(), bool(asked)))
-            now = time.perf_counter()
-            number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
-            run.display.iteration(number, args.max_iters, state.fits[-1], change)
-            split = run.metrics.spans([spans for spans, _ in by_rank])
-            run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
-            last = now
-            stopped = any(flag for _, flag in by_rank)
-            if args.checkpoint is not None and (stopped or number % args.every == 0):
-                _checkpoint(args.checkpoint, engine, state, facts)
-                saved = number
-            if stopped:
-                break
-        if args.checkpoint is not None and saved < len(state.fits):
+    for _ in als.iterate(engine, state, args.max_iters, args.tol):
+        by_rank = comm.allgather((engine.clock.collect(), bool(args.stop_signals)))
+        now = time.perf_counter()
+        number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
+        run.display.iteration(number, args.max_iters, state.fits[-1], change)
+        split = run.metrics.spans([spans for spans, _ in by_rank])
+        run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
+        last = now
+        stopped = any(flag for _, flag in by_rank)
+        if args.checkpoint is not None and (stopped or number % args.every == 0):
             _checkpoint(args.checkpoint, engine, state, facts)
-    finally:
-        signal.signal(signal.SIGUSR1, previous)
+            saved = number
+        if stopped:
+            break
+    if args.checkpoint is not None and saved < len(state.fits):
+        _checkpoint(args.checkpoint, engine, state, facts)
     return time.perf_counter() - begin, stopped
 
 
@@ -325,7 +321,7 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
             backend,
             placement=options.placement,
             memory=options.device_memory,
-            loading=source.loading_bytes(ranks, backend.name == "cpu"),
+            loading=source.loading(ranks, options.dtype),
         )
 
     plans = together(comm, lambda: [make(part) for part in range(ranks)])

@@ -101,7 +101,7 @@ class Engine:
         self.backend = backend or together(comm, lambda: choose(options.device, comm, options.threads))
         self.exchange = exchange or connect(self.backend, comm)
         cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
-        loading = source.loading_bytes(comm.size, self.backend.name == "cpu")
+        loading = source.loading(comm.size, options.dtype)
         self.plan = together(
             comm,
             lambda: make_plan(

@@ -41,9 +41,13 @@ class Metrics:
 
     def event(self, name: str, **facts: Any) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps({"event": name, "time": round(time.time(), 3), **facts}) + "\n")
             self._file.flush()
+        except OSError as error:
+            raise InputError(f"cannot write: {error.strerror}", path=self._file.name) from None
 
     def spans(self, by_rank: list[Spans]) -> list[dict[str, Any]]:
         """Add up the ranks' spans (their mean goes to `totals`); return them as records, in seconds."""

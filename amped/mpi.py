@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar
@@ -56,6 +57,9 @@ class Comm(Protocol):
     def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         """Fill `matrix` in place: rank ``r`` holds its rows ``offsets[r]`` to ``offsets[r + 1]``."""
 
+    def all_end(self, seconds: float) -> bool:
+        """Tell whether all ranks came here within so many seconds, so that they can end by themselves."""
+
     def abort(self, code: int) -> None:
         """End the processes of all ranks with this exit code."""
 
@@ -85,6 +89,10 @@ class SingleComm:
     def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         """See `Comm`."""
 
+    def all_end(self, seconds: float) -> bool:
+        """See `Comm`."""
+        return True
+
     def abort(self, code: int) -> None:
         """See `Comm`."""
         sys.stderr.flush()
@@ -99,6 +107,7 @@ class MpiComm:
 
         self._mpi = MPI
         self._comm = comm
+        self._ending = comm.Dup()  # the others may be waiting for this rank on the first
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
@@ -128,8 +137,8 @@ class MpiComm:
             theirs = np.ascontiguousarray(array[offsets[other] : offsets[other + 1]], dtype)
             for piece in _messages(theirs):
                 self._comm.Send(piece, dest=other)
-        # A copy, so that the other ranks' share does not stay in memory.
-        return array[: offsets[1]].astype(dtype)
+        # A copy if there are other ranks, so that their share does not stay in memory.
+        return array[: offsets[1]].astype(dtype, copy=self.size > 1)
 
     def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
         """See `Comm`."""
@@ -142,6 +151,14 @@ class MpiComm:
             self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, np.diff(offsets), offsets[:-1], row])
         finally:
             row.Free()
+
+    def all_end(self, seconds: float) -> bool:
+        """See `Comm`."""
+        request = self._ending.Ibarrier()
+        deadline = time.monotonic() + seconds
+        while not (here := bool(request.Test())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return here
 
     def abort(self, code: int) -> None:
         """See `Comm`."""

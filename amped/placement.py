@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,9 @@ PlacementName = Literal["auto", "resident", "stream"]
 SLOTS = 2
 SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
 SMALLEST_SLOT = 1024  # nonzeros
+SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
 MAX_RANK = 1024
+RUNTIME_BYTES = 16 << 20  # of host memory: compiled code, buffers of MPI
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,27 @@ class ModePlan:
     def streamed(self) -> int:
         """Nonzeros that are copied in for each MTTKRP."""
         return self.nnz - self.resident
+
+
+class Loading(NamedTuple):
+    """Bytes of host memory that rank 0 needs to load a tensor.
+
+    Attributes
+    ----------
+    reading : int
+        While it is read.
+    tensor : int
+        To hold it, from then on.
+    dealing : int
+        While it is dealt to the ranks, beside what they keep.
+    shareable : int
+        How much of the tensor is also a shard of a rank that is alone and computes on the host.
+    """
+
+    reading: int = 0
+    tensor: int = 0
+    dealing: int = 0
+    shareable: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,7 +124,7 @@ def make_plan(
     *,
     placement: PlacementName = "auto",
     memory: int | None = None,
-    loading: tuple[int, int] = (0, 0),
+    loading: Loading | None = None,
 ) -> Plan:
     """Decide what rank number `part` keeps on its device.
 
@@ -120,8 +143,8 @@ def make_plan(
         Keep everything, nothing, or (auto) as much as fits.
     memory : int, optional
         Bytes of device memory to use; by default what the backend has.
-    loading : (int, int)
-        What rank 0 needs to read and to deal the nonzeros; see `Source.loading_bytes`.
+    loading : Loading
+        What rank 0 needs beside what it keeps.
 
     Raises
     ------
@@ -164,9 +187,19 @@ def make_plan(
         **fixed,
         "scratch": scratch(worst),
     }
-    kept = sum(m.streamed for m in modes) * each + (sum(bytes_of.values()) if backend.name == "cpu" else 0)
-    reading, dealing = (0, 0) if part else loading
-    return Plan(modes, rank, stride, dtype, slot, bytes_of, max(reading, dealing + kept))
+    on_host = bytes_of if backend.name == "cpu" else {}
+    host = _host_bytes(modes, each, on_host, loading if part == 0 and loading else Loading())
+    return Plan(modes, rank, stride, dtype, slot, bytes_of, host)
+
+
+def _host_bytes(modes: Sequence[ModePlan], each: int, on_host: dict[str, int], loading: Loading) -> int:
+    """Return the peak of host memory; `on_host` are the device's bytes if they are in host memory too."""
+    shards = sum(m.streamed for m in modes) * each + on_host.get("resident nonzeros", 0)
+    kept = shards + sum(on_host.values()) - on_host.get("resident nonzeros", 0)
+    largest, halved = max(m.nnz for m in modes), any(0 < m.resident < m.nnz for m in modes)
+    tensor = loading.tensor - (loading.shareable if on_host and not halved else 0)
+    dealing = loading.dealing + (4 * largest if halved else 0)
+    return RUNTIME_BYTES + max(loading.reading, tensor + dealing + shards, tensor + kept)
 
 
 def _share(mode: int, cut: Cut, part: int) -> ModePlan:
@@ -193,8 +226,9 @@ def _fixed_bytes(shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.d
 
 
 def _slot(largest: int, room: int, each: int, scratch_each: int) -> int:
-    """Return the nonzeros of a slot: a full-sized one, half of the room, or the largest share, whichever is least."""
-    return max(0, min(largest, SLOT_BYTES // each, room // (SLOTS * each + scratch_each)))
+    """Return the nonzeros of a slot: as many as fit, but no more than a full-sized shard, or some shards a mode."""
+    wanted = min(SLOT_BYTES // each, max(SMALLEST_SLOT, -(-largest // SHARDS)))
+    return max(0, min(largest, wanted, room // (SLOTS * each + scratch_each)))
 
 
 def _does_not_fit(need: int, limit: int, what: str) -> str:

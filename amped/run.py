@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from .watchdog import Watchdog
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
+ENDING_SECONDS = 5.0
 SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -120,6 +122,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error;
     75: stopped by SIGUSR1 after a checkpoint.
     """
+    stop_signals: list[int] = []
+    # From the start: the default action would kill a job that is told to stop while it still reads.
+    signal.signal(signal.SIGUSR1, lambda number, _: stop_signals.append(number))
     try:
         comm = world()
     except InputError as error:
@@ -130,17 +135,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = arguments(sys.argv[1:] if argv is None else argv)
         if getattr(args, "threads", None) is not None and args.threads < 1:
             raise InputError(f"--threads {args.threads}: at least 1")
+        args.stop_signals = stop_signals
         with Watchdog(comm):
             code: int = args.run(args, comm)
             return code
     except InputError as error:
-        if comm.rank == 0:
-            print(f"amped: error: {error}", file=sys.stderr, flush=True)
-        return EXIT_INPUT
+        return _input_error(comm, error)
     except SystemExit as request:  # --help
         if comm.rank:
             return 0
         raise request
+
+
+def _input_error(comm: Comm, error: InputError) -> int:
+    """Say once what is wrong, and end all ranks, also when only this one found it (a disk that fills, say)."""
+    if comm.rank == 0:
+        print(f"amped: error: {error}", file=sys.stderr, flush=True)
+    if not comm.all_end(ENDING_SECONDS):
+        if comm.rank:
+            print(f"amped: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
+        comm.abort(EXIT_INPUT)
+    return EXIT_INPUT
 
 
 def _abort_all(comm: Comm) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:

@@ -17,6 +17,7 @@ from partitioner.store import Store
 
 from .errors import InputError
 from .mpi import Comm, on_root, together
+from .placement import Loading
 
 Progress = Callable[[int, int | None], None]
 
@@ -48,11 +49,8 @@ class Source(Protocol):
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
-    def loading_bytes(self, ranks: int, on_host: bool) -> tuple[int, int]:
-        """Return the bytes of host memory that rank 0 needs to read the tensor, and to deal it beside what it keeps.
-
-        `on_host` tells that shards stay in host memory, where a rank that is alone need not copy those of mode 0.
-        """
+    def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
+        """Return what rank 0 needs to load the tensor for so many ranks."""
 
 
 class TensorSource:
@@ -89,13 +87,15 @@ class TensorSource:
         """See `Source`."""
         return self._root
 
-    def loading_bytes(self, ranks: int, on_host: bool) -> tuple[int, int]:
-        """See `Source`: the tensor, and for the mode that is dealt its permutation, its rows and its values."""
-        if self._root is None:
-            return 0, 0
-        shared = self._root.columns.nbytes if ranks == 1 and on_host else 0
-        dealing = self._root.nbytes - shared + self.nnz * (8 + 4 + self._root.values.itemsize)
-        return self._root.build_bytes, dealing
+    def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
+        """See `Source`. Dealing a mode takes its permutation, and its rows and values where they are not kept."""
+        root = self._root
+        if root is None:
+            return Loading()
+        same, alone = root.values.dtype == dtype, ranks == 1
+        rows, values = 0 if alone else 4, 0 if alone and same else root.values.itemsize
+        shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
+        return Loading(root.build_bytes, root.nbytes, self.nnz * (8 + rows + values), shareable)
 
 
 class StoreSource:
@@ -123,9 +123,9 @@ class StoreSource:
         """See `Source`."""
         return on_root(self._comm, self._store.tensor)
 
-    def loading_bytes(self, ranks: int, on_host: bool) -> tuple[int, int]:
+    def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
         """See `Source`: files are mapped, not read into memory."""
-        return 0, 0
+        return Loading()
 
 
 def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> Source:

@@ -97,8 +97,10 @@ def _load(plan: Plan, mode: int, source: Source, backend: Backend) -> ModeShards
         dtype = plan.dtype if k == len(plan.modes) else np.dtype(np.int32)
         if k == 0 and keep:
             last_row = int(column[keep - 1])
-        resident.append(backend.column(column[:keep], dtype))
-        streamed.append(_on_host(column[keep:], dtype, backend))
+        first, rest = _split(column, keep)
+        resident.append(backend.column(first, dtype))
+        # What is mapped from a file stays there.
+        streamed.append(rest if isinstance(rest, np.memmap) else backend.source(rest, dtype))
     rows = streamed[0]
     continues = bool(rows.size and rows[0] == last_row)
     # Shards may grow by a little on both sides, to end where a row ends.
@@ -107,10 +109,9 @@ def _load(plan: Plan, mode: int, source: Source, backend: Backend) -> ModeShards
     return ModeShards(Shard(resident[:-1], resident[-1], keep, False), streamed[:-1], streamed[-1], offsets, continues)
 
 
-def _on_host(column: NDArray[Any], dtype: np.dtype[Any], backend: Backend) -> NDArray[Any]:
-    """Put streamed nonzeros where slots are filled from; what is mapped from a file stays there."""
-    if isinstance(column, np.memmap):
-        return column
-    target = backend.host_empty(column.size, dtype)
-    np.copyto(target, column)
-    return target
+def _split(column: NDArray[Any], at: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Split an array in two, neither of which keeps the memory of the other alive."""
+    first, rest = column[:at], column[at:]
+    if isinstance(column, np.memmap) or not (first.size and rest.size):
+        return first, rest
+    return first.copy(), rest.copy()

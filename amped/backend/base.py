@@ -95,8 +95,8 @@ class Backend(Protocol):
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory."""
 
-    def host_empty(self, size: int, dtype: Any) -> NDArray[Any]:
-        """Return host memory from which slots are filled fastest."""
+    def source(self, host: NDArray[Any], dtype: Any) -> NDArray[Any]:
+        """Return an array in host memory from which slots are filled fastest: a copy, if need be."""
 
     def column(self, host: NDArray[Any], dtype: Any) -> Array:
         """Return one column of a resident shard, padded as the kernels need."""

@@ -56,6 +56,7 @@ def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterato
         Stop when the fit changes by less than this; 0 runs all iterations.
     """
     grams = [_gram(engine, mode) for mode in range(engine.order)]
+    state.converged = _settled(state.fits, tol)
     while len(state.fits) < max_iters and not state.converged:
         for mode in range(engine.order):
             rows = engine.mttkrp(mode)
@@ -64,8 +65,12 @@ def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterato
         if not np.isfinite(fit):
             raise DivergedError(f"the fit is {fit} after iteration {len(state.fits) + 1}")
         state.fits.append(fit)
-        state.converged = tol > 0 and len(state.fits) > 1 and abs(fit - state.fits[-2]) < tol
+        state.converged = _settled(state.fits, tol)
         yield state
+
+
+def _settled(fits: Sequence[float], tol: float) -> bool:
+    return tol > 0 and len(fits) > 1 and abs(fits[-1] - fits[-2]) < tol
 
 
 def model(engine: Engine, state: State) -> KruskalTensor:

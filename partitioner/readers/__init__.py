@@ -12,9 +12,7 @@ from ..errors import InputError
 __all__ = ["read"]
 
 
-def read(
-    path: str | PathLike[str], *, progress: Callable[[int, int | None], None] | None = None
-) -> SparseTensor:
+def read(path: str | PathLike[str], *, progress: Callable[[int, int | None], None] | None = None) -> SparseTensor:
     """Read a tensor.
 
     Parameters

@@ -117,9 +117,7 @@ def _columns(indices: NDArray[Any], shape: tuple[int, ...] | None) -> NDArray[np
         given = indices[:, mode]
         low, high = int(given.min()), int(given.max())
         if low < 0:
-            raise InputError(
-                f"index {low} of mode {mode} in nonzero {int(given.argmin())}: indices count from 0"
-            )
+            raise InputError(f"index {low} of mode {mode} in nonzero {int(given.argmin())}: indices count from 0")
         if high >= length:
             raise InputError(
                 f"index {high} of mode {mode} in nonzero {int(given.argmax())} is outside its length {length}"

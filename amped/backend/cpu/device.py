@@ -60,9 +60,9 @@ class CpuBackend:
         """See `Backend`."""
         return np.asarray(array)
 
-    def host_empty(self, size: int, dtype: Any) -> NDArray[Any]:
+    def source(self, host: NDArray[Any], dtype: Any) -> NDArray[Any]:
         """See `Backend`."""
-        return np.empty(size, dtype)
+        return np.ascontiguousarray(host, dtype)
 
     def column(self, host: NDArray[Any], dtype: Any) -> Array:
         """See `Backend`."""

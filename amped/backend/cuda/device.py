@@ -73,9 +73,11 @@ class CudaBackend:
         result: NDArray[Any] = cupy.asnumpy(array)
         return result
 
-    def host_empty(self, size: int, dtype: Any) -> NDArray[Any]:
+    def source(self, host: NDArray[Any], dtype: Any) -> NDArray[Any]:
         """See `Backend`: page-locked memory, which the copy engine reads at the full speed of the link."""
-        return pinned_empty(size, dtype)
+        pinned = pinned_empty(host.size, dtype)
+        np.copyto(pinned, host, casting="same_kind")
+        return pinned
 
     def column(self, host: NDArray[Any], dtype: Any) -> Array:
         """See `Backend`."""

