@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,10 +46,16 @@ def connect(backend: Backend, comm: Comm) -> Exchange:
     identities = comm.allgather((os.uname().nodename, backend.description))
     if comm.size == 1 or len(set(identities)) < comm.size:
         return StagedExchange(comm, backend.to_host)
+    return _nccl(comm) or StagedExchange(comm, backend.to_host)
+
+
+@cache
+def _nccl(comm: Comm) -> Exchange | None:
+    """Return the NCCL communicator of these ranks, made once in a process; None if NCCL is not installed."""
     try:
         from .backend.cuda.nccl import NcclExchange
     except (ImportError, AttributeError):  # CuPy without the NCCL wheel
-        return StagedExchange(comm, backend.to_host)
+        return None
     return NcclExchange(comm)
 
 

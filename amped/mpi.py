@@ -42,6 +42,9 @@ class Comm(Protocol):
     local_rank: int
     local_size: int
 
+    def __hash__(self) -> int:
+        """Make it a key: there is one for each group of ranks."""
+
     def bcast(self, item: T) -> T:
         """Return rank 0's `item` on every rank."""
 

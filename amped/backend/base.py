@@ -152,9 +152,9 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Backen
 
         missing = probe()
         if not missing:
-            from .cuda.device import CudaBackend
+            from .cuda.device import device as gpu
 
-            return CudaBackend(comm.local_rank, comm.local_size)
+            return gpu(comm.local_rank, comm.local_size)
         if device == "cuda":
             raise InputError(f"--device cuda: {missing}")
     from .cpu.device import CpuBackend

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import cupy
@@ -16,6 +17,12 @@ from ..base import Array, Clock, Shard
 from .mttkrp import KERNELS, VECTOR, mttkrp, scratch_bytes
 
 PADDING = 32  # nonzeros: kernels load several at once, also past the end
+
+
+@cache
+def device(local_rank: int, local_size: int) -> CudaBackend:
+    """Return the GPU of this rank; the same one, with its streams and memory, all through a process."""
+    return CudaBackend(local_rank, local_size)
 
 
 class CudaBackend:
