@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .decomp.als import State
 from .engine import Engine
 from .errors import InputError
-from .kruskal import factors_in, read_npz, write_npz
+from .files import factors_in, read_npz, write_npz
 
 FILE = "checkpoint.npz"
 
@@ -69,6 +69,8 @@ def check(checkpoint: Checkpoint, facts: dict[str, Any], folder: Path) -> None:
         same = np.isclose(found, value, rtol=1e-12) if name == "norm" and isinstance(found, float) else found == value
         if not same:
             raise InputError(f"was made with {name} {found}, this run has {value}", path=folder / FILE)
+    if checkpoint.state.weights.shape != (facts["rank"],) or not np.all(np.isfinite(checkpoint.state.weights)):
+        raise InputError(f"holds {checkpoint.state.weights.shape} weights", path=folder / FILE)
     shapes = [f.shape for f in checkpoint.factors]
     if shapes != [(length, facts["rank"]) for length in facts["shape"]]:
         raise InputError(f"holds factor matrices of shapes {shapes}", path=folder / FILE)

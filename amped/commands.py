@@ -1,4 +1,8 @@
-"""The four verbs of the command line, in terms of the library."""
+"""The four verbs of the command line, in terms of the library.
+
+A verb checks all that can be known before the tensor is read, reads it, builds the engine, and only then makes files
+or folders: a run that is refused leaves everything as it was.
+"""
 
 from __future__ import annotations
 
@@ -7,46 +11,54 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.jit import load_compiler
 from partitioner.readers import read
 
 from . import checkpoint, report
-from .backend import Backend, choose
+from .backend import choose
 from .decomp import als
 from .engine import Engine, Options
 from .errors import EXIT_STOPPED, InputError
 from .exchange import connect
+from .files import check_file, check_folder, factors_in, make_folders, read_npz, write_npz, write_text
 from .initial import initial_factors
-from .kruskal import KruskalTensor, write_npz
+from .kruskal import KruskalTensor
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .mpi import Comm, on_root, together
-from .placement import Plan, make_plan
-from .progress import Display, display
+from .placement import Plan, check_rank, make_plan
+from .progress import Display, display, say
 from .source import Source, open_source
 
 MODEL, RUN = "model.npz", "run.json"
 
 
 class Run:
-    """What the verbs share: the ranks, the display, the metrics, and the order in which things are checked."""
+    """What the verbs share: the ranks, the device, the display and the metrics; a context manager."""
 
-    def __init__(self, args: argparse.Namespace, comm: Comm) -> None:
+    def __init__(self, args: argparse.Namespace, comm: Comm, check: Callable[[], None]) -> None:
+        """Check the options, with `check` for those of the verb alone, and bring up the device. Collective."""
         self.args, self.comm = args, comm
-        self.display: Display = display(comm.rank, args.quiet)
         self.metrics = Metrics()
-        self.backend: Backend = together(comm, lambda: choose(args.device, comm, args.threads))
+        self.options = together(comm, lambda: self._checked_options(check))
+        self.backend = together(comm, lambda: choose(args.device, comm, args.threads))
         self.exchange = connect(self.backend, comm)
         load_compiler()
         self._resting = resident_bytes()
+        self.display: Display = display(comm.rank, args.quiet)
 
-    def options(self) -> Options:
-        """Return the engine's options as given on the command line."""
+    def _checked_options(self, check: Callable[[], None]) -> Options:
         args = self.args
+        if self.comm.rank == 0:
+            check()
+            if args.metrics is not None and not getattr(args, "resume", False):
+                check_file(args.metrics, args.force)
         return Options(
             args.device,
             args.precision,
@@ -57,16 +69,12 @@ class Run:
             args.threads,
         )
 
-    def open_metrics(self) -> None:
-        """Open the metrics file; collective, so that a bad path ends all ranks."""
-        path, append = self.args.metrics, getattr(self.args, "resume", False)
+    def __enter__(self) -> Run:
+        return self
 
-        def make() -> Metrics:
-            if path is not None and not append:
-                check_new(path, self.args.force)
-            return Metrics(path, append)
-
-        self.metrics = on_root(self.comm, make) or Metrics()
+    def __exit__(self, *_: object) -> None:
+        self.display.close()
+        self.metrics.close()
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
@@ -77,27 +85,36 @@ class Run:
 
     def build(self, source: Source) -> Engine:
         """Make the engine and say what it runs on."""
-        engine = Engine(source, self.args.rank, self.comm, self.options(), self.backend, self.exchange)
+        engine = Engine(source, self.args.rank, self.comm, self.options, self.backend, self.exchange)
         devices = self.comm.allgather(engine.backend.description)
         text = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
         over = f"; exchange over {engine.exchange.name}" if self.comm.size > 1 else ""
         self.display.note(f"{text}{over}; {self.args.precision}")
-        planned = self.comm.allgather(engine.plan.device_bytes | {"host": engine.plan.host_bytes})
-        self.metrics.event(
-            "start", tensor=str(self.args.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
-            rank=engine.rank, ranks=self.comm.size, devices=devices, options=vars(engine.options),
-            versions=versions(), planned_bytes=planned,
-        )  # fmt: skip
         return engine
 
     def start(self, engine: Engine, source: Source) -> None:
-        """Put the factor matrices to start from in place, and choose kernels."""
+        """Put the factor matrices to start from in place."""
         args = self.args
         factors = initial_factors(source, args.rank, self.comm, engine.plan.dtype, args.seed, args.init)
         for mode, factor in enumerate(factors):
             engine.set_factor(mode, factor)
+
+    def begin(self, engine: Engine, source: Source) -> None:
+        """Choose kernels and open the metrics: nothing is left to be refused."""
         engine.tune()
-        self.metrics.event("kernels", kernels=self.comm.allgather(engine.kernels))
+        path, append = self.args.metrics, getattr(self.args, "resume", False)
+        self.metrics = on_root(self.comm, lambda: Metrics(path, append)) or self.metrics
+        everyone = (
+            engine.plan.device_bytes | {"host": engine.plan.host_bytes},
+            engine.backend.description,
+            engine.kernels,
+        )
+        planned, devices, kernels = zip(*self.comm.allgather(everyone), strict=True)
+        self.metrics.event(
+            "start", tensor=str(self.args.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
+            rank=engine.rank, ranks=self.comm.size, devices=devices, kernels=kernels, options=vars(engine.options),
+            versions=versions(), planned_bytes=planned,
+        )  # fmt: skip
 
     def memory_line(self, engine: Engine) -> str:
         """Return the memory used and planned, each of the rank that used most; collective."""
@@ -108,37 +125,30 @@ class Run:
         by_rank = self.comm.allgather(mine)
         self.metrics.event("memory", used_and_planned_bytes=by_rank)
         most = {place: max(ranks[place] for ranks in by_rank) for place in mine}
-        texts = (
-            f"{place} {report.human(used)} ({report.human(planned)} planned)" for place, (used, planned) in most.items()
-        )
+        texts = (f"{place} {report.human(used)} ({report.human(plan)} planned)" for place, (used, plan) in most.items())
         return "memory of a rank: " + ", ".join(texts)
 
 
 def cpd(args: argparse.Namespace, comm: Comm) -> int:
     """Decompose a tensor by CP-ALS."""
-    run = Run(args, comm)
-    together(comm, lambda: _check_counts(args))
-    folder = _model_folder(args, comm)
-    run.open_metrics()
-    if args.checkpoint is not None:
-        on_root(comm, lambda: _check_checkpoint_folder(args))
-    source = run.open()
-    engine = run.build(source)
-    state = _start_or_resume(run, engine, source)
-    seconds, stopped = _iterate(run, engine, state, source)
-    memory = run.memory_line(engine)
-    if comm.rank == 0:
-        _write_model(run, folder, engine, als.model(engine, state), state, seconds)
-    run.display.close()
-    run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
-    change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
-    fit = f"fit {state.fits[-1]:.6f}" if state.fits else "no fit"
-    run.display.note(f"{fit} after {len(state.fits)} iterations ({change}); model in {folder / MODEL}")
-    run.metrics.close()
+    folder = comm.bcast(args.output or _fresh_name(Path(f"{tensor_stem(args.tensor)}-rank{args.rank}")))
+    with Run(args, comm, lambda: _check_cpd(args, folder)) as run:
+        source = run.open()
+        engine = run.build(source)
+        state = _start_or_resume(run, engine, source)
+        on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
+        run.begin(engine, source)
+        seconds, stopped = _iterate(run, engine, state, source)
+        memory = run.memory_line(engine)
+        on_root(comm, lambda: _write_model(run, folder, engine, als.model(engine, state), state, seconds))
+        change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
+        fit = f"fit {state.fits[-1]:.6f}" if state.fits else "no fit"
+        run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
+        run.display.note(f"{fit} after {len(state.fits)} iterations ({change}); model in {folder / MODEL}")
     return EXIT_STOPPED if stopped else 0
 
 
-def _check_counts(args: argparse.Namespace) -> None:
+def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
     if args.max_iters < 1:
         raise InputError(f"--max-iters {args.max_iters}: at least 1")
     if not args.tol >= 0:
@@ -147,21 +157,21 @@ def _check_counts(args: argparse.Namespace) -> None:
         raise InputError(f"--every {args.every}: at least 1")
     if args.resume and args.checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR")
+    _check_start(args)
+    for name in (MODEL, RUN):
+        check_file(folder / name, args.force)
+    if args.resume:
+        check_folder(args.checkpoint)
+    elif args.checkpoint is not None:
+        check_file(args.checkpoint / checkpoint.FILE, args.force, "--resume goes on from it, --force replaces it")
 
 
-def _model_folder(args: argparse.Namespace, comm: Comm) -> Path:
-    """Make the folder of the model before any work; the name is the user's, or one that does not exist yet."""
-
-    def make() -> Path:
-        folder = args.output or _fresh_name(Path(f"{tensor_stem(args.tensor)}-rank{args.rank}"))
-        for name in (MODEL, RUN):
-            check_new(folder / name, args.force)
-        make_folder(folder)
-        return Path(folder)
-
-    folder = comm.bcast(on_root(comm, make))
-    assert folder is not None
-    return folder
+def _check_start(args: argparse.Namespace) -> None:
+    check_rank(args.rank)
+    if args.seed < 0:
+        raise InputError(f"--seed {args.seed}: at least 0")
+    if args.init not in (None, "nvecs"):
+        factors_in(read_npz(args.init), args.init)
 
 
 def _fresh_name(wanted: Path) -> Path:
@@ -180,12 +190,6 @@ def tensor_stem(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def _check_checkpoint_folder(args: argparse.Namespace) -> None:
-    if not args.resume:
-        check_new(args.checkpoint / checkpoint.FILE, args.force, "--resume goes on from it, --force replaces it")
-    make_folder(args.checkpoint)
-
-
 def _start_or_resume(run: Run, engine: Engine, source: Source) -> als.State:
     args, comm = run.args, run.comm
     found = together(comm, lambda: checkpoint.load(args.checkpoint)) if args.resume else None
@@ -196,7 +200,6 @@ def _start_or_resume(run: Run, engine: Engine, source: Source) -> als.State:
     together(comm, lambda: checkpoint.check(found, facts, args.checkpoint))
     for mode, factor in enumerate(found.factors):
         engine.set_factor(mode, factor)
-    engine.tune()
     run.display.note(f"resumed after iteration {len(found.state.fits)} from {args.checkpoint}")
     return found.state
 
@@ -257,135 +260,102 @@ def _write_model(
 
 def mttkrp(args: argparse.Namespace, comm: Comm) -> int:
     """Compute MTTKRPs from the factor matrices that a decomposition would start from."""
-    run = Run(args, comm)
-    if args.output is not None:
-        on_root(comm, lambda: check_new(args.output, args.force))
-        on_root(comm, lambda: probe_folder(args.output.parent))
-    run.open_metrics()
-    source = run.open()
-    modes = together(comm, lambda: _modes(args.mode, len(source.shape)))
+    with Run(args, comm, lambda: _check_mttkrp(args)) as run:
+        source = run.open()
+        modes = together(comm, lambda: _modes(args.mode, len(source.shape)))
+        engine = run.build(source)
+        run.start(engine, source)
+        run.begin(engine, source)
+        results = {}
+        for mode in modes:
+            whole = _timed_mttkrp(run, engine, mode, source.nnz)
+            if comm.rank == 0 and args.output is not None:
+                results[f"mode_{mode}"] = whole
+        if args.output is not None:
+            on_root(comm, lambda: write_npz(args.output, results))
+        run.display.note(run.memory_line(engine))
+    return 0
+
+
+def _check_mttkrp(args: argparse.Namespace) -> None:
     if args.repeat < 1:
         raise InputError(f"--repeat {args.repeat}: at least 1")
-    engine = run.build(source)
-    run.start(engine, source)
-    results = {}
-    for mode in modes:
-        seconds = []
-        for _ in range(args.repeat):
-            begin = time.perf_counter()
-            rows = engine.mttkrp(mode)
-            engine.backend.synchronize()
-            seconds.append(max(comm.allgather(time.perf_counter() - begin)))
-            split = run.metrics.spans(comm.allgather(engine.clock.collect()))
-            run.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
-        whole = engine.gathered(mode, rows)
-        median = statistics.median(seconds)
-        rate = source.nnz / median / 1e6
-        norm = np.linalg.norm(whole.astype(np.float64))
-        run.display.note(f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
-        if comm.rank == 0 and args.output is not None:
-            results[f"mode_{mode}"] = whole
+    _check_start(args)
     if args.output is not None:
-        on_root(comm, lambda: write_npz(args.output, results))
-    run.display.close()
-    run.display.note(run.memory_line(engine))
-    run.metrics.close()
-    return 0
+        check_file(args.output, args.force)
+        if not args.output.parent.is_dir():
+            raise InputError("its folder does not exist", path=args.output)
+
+
+def _timed_mttkrp(run: Run, engine: Engine, mode: int, nonzeros: int) -> NDArray[Any]:
+    """Compute one mode as often as asked, report the median time, and return the whole result."""
+    seconds = []
+    for _ in range(run.args.repeat):
+        begin = time.perf_counter()
+        rows = engine.mttkrp(mode)
+        engine.backend.synchronize()
+        seconds.append(max(run.comm.allgather(time.perf_counter() - begin)))
+        split = run.metrics.spans(run.comm.allgather(engine.clock.collect()))
+        run.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
+    whole = engine.gathered(mode, rows)
+    engine.clock.collect()
+    median = statistics.median(seconds)
+    norm = np.linalg.norm(whole.astype(np.float64))
+    rate = nonzeros / median / 1e6
+    run.display.note(f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
+    return whole
 
 
 def _modes(text: str, order: int) -> list[int]:
     if text == "all":
         return list(range(order))
-    if not text.isdigit() or int(text) >= order:
+    if not (text.isascii() and text.isdigit()) or int(text) >= order:
         raise InputError(f"--mode {text}: expected all or a mode from 0 to {order - 1}")
     return [int(text)]
 
 
 def plan(args: argparse.Namespace, comm: Comm) -> int:
     """Say what a run would need and how it would be balanced; nothing is allocated or computed."""
-    run = Run(args, comm)
-    ranks = args.ranks or comm.size
+    ranks = comm.size if args.ranks is None else args.ranks
+    with Run(args, comm, lambda: _check_plan(args.rank, ranks)) as run:
+        source = run.open()
+        cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
+        loading = source.loading(ranks, run.options.dtype)
+
+        options = run.options
+
+        def make(part: int) -> Plan:
+            where = cuts, part, args.rank, options.dtype, run.backend
+            return make_plan(*where, placement=options.placement, memory=options.device_memory, loading=loading)
+
+        text = on_root(comm, lambda: report.plan_text([make(part) for part in range(ranks)], run.backend.description))
+    if text is not None:
+        say(text)
+    return 0
+
+
+def _check_plan(rank: int, ranks: int) -> None:
+    check_rank(rank)
     if ranks < 1:
         raise InputError(f"--ranks {ranks}: at least 1")
-    options = run.options()
-    source = run.open()
-    backend = run.backend
-    cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-
-    def make(part: int) -> Plan:
-        return make_plan(
-            cuts,
-            part,
-            args.rank,
-            options.dtype,
-            backend,
-            placement=options.placement,
-            memory=options.device_memory,
-            loading=source.loading(ranks, options.dtype),
-        )
-
-    plans = together(comm, lambda: [make(part) for part in range(ranks)])
-    run.display.close()
-    if comm.rank == 0:
-        print(report.plan_text(plans, backend.description), flush=True)
-    return 0
 
 
 def info(args: argparse.Namespace, comm: Comm) -> int:
     """Describe a tensor."""
-    run = Run(args, comm)
-
-    def describe() -> str:
-        tensor = read(args.tensor, progress=run.display.reading)
-        facts = (tensor.shape, tensor.nnz, tensor.norm(), tensor.duplicates, tensor.zeros)
-        return "\n".join(
-            [
-                report.tensor_line(Path(args.tensor).name, *facts),
-                f"values from {tensor.values.min():g} to {tensor.values.max():g}; "
-                f"{tensor.duplicates:,} duplicates summed, {tensor.zeros:,} zeros dropped",
-                report.skew_table(report.skew(tensor)),
-            ]
-        )
-
-    text = on_root(comm, describe)
-    run.display.close()
-    if comm.rank == 0:
-        print(text, flush=True)
+    with display(comm.rank, args.quiet) as shown:
+        text = on_root(comm, lambda: _description(args.tensor, shown))
+    if text is not None:
+        say(text)
     return 0
 
 
-def check_new(path: Path, force: bool, advice: str = "--force replaces it") -> None:
-    """Refuse to overwrite a file."""
-    if path.exists() and not force:
-        raise InputError(f"exists already; {advice}", path=path)
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder, and find out now whether files can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder: {error.strerror}", path=folder) from None
-    probe_folder(folder)
-
-
-def probe_folder(folder: Path) -> None:
-    """Raise `InputError` unless a file can be written in `folder`."""
-    probe = folder / f".amped-{os.getpid()}.probe"
-    try:
-        probe.write_bytes(b"amped")
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"cannot write there: {error.strerror}", path=folder) from None
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file that appears under its name only when it is whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        draft.write_text(text)
-        os.replace(draft, path)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror}", path=path) from None
-    finally:
-        draft.unlink(missing_ok=True)
+def _description(path: Path, shown: Display) -> str:
+    tensor = read(path, progress=shown.reading)
+    facts = (tensor.shape, tensor.nnz, tensor.norm(), tensor.duplicates, tensor.zeros)
+    lines = [
+        report.tensor_line(path.name, *facts),
+        f"values from {tensor.values.min():g} to {tensor.values.max():g}; "
+        f"{tensor.duplicates:,} duplicates summed, {tensor.zeros:,} zeros dropped",
+        report.skew_table(report.skew(tensor)),
+    ]
+    return "\n".join(lines)

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .backend import Backend, Shard, choose
-from .backend.base import Array, DeviceName
+from .backend.base import DEVICES, Array, DeviceName
 from .errors import InputError
 from .exchange import Exchange, connect
 from .mpi import Comm, Reduction, together
-from .placement import PlacementName, make_plan
+from .placement import PLACEMENTS, PlacementName, make_plan
 from .source import Source
 from .stream import Stream
 
@@ -58,11 +58,20 @@ class Options:
     device_memory: int | None = None
     threads: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `InputError` if a choice is none of those above."""
+        choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} {getattr(self, name)!r}: expected {', '.join(known)}")
+        for name in ("threads", "device_memory"):
+            count = getattr(self, name)
+            if count is not None and not count >= 1:
+                raise InputError(f"{name} {count}: expected at least 1")
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The NumPy type of `precision`."""
-        if self.precision not in DTYPES:
-            raise InputError(f"precision {self.precision!r}: expected fp32 or fp64")
         return DTYPES[self.precision]
 
 
@@ -98,6 +107,7 @@ class Engine:
         """Load this rank's share of `source`; `backend` and `exchange` follow from the options unless given."""
         self.options = options = options or Options()
         self.comm = comm
+        _check_range(source, options.dtype)
         self.backend = backend or together(comm, lambda: choose(options.device, comm, options.threads))
         self.exchange = exchange or connect(self.backend, comm)
         cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
@@ -235,6 +245,16 @@ class Engine:
             return best
 
         return seconds
+
+
+def _check_range(source: Source, dtype: np.dtype[Any]) -> None:
+    """Refuse values that single precision would turn into zero or infinity."""
+    smallest, largest = source.magnitudes
+    limits = np.finfo(dtype)
+    if largest > limits.max or smallest < limits.smallest_subnormal:
+        raise InputError(
+            f"values of magnitude {smallest:.3g} to {largest:.3g} are not {dtype} numbers: use precision fp64"
+        )
 
 
 def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[NDArray[Any]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 
 from .errors import InputError
-from .kruskal import factors_in, read_npz
+from .files import check_factor, factors_in, read_npz
 from .mpi import Comm, on_root, together
 from .source import Source
 
@@ -74,9 +74,12 @@ def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any]) ->
     for mode, (factor, length) in enumerate(zip(factors, shape, strict=True)):
         if factor.shape != (length, rank):
             raise InputError(f"factor_{mode} of the start is {factor.shape}, expected {(length, rank)}", path=path)
-        if not np.all(np.isfinite(factor)):
-            raise InputError(f"factor_{mode} of the start is not finite", path=path)
-    return [np.ascontiguousarray(f, dtype) for f in factors]
+        check_factor(factor, f"factor_{mode} of the start", path)
+    with np.errstate(over="ignore"):
+        ready = [np.ascontiguousarray(f, dtype) for f in factors]
+    for mode, factor in enumerate(ready):
+        check_factor(factor, f"factor_{mode} of the start, as {dtype},", path)
+    return ready
 
 
 def _nvecs(tensor: SparseTensor | None, rank: int, seed: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:

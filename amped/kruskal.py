@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .files import factors_in, read_npz, write_npz
 
 
 class KruskalTensor:
@@ -96,46 +93,3 @@ class KruskalTensor:
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
-
-
-def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:
-    """Return ``factor_0 ...`` among named arrays; raise `InputError` if there is none or one is no real matrix."""
-    factors: list[NDArray[Any]] = []
-    while (name := f"factor_{len(factors)}") in arrays:
-        if arrays[name].ndim != 2 or arrays[name].dtype.kind not in "fiu":
-            raise InputError(f"{name} is {arrays[name].dtype} of shape {arrays[name].shape}, no real matrix", path=path)
-        factors.append(arrays[name])
-    if not factors:
-        raise InputError("holds no factor_0", path=path)
-    return factors
-
-
-def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
-    """Write arrays to an ``.npz`` file that appears under its name only when it is whole and on the disk."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        with open(draft, "wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an ``.npz`` file, without pickle; raise `InputError` if the file is at fault."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError("not an .npz file", path=path)
-            return {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise InputError(error.strerror or str(error), path=path) from None
-    except InputError:
-        raise
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise InputError(f"damaged or not an .npz file: {error}", path=path) from None

@@ -15,7 +15,7 @@ import psutil
 from .errors import InputError
 
 KINDS = ("copy", "compute", "exchange", "solve")
-PACKAGES = ("amped", "numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+PACKAGES = ("numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 Spans = dict[tuple[str, int], float]
 
@@ -84,7 +84,9 @@ def resident_bytes() -> int:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on."""
-    found = {"python": platform.python_version()}
+    from . import __version__
+
+    found = {"python": platform.python_version(), "amped": __version__}
     for package in PACKAGES:
         try:
             found[package] = version(package)

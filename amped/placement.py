@@ -5,9 +5,10 @@ The plan is made before anything is allocated; the engine then allocates what th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from .backend.dense import block_rows
 from .errors import InputError
 
 PlacementName = Literal["auto", "resident", "stream"]
+PLACEMENTS = get_args(PlacementName)
 
 SLOTS = 2
 SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
@@ -151,33 +153,32 @@ def make_plan(
     InputError
         If the rank is out of range, or the device memory cannot hold what has to be there.
     """
-    if not 1 <= rank <= MAX_RANK:
-        raise InputError(f"rank {rank} is outside 1..{MAX_RANK}")
+    check_rank(rank)
     unit = max(1, backend.vector_bytes // dtype.itemsize)
     stride = -(-rank // unit) * unit
     limit = backend.memory() if memory is None else memory
     shares = [_share(mode, cut, part) for mode, cut in enumerate(cuts)]
     fixed = _fixed_bytes(shares, rank, stride, dtype)
     each = nonzero_bytes(len(cuts), dtype)
-
-    def scratch(nonzeros: int) -> int:
-        return backend.scratch_bytes(nonzeros, stride)
-
     total, largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
     room = limit - sum(fixed.values())
-    whole = total * each + scratch(largest)
-    if placement == "resident" and whole > room:
-        raise InputError(_does_not_fit(sum(fixed.values()) + whole, limit, "the resident tensor and factors"))
-    slot = resident = 0
+
+    def scratch(nonzeros: int) -> int:
+        return backend.scratch_bytes(nonzeros, stride) if nonzeros else 0
+
+    def slots(nonzeros: int) -> int:
+        return SLOTS * nonzeros * each + scratch(nonzeros)
+
+    whole, least = total * each + scratch(largest), slots(min(largest, SMALLEST_SLOT))
+    if (whole if placement == "resident" else least) > room and whole > room:
+        what = "the resident tensor" if placement == "resident" else "two shards"
+        need = sum(fixed.values()) + (whole if placement == "resident" else least)
+        raise InputError(_does_not_fit(need, limit, f"the factor matrices and {what}"))
+    slot, resident = 0, total
     if placement == "stream" or whole > room:
-        slot = _slot(largest, room, each, scratch(SMALLEST_SLOT) // SMALLEST_SLOT + 1)
-        if slot < min(largest, SMALLEST_SLOT):
-            need = sum(fixed.values()) + SLOTS * SMALLEST_SLOT * each + scratch(SMALLEST_SLOT)
-            raise InputError(_does_not_fit(need, limit, "the factor matrices and two shards"))
+        slot = _slot(largest, each, room, slots)
         spare = room - SLOTS * slot * each - scratch(largest)
         resident = max(0, spare) // each if placement == "auto" else 0
-    else:
-        resident = total
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
     modes = tuple(_with_resident(s, s.nnz * resident // total if total else 0) for s in shares)
     worst = max(max(m.resident, min(m.streamed, slot)) for m in modes)
@@ -225,10 +226,16 @@ def _fixed_bytes(shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.d
     }
 
 
-def _slot(largest: int, room: int, each: int, scratch_each: int) -> int:
+def _slot(largest: int, each: int, room: int, slots: Callable[[int], int]) -> int:
     """Return the nonzeros of a slot: as many as fit, but no more than a full-sized shard, or some shards a mode."""
-    wanted = min(SLOT_BYTES // each, max(SMALLEST_SLOT, -(-largest // SHARDS)))
-    return max(0, min(largest, wanted, room // (SLOTS * each + scratch_each)))
+    wanted = min(largest, SLOT_BYTES // each, max(SMALLEST_SLOT, -(-largest // SHARDS)))
+    return bisect_right(range(wanted + 1), room, key=slots) - 1
+
+
+def check_rank(rank: int) -> None:
+    """Raise `InputError` unless the kernels take factor matrices of `rank` columns."""
+    if not 1 <= rank <= MAX_RANK:
+        raise InputError(f"rank {rank} is outside 1..{MAX_RANK}")
 
 
 def _does_not_fit(need: int, limit: int, what: str) -> str:

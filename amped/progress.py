@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Protocol
 
+from .errors import InputError
 from .mpi import launched
 
 
 class Display(Protocol):
-    """Shows how far a run is."""
+    """Shows how far a run is; a context manager that takes its live display away."""
+
+    def __enter__(self) -> Display:
+        """Return itself."""
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
 
     def note(self, text: str) -> None:
         """Show a line of the report."""
@@ -27,6 +35,12 @@ class Display(Protocol):
 
 class Silent:
     """For quiet runs and for every rank but the first."""
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def note(self, text: str) -> None:
         """See `Display`."""
@@ -50,11 +64,11 @@ class Plain(Silent):
 
     def note(self, text: str) -> None:
         """See `Display`."""
-        print(text, flush=True)
+        say(text)
 
     def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
         """See `Display`."""
-        print(f"iteration {number:3d}  {_facts(fit, change)}  {self._eta(number, of)}", flush=True)
+        say(f"iteration {number:3d}  {_facts(fit, change)}  {self._eta(number, of)}".rstrip())
 
     def _eta(self, number: int, of: int) -> str:
         now = time.perf_counter()
@@ -103,6 +117,15 @@ class Live(Plain):
     def close(self) -> None:
         """See `Display`."""
         self._bars.stop()
+
+
+def say(text: str) -> None:
+    """Print on standard output; raise `InputError` if it takes no more, as on a full disk or to a reader that left."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
+        raise InputError(f"standard output: {error.strerror}") from None
 
 
 def display(rank: int, quiet: bool) -> Display:

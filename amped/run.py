@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
 import signal
 import sys
@@ -132,9 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     sys.excepthook = _abort_all(comm)
     try:
-        args = arguments(sys.argv[1:] if argv is None else argv)
-        if getattr(args, "threads", None) is not None and args.threads < 1:
-            raise InputError(f"--threads {args.threads}: at least 1")
+        with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
+            args = arguments(sys.argv[1:] if argv is None else argv)
         args.stop_signals = stop_signals
         with Watchdog(comm):
             code: int = args.run(args, comm)

@@ -30,6 +30,8 @@ class Source(Protocol):
     shape : tuple of int
     nnz : int
     norm : float
+    magnitudes : (float, float)
+        The smallest and the largest magnitude of a value.
     duplicates, zeros : int
         What was merged and dropped on reading.
     """
@@ -37,6 +39,7 @@ class Source(Protocol):
     shape: tuple[int, ...]
     nnz: int
     norm: float
+    magnitudes: tuple[float, float]
     duplicates: int
     zeros: int
 
@@ -58,11 +61,14 @@ class TensorSource:
 
     def __init__(self, tensor: SparseTensor | None, comm: Comm) -> None:
         self._tensor, self._comm = tensor, comm
-        facts = None if tensor is None else (tensor.shape, tensor.nnz, tensor.norm(), tensor.duplicates, tensor.zeros)
+        facts = None
+        if comm.rank == 0 and tensor is not None:
+            repaired = tensor.duplicates, tensor.zeros
+            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.magnitudes(), *repaired
         known = comm.bcast(facts)
         if known is None:
             raise InputError("no tensor on rank 0")
-        self.shape, self.nnz, self.norm, self.duplicates, self.zeros = known
+        self.shape, self.nnz, self.norm, self.magnitudes, self.duplicates, self.zeros = known
 
     def cut(self, mode: int, parts: int) -> Cut:
         """See `Source`."""
@@ -104,6 +110,7 @@ class StoreSource:
     def __init__(self, store: Store, comm: Comm) -> None:
         self._store, self._comm = store, comm
         self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
+        self.magnitudes = store.magnitudes
         self.duplicates, self.zeros = store.duplicates, store.zeros
 
     def cut(self, mode: int, parts: int) -> Cut:

@@ -15,6 +15,7 @@ from .sort import merge_duplicates, stable_argsort, strictly_increasing
 MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
+BLOCK = 1 << 20  # values looked at together
 
 
 class SparseTensor:
@@ -81,9 +82,12 @@ class SparseTensor:
         path: str | PathLike[str] | None,
     ) -> None:
         try:
-            self.shape = _checked_shape(columns, values, shape)
+            self._fill(columns, values, shape)
         except InputError as error:
             raise InputError(error.cause, path=path) from None
+
+    def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None) -> None:
+        self.shape = _checked_shape(columns, values, shape)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
         self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
@@ -92,7 +96,7 @@ class SparseTensor:
         if not (strictly_increasing(self.columns) and np.all(self.values)):
             self._canonicalise()
         if not self.nnz:
-            raise InputError("no nonzeros: every value is zero", path=path)
+            raise InputError("no nonzeros: every value is zero")
 
     def _canonicalise(self) -> None:
         given = self.nnz
@@ -104,6 +108,8 @@ class SparseTensor:
         values = self.values[perm]
         kept, distinct = merge_duplicates(ordered, values)
         self.duplicates, self.zeros = given - distinct, distinct - kept
+        if not np.all(np.isfinite(values[:kept])):
+            raise InputError("duplicates sum past the largest number")
         self.columns = ordered if kept == given else np.ascontiguousarray(ordered[:, :kept])
         self.values = values[:kept]
 
@@ -129,8 +135,14 @@ class SparseTensor:
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
-        blocks = range(0, self.nnz, 1 << 20)
-        return float(np.sqrt(sum(np.square(self.values[b : b + (1 << 20)], dtype=np.float64).sum() for b in blocks)))
+        largest = self.magnitudes()[1]  # squares of what is scaled by it neither overflow nor all vanish
+        blocks = (self.values[b : b + BLOCK] for b in range(0, self.nnz, BLOCK))
+        return largest * float(np.sqrt(sum(np.square(v / largest, dtype=np.float64).sum() for v in blocks)))
+
+    def magnitudes(self) -> tuple[float, float]:
+        """Return the smallest and the largest magnitude of a value."""
+        blocks = [np.abs(self.values[b : b + BLOCK]) for b in range(0, self.nnz, BLOCK)]
+        return min(float(v.min()) for v in blocks), max(float(v.max()) for v in blocks)
 
     def __repr__(self) -> str:
         return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"
@@ -154,12 +166,12 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
     if len(lengths) != order:
         raise InputError(f"shape has {len(lengths)} modes, the indices have {order}")
     for mode, (column, high, length) in enumerate(zip(columns, highest, lengths, strict=True)):
+        if int(column.min()) < 0:
+            raise InputError(f"negative index {int(column.min())} in mode {mode}")
         if not 1 <= length <= MAX_MODE_LENGTH:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
         if high >= length:
             raise InputError(f"index {high} of mode {mode} is outside its length {length}")
-        if int(column.min()) < 0:
-            raise InputError(f"negative index {int(column.min())} in mode {mode}")
     return lengths
 
 

@@ -37,6 +37,8 @@ class Store:
     nnz : int
     norm : float
         Frobenius norm of the tensor.
+    magnitudes : (float, float)
+        The smallest and the largest magnitude of a value.
     duplicates, zeros : int
         What was merged and dropped when the tensor was read.
     """
@@ -49,6 +51,8 @@ class Store:
             self.shape = tuple(int(s) for s in manifest["shape"])
             self.nnz = int(manifest["nnz"])
             self.norm = float(manifest["norm"])
+            smallest, largest = manifest["magnitudes"]
+            self.magnitudes = float(smallest), float(largest)
             self.duplicates, self.zeros = int(manifest["duplicates"]), int(manifest["zeros"])
             self.value_dtype = np.dtype(manifest["value_dtype"])
             self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
@@ -90,19 +94,23 @@ class Store:
         """Memory-map one file of the store."""
         file = self.path / name
         dtype = self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+        # The header of the file says what the manifest says already, and might be damaged.
+        header = int(self._entry(name)["bytes"]) - self.nnz * dtype.itemsize
         try:
-            array: NDArray[Any] = np.load(file, mmap_mode="c", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            array: NDArray[Any] = np.memmap(file, dtype, "c", header, (self.nnz,))
+        except (OSError, ValueError) as error:
             raise InputError(f"damaged file of the store: {error}", path=file) from None
-        if array.shape != (self.nnz,) or array.dtype != dtype:
-            raise InputError(f"damaged file of the store: {array.dtype} {array.shape}", path=file)
         return array
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        try:
+            return self._files[name]
+        except KeyError:
+            raise InputError(f"damaged manifest: no {name}", path=self.path / MANIFEST) from None
 
     def verify(self, name: str, start: int, stop: int) -> None:
         """Check the blocks that hold the elements `start` to `stop` of one file against their checksums."""
-        entry = self._files.get(name)
-        if entry is None:
-            raise InputError(f"damaged manifest: no checksums of {name}", path=self.path / MANIFEST)
+        entry = self._entry(name)
         size, item = int(entry["bytes"]), self.array(name).itemsize
         header = size - self.nnz * item
         first, last = (header + start * item) // BLOCK, (header + stop * item - 1) // BLOCK
@@ -215,6 +223,7 @@ def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], N
             progress(name)
             files[name] = _write_array(folder / name, copy.column(k))
         name = _values_name(mode)
+        progress(name)
         files[name] = _write_array(folder / name, copy.values.astype(narrow, copy=False))
     body = {
         "format": FORMAT,
@@ -222,6 +231,7 @@ def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], N
         "shape": tensor.shape,
         "nnz": tensor.nnz,
         "norm": tensor.norm(),
+        "magnitudes": tensor.magnitudes(),
         "value_dtype": narrow.name,
         "duplicates": tensor.duplicates,
         "zeros": tensor.zeros,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from ..mpi import Comm
 
 Array = Any  # a NumPy or a CuPy array, according to the backend
 DeviceName = Literal["auto", "cpu", "cuda"]
+DEVICES = get_args(DeviceName)
 
 
 @dataclass
@@ -145,8 +146,8 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Backen
     InputError
         If "cuda" is asked for and there is no usable GPU or no CuPy.
     """
-    if device not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device {device!r}: expected auto, cpu or cuda")
+    if device not in DEVICES:
+        raise InputError(f"device {device!r}: expected {', '.join(DEVICES)}")
     if device != "cpu":
         from .cuda import probe
 

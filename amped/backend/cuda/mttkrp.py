@@ -12,8 +12,8 @@ import numpy as np
 from ..base import Array, Shard
 from .source import compile_options, text
 
-CHUNKS = {"segmented-64": 64, "segmented-128": 128, "segmented-256": 256}
-KERNELS = ("segmented-128", "segmented-64", "segmented-256")  # the first is the one for --deterministic
+CHUNKS = {"segmented-128": 128, "segmented-256": 256, "segmented-512": 512}
+KERNELS = ("segmented-256", "segmented-128", "segmented-512")  # the first is the one for --deterministic
 FAN_IN = 32  # as in segmented.cu
 BLOCK = 128  # threads
 VECTOR = 16  # bytes that a thread loads at once

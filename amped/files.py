@@ -1,0 +1,111 @@
+"""Files of a run: found out early whether they can be written, and never half written under their own name."""
+
+from __future__ import annotations
+
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+
+def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> None:
+    """Raise `InputError` unless the file `path` can be made, or replaced if `force` is given; leave no trace."""
+    if path.is_dir():
+        raise InputError("is a folder", path=path)
+    if path.exists() and not force:
+        raise InputError(f"exists already; {advice}", path=path)
+    check_folder(path.parent)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `InputError` unless files can be written in `folder`, or it can be made; leave no trace."""
+    there = folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    probe = there / f".amped-{os.getpid()}.probe"
+    try:
+        probe.write_bytes(b"amped")
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"cannot write there: {error.strerror}", path=folder) from None
+
+
+def make_folders(folders: Iterable[Path]) -> None:
+    """Make folders, and those above them, where they are not there yet."""
+    for folder in folders:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder: {error.strerror}", path=folder) from None
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` fill a file that appears under its name only when it is whole and on the disk."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(draft, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, target)
+    except OSError as error:
+        raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
+    """Write arrays to an ``.npz`` file."""
+    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file."""
+    write_whole(path, lambda file: file.write(text.encode()))
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an ``.npz`` file, without pickle; raise `InputError` if the file is at fault."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError("not an .npz file", path=path)
+            return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise InputError(error.strerror or str(error), path=path) from None
+    except InputError:
+        raise
+    except (
+        ValueError, KeyError, EOFError, SyntaxError, NotImplementedError, MemoryError, AttributeError,
+        zipfile.BadZipFile, zlib.error, tokenize.TokenError,
+    ) as error:  # fmt: skip
+        # What NumPy and zipfile raise on bytes that are not what they should be.
+        raise InputError(f"damaged or not an .npz file: {error}", path=path) from None
+
+
+def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:
+    """Return ``factor_0 ...`` among named arrays; raise `InputError` if there is none or one is no real matrix."""
+    factors: list[NDArray[Any]] = []
+    while (name := f"factor_{len(factors)}") in arrays:
+        check_factor(arrays[name], name, path)
+        factors.append(arrays[name])
+    if not factors:
+        raise InputError("holds no factor_0", path=path)
+    return factors
+
+
+def check_factor(factor: NDArray[Any], name: str, path: str | os.PathLike[str] | None) -> None:
+    """Raise `InputError` unless `factor` is a real, finite matrix."""
+    if factor.ndim != 2 or factor.dtype.kind not in "fiu":
+        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}, no real matrix", path=path)
+    if not np.all(np.isfinite(factor)):
+        raise InputError(f"{name} is not finite", path=path)

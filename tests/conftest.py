@@ -1,0 +1,28 @@
+"""Fixtures of all tests, and how Hypothesis runs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from amped.backend.cuda import probe
+from amped.mpi import Comm, world
+
+# The same examples in every run; `--hypothesis-profile=explore` tries many new ones.
+settings.register_profile("fixed", derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
+settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=HealthCheck)
+settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def comm() -> Comm:
+    """All processes of this run: one, or those that mpirun started."""
+    return world()
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device in turn; skipped where there is none."""
+    if request.param == "cuda" and (missing := probe()):
+        pytest.skip(missing)
+    return str(request.param)

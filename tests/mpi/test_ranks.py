@@ -1,0 +1,243 @@
+"""One MTTKRP over all ranks: ownership, split rows, placements, sources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from oracle import (
+    BUNDLED,
+    PRECISIONS,
+    REFERENCE_MTTKRP,
+    SMALL,
+    Case,
+    assert_rounding_only,
+    cases,
+    coo_mttkrp,
+    load,
+    make_engine,
+    mttkrp_error,
+    on_examples,
+    random_factors,
+    random_nonzeros,
+    small_pieces,
+    tensor_path,
+    with_room_for,
+)
+
+import amped
+from amped.backend import choose
+from amped.engine import mttkrp_all
+from amped.errors import InputError
+from amped.exchange import connect
+from amped.mpi import Comm, on_root
+from amped.source import TensorSource, open_source
+from partitioner.coo import SparseTensor
+from partitioner.store import write_store
+
+pytestmark = pytest.mark.mpi
+PLACEMENTS = ("resident", "stream", "auto")
+
+
+@pytest.fixture(scope="module")
+def machine(comm: Comm, device: str) -> tuple[Any, Any]:
+    """A backend and its exchange, used by many engines: connecting GPUs takes long."""
+    backend = choose(device, comm)
+    return backend, connect(backend, comm)
+
+
+@pytest.fixture
+def shared_path(comm: Comm, tmp_path: Path) -> Path:
+    """A folder that all ranks see."""
+    return comm.bcast(tmp_path)
+
+
+def on_rank_0(comm: Comm, tensor: SparseTensor) -> SparseTensor | None:
+    return tensor if comm.rank == 0 else None
+
+
+# Any tensor
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> None:
+    def check(example: tuple[Case, str, int, int]) -> None:
+        case, placement, slot, more = example
+        tensor = on_rank_0(comm, case.tensor)
+        options: dict[str, Any] = {"precision": precision, "placement": placement}
+        with small_pieces(slot, len(case.shape), precision):
+            if placement == "auto":
+                streaming = make_engine(tensor, case.factors, comm, *machine, precision=precision, placement="stream")
+                options["device_memory"] = with_room_for(streaming.plan, more)
+            engine = make_engine(tensor, case.factors, comm, *machine, **options)
+            owned = [np.array(engine.backend.to_host(engine.mttkrp(mode))) for mode in range(engine.order)]
+            whole = mttkrp_all(engine, range(engine.order))
+        for mode, share in enumerate(engine.plan.modes):
+            assert np.array_equal(owned[mode], case.mttkrp(mode)[share.owned])
+            assert np.array_equal(whole[mode], case.mttkrp(mode))
+
+    on_examples(comm, st.tuples(cases(), st.sampled_from(PLACEMENTS), st.integers(1, 9), st.integers(0, 40)), check)
+
+
+def test_shares_add_up(comm: Comm) -> None:
+    def check(case: Case) -> None:
+        engine = make_engine(on_rank_0(comm, case.tensor), case.factors, comm, device="cpu")
+        plans = comm.allgather(engine.plan)
+        for mode in range(engine.order):
+            shares, owned = [p.modes[mode].nnz for p in plans], [p.modes[mode].owned for p in plans]
+            assert sum(shares) == case.tensor.nnz
+            assert max(shares) <= case.tensor.nnz / comm.size * 1.01 + 1
+            assert [s.start for s in owned] == [0, *(s.stop for s in owned[:-1])]
+            assert owned[-1].stop == case.shape[mode]
+
+    on_examples(comm, cases(max_nonzeros=300), check)
+
+
+# Heavy rows, and ranks with nothing to do
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_heavy_rows_are_split_and_summed(comm: Comm, machine: Any, placement: str, precision: str) -> None:
+    shape = (30, 1, 7, 40)
+    columns, values = random_nonzeros(1, shape, 20_011)
+    factors = random_factors(1, shape, 9)
+    tensor = on_rank_0(comm, SparseTensor(columns.T, values, shape))
+    with small_pieces(300, 4, precision):
+        engine = make_engine(tensor, factors, comm, *machine, precision=precision, placement=placement)
+        results = mttkrp_all(engine, range(4))
+    for mode, result in enumerate(results):
+        cut = engine.plan.modes[mode].cut
+        assert cut.imbalance <= 0.02
+        assert (cut.split_rows.size > 0) == (comm.size > 1)
+        assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), precision)
+    assert engine.plan.modes[1].cut.split_rows.size == (comm.size > 1), "all ranks share the only row"
+
+
+@pytest.mark.parametrize("nonzeros", [1, 2, 3, 5])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1, 3), (1000, 2, 1, 2)])
+def test_fewer_nonzeros_or_rows_than_ranks(comm: Comm, machine: Any, shape: tuple[int, ...], nonzeros: int) -> None:
+    columns, values = random_nonzeros(nonzeros, shape, nonzeros)
+    factors = random_factors(2, shape, 3)
+    tensor = SparseTensor(columns.T, values, shape)
+    for placement in PLACEMENTS:
+        engine = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, placement=placement)
+        idle = [counts == 0 for counts in comm.allgather(engine.plan.modes[0].nnz)]
+        assert sum(idle) == max(0, comm.size - tensor.nnz)
+        for mode, result in enumerate(mttkrp_all(engine, range(len(shape)))):
+            assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
+
+
+def test_factors_are_published(comm: Comm, machine: Any) -> None:
+    shape = (50, 3, 1)
+    columns, values = random_nonzeros(3, shape, 200)
+    factors = random_factors(3, shape, 5)
+    engine = make_engine(on_rank_0(comm, SparseTensor(columns.T, values, shape)), factors, comm, *machine)
+    for mode in range(3):
+        engine.owned(mode)[:] = comm.rank + 10 * mode
+        engine.publish(mode)
+        sizes = np.diff(engine.plan.modes[mode].cut.rows)
+        expected = np.repeat(np.arange(comm.size) + 10.0 * mode, sizes)
+        assert all(comm.allgather(np.array_equal(engine.factor(mode), np.repeat(expected[:, None], 5, axis=1))))
+
+
+# Sources
+
+
+@pytest.mark.parametrize("kind", ["tns", "npz", "store"])
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_files_and_stores(comm: Comm, machine: Any, shared_path: Path, kind: str, placement: str) -> None:
+    shape = (30, 1, 7, 40)
+    columns, values = random_nonzeros(4, shape, 3001)
+    tensor, path = SparseTensor(columns.T, values, shape), shared_path / f"tensor.{kind}"
+    if comm.rank == 0:
+        if kind == "store":
+            write_store(tensor, path)
+        elif kind == "npz":
+            np.savez(path, indices=columns.T, values=values, shape=shape)
+        else:
+            np.savetxt(path, np.vstack([columns + 1, values]).T, fmt=["%d"] * 4 + ["%.17g"])
+    comm.allgather(None)
+    source = open_source(path, comm)
+    assert (source.shape, source.nnz, source.norm) == (
+        tensor.shape,
+        tensor.nnz,
+        pytest.approx(tensor.norm(), rel=1e-14),
+    )
+    assert (source.tensor() is None) == (comm.rank > 0)
+    factors = random_factors(4, shape, 6)
+    with small_pieces(100, 4, "fp64"):
+        engine = make_engine(source, factors, comm, *machine, precision="fp64", placement=placement)
+        results = mttkrp_all(engine, range(4))
+    for mode, result in enumerate(results):
+        assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp64")
+
+
+def message_on_all_ranks(comm: Comm, action: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        action()
+    messages = comm.allgather(str(caught.value))
+    assert len(set(messages)) == 1
+    return messages[0]
+
+
+@pytest.mark.parametrize("mode", [0, 2])
+def test_damage_that_one_rank_finds_stops_all(comm: Comm, shared_path: Path, mode: int) -> None:
+    path = shared_path / "store"
+    columns, values = random_nonzeros(4, (30, 20, 40), 20_000)
+    if comm.rank == 0:
+        written = write_store(SparseTensor(columns.T, values), path)
+        file = path / written.mode(mode).names[-1]
+        whole = bytearray(file.read_bytes())
+        whole[-1] ^= 1  # in the last rank's share
+        file.write_bytes(whole)
+    comm.allgather(None)
+    message = message_on_all_ranks(comm, lambda: amped.cp_als(path, 2, device="cpu"))
+    assert f"mode{mode}.values.npy" in message
+    assert "checksum" in message
+
+
+@pytest.mark.parametrize("name", ["no/such/tensor.tns", "no/such/tensor.npz", "."])
+def test_a_wrong_path_is_reported_on_all_ranks(comm: Comm, name: str) -> None:
+    assert name in message_on_all_ranks(comm, lambda: amped.cp_als(name, 2, device="cpu"))
+
+
+# The interface
+
+
+def test_mttkrp_gives_all_ranks_the_same(comm: Comm, device: str) -> None:
+    shape = (30, 1, 7, 40)
+    columns, values = random_nonzeros(5, shape, 3001)
+    factors = random_factors(5, shape, 6)
+    tensor = on_rank_0(comm, SparseTensor(columns.T, values, shape))
+    for mode in range(4):
+        result = amped.mttkrp(tensor, factors, mode, device=device)
+        assert len(set(comm.allgather(result.tobytes()))) == 1
+        assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
+
+
+def test_wrong_arguments_on_one_rank_stop_all(comm: Comm) -> None:
+    columns, values = random_nonzeros(5, (8, 9, 10), 100)
+    factors = random_factors(5, (8, 9, 10), 6)
+    if comm.rank == comm.size - 1:
+        factors[1] = factors[1][:-1]
+    tensor = on_rank_0(comm, SparseTensor(columns.T, values, (8, 9, 10)))
+    assert "factor_1" in message_on_all_ranks(comm, lambda: amped.mttkrp(tensor, factors, 0, device="cpu"))
+    assert "factor_1" in message_on_all_ranks(comm, lambda: amped.cp_als(tensor, 6, init=factors, device="cpu"))
+
+
+# Reference results
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("name", [*BUNDLED, *SMALL])
+def test_reference(comm: Comm, machine: Any, name: str, placement: str, precision: str) -> None:
+    tensor_path(name)
+    source = TensorSource(on_root(comm, lambda: load(name)), comm)
+    with small_pieces(20_000, len(source.shape), precision):
+        error = mttkrp_error(name, source, comm, *machine, placement=placement, precision=precision)
+    assert all(comm.allgather(error <= REFERENCE_MTTKRP[precision]))

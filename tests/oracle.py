@@ -1,0 +1,303 @@
+"""What tests compare with: dense and coordinate-wise oracles in double precision, and independent reference results."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import amped
+from amped import placement
+from amped.backend import Backend
+from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu.device import CpuBackend
+from amped.engine import Engine, Options, mttkrp_all
+from amped.exchange import Exchange
+from amped.mpi import Comm
+from amped.source import Source, TensorSource
+
+T = TypeVar("T")
+TESTS = Path(__file__).parent
+BUNDLED = {
+    "uber393k_4d": Path(amped.__file__).parent / "data",
+    "nycflights_5d": TESTS / "data",
+    "matmul_2-2-2": TESTS / "data",
+}
+SHARED = Path(os.environ.get("AMPED_SHARED", TESTS.parents[1] / "shared"))
+SMALL = ("aminoacid_3d", "kdd99_6d", "kinships_3d", "nations_3d", "sparten_cpapr100_3d")  # of the shared ones
+LARGE = ("babynames_state_4d", "flights3m_5d")
+FIT_RUNS = (
+    ("matmul_2-2-2", 7), ("nations_3d", 5), ("nations_3d", 16), ("kinships_3d", 10), ("aminoacid_3d", 3),
+    ("sparten_cpapr100_3d", 5), ("kdd99_6d", 6), ("uber393k_4d", 16), ("nycflights_5d", 8),
+)  # fmt: skip
+LARGE_FIT_RUNS = (("flights3m_5d", 16), ("babynames_state_4d", 16))
+
+PRECISIONS = ("fp32", "fp64")
+ROUNDING = {"fp32": (1e-6, 1e-5), "fp64": (1e-12, 1e-12)}  # of an MTTKRP: norm-wise, row-wise
+REFERENCE_MTTKRP = {"fp32": 1e-6, "fp64": 1e-11}
+REFERENCE_FIT = {"fp32": 1e-4, "fp64": 1e-9}
+
+
+# Oracles
+
+
+def dense_mttkrp(dense: np.ndarray, factors: Sequence[np.ndarray], mode: int) -> np.ndarray:
+    """MTTKRP by its definition: the sum over all elements of a dense tensor."""
+    letters = "abcdefgh"[: dense.ndim]
+    others = [m for m in range(dense.ndim) if m != mode]
+    inputs = ",".join([letters, *(f"{letters[m]}z" for m in others)])
+    return np.einsum(f"{inputs}->{letters[mode]}z", dense, *(factors[m] for m in others), optimize=True)
+
+
+def coo_mttkrp(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], mode: int) -> np.ndarray:
+    """MTTKRP of nonzeros in any order, one after the other, in double precision."""
+    product = np.repeat(values[:, None].astype(np.float64), factors[0].shape[1], axis=1)
+    for m, factor in enumerate(factors):
+        if m != mode:
+            product *= factor[columns[m]].astype(np.float64)
+    out = np.zeros((factors[mode].shape[0], product.shape[1]))
+    np.add.at(out, columns[mode], product)
+    return out
+
+
+def dense_als(dense: np.ndarray, factors: Sequence[np.ndarray], iterations: int) -> tuple[np.ndarray, list[float]]:
+    """CP-ALS as Kolda and Bader write it, on a dense tensor; return the model and the fits."""
+    factors, letters, fits = [f.copy() for f in factors], "abcdefgh"[: dense.ndim], []
+    for iteration in range(iterations):
+        for mode in range(dense.ndim):
+            grams = [f.T @ f for m, f in enumerate(factors) if m != mode]
+            solved = dense_mttkrp(dense, factors, mode) @ np.linalg.pinv(np.prod(grams, axis=0))
+            weights = np.maximum(abs(solved).max(axis=0), 1) if iteration else np.linalg.norm(solved, axis=0)
+            factors[mode] = solved / weights
+        model = np.einsum(f"z,{','.join(c + 'z' for c in letters)}->{letters}", weights, *factors, optimize=True)
+        fits.append(1 - np.linalg.norm(dense - model) / np.linalg.norm(dense))
+    return model, fits
+
+
+def assert_rounding_only(got: np.ndarray, want: np.ndarray, precision: str) -> None:
+    """Hold an MTTKRP of data without cancellation to the promised norm-wise and row-wise error."""
+    norm_wise, row_wise = ROUNDING[precision]
+    assert got.shape == want.shape
+    error = got.astype(np.float64) - want
+    assert np.linalg.norm(error) <= norm_wise * np.linalg.norm(want)
+    assert np.all(np.linalg.norm(error, axis=1) <= row_wise * np.linalg.norm(want, axis=1))
+
+
+# Random tensors
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tensor, with repeated and unsorted nonzeros, and factors; all small integers, so that any order of summing
+    gives the same result to the last bit in both precisions."""
+
+    shape: tuple[int, ...]
+    columns: np.ndarray
+    values: np.ndarray
+    factors: list[np.ndarray]
+
+    @property
+    def tensor(self) -> amped.SparseTensor:
+        return amped.SparseTensor(self.columns.T, self.values, self.shape)
+
+    @property
+    def rank(self) -> int:
+        return self.factors[0].shape[1]
+
+    def mttkrp(self, mode: int) -> np.ndarray:
+        dense = np.zeros(self.shape)
+        np.add.at(dense, tuple(self.columns), self.values)
+        return dense_mttkrp(dense, self.factors, mode)
+
+
+@st.composite
+def cases(draw: st.DrawFn, max_order: int = 6, max_nonzeros: int = 80) -> Case:
+    """Orders 2 to `max_order`; one-row modes, empty rows, a heavy row, a single nonzero among them."""
+    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=2, max_size=max_order)))
+    rank, count = draw(st.sampled_from([1, 3, 4, 7])), draw(st.integers(1, max_nonzeros))
+    heavy = draw(st.sampled_from([0.0, 0.6, 1.0]))  # the share of nonzeros in one row of each mode
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    columns = rng.integers(0, np.array(shape)[:, None], (len(shape), count), np.int32)
+    columns = np.where(rng.random(columns.shape) < heavy, columns[:, :1], columns)
+    factors = [rng.integers(-2, 3, (length, rank)).astype(np.float64) for length in shape]
+    return Case(shape, columns, rng.integers(1, 5, count).astype(np.float64), factors)
+
+
+def block_sizes(blocks: int, largest: int) -> st.SearchStrategy[list[int]]:
+    """Unequal sizes of blocks, one for each rank, many of them empty."""
+    return st.lists(st.sampled_from([0, 0, 1, 2, largest]), min_size=blocks, max_size=blocks)
+
+
+def random_nonzeros(seed: int, shape: Sequence[int], nonzeros: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return columns and positive values; about two thirds of the nonzeros in the last row of each mode."""
+    rng = np.random.default_rng(seed)
+    columns = rng.integers(0, np.array(shape)[:, None], (len(shape), nonzeros), np.int32)
+    heavy = rng.random(columns.shape) < 2 / 3
+    return np.where(heavy, np.array(shape, np.int32)[:, None] - 1, columns), rng.random(nonzeros) + 0.5
+
+
+def random_factors(seed: int, shape: Sequence[int], rank: int) -> list[np.ndarray]:
+    """Return positive factor matrices."""
+    rng = np.random.default_rng(seed)
+    return [rng.random((length, rank)) for length in shape]
+
+
+def on_examples(comm: Comm, strategy: st.SearchStrategy[T], check: Callable[[T], None]) -> None:
+    """Run a collective `check` on examples that Hypothesis draws on rank 0; if any rank fails, all do.
+
+    Ranks that ran Hypothesis each for itself would stray: what it draws depends on the modules that are loaded.
+    """
+
+    def fault(example: T) -> str:
+        mine = ""
+        try:
+            check(example)
+        except Exception as error:
+            mine = f"rank {comm.rank}: {error!r}"
+        return "; ".join(filter(None, comm.allgather(mine)))
+
+    @settings(max_examples=40)
+    @given(strategy)
+    def lead(example: T) -> None:
+        comm.bcast((example,))
+        assert not (found := fault(example)), found
+
+    if comm.rank == 0:
+        try:
+            lead()
+        finally:
+            comm.bcast(None)
+    else:
+        found = ""
+        while (example := comm.bcast(None)) is not None:
+            found = fault(example[0])
+        assert not found, "the last example, which has failed on rank 0, failed on all"
+
+
+# Engines
+
+
+def make_engine(
+    source: Source | amped.SparseTensor | None,
+    factors: Sequence[np.ndarray],
+    comm: Comm,
+    backend: Backend | None = None,
+    exchange: Exchange | None = None,
+    **options: Any,
+) -> Engine:
+    """Return an engine that holds `factors`; of a tensor, rank 0's counts."""
+    if source is None or isinstance(source, amped.SparseTensor):
+        source = TensorSource(source, comm)
+    engine = Engine(source, factors[0].shape[1], comm, Options(**options), backend, exchange)
+    for mode, factor in enumerate(factors):
+        engine.set_factor(mode, factor)
+    return engine
+
+
+@contextmanager
+def small_pieces(slot: int, order: int, precision: str = "fp32") -> Iterator[None]:
+    """Make streamed shards hold at most `slot` nonzeros, and CPU threads share even a few of them."""
+    bytes_of_slot = slot * placement.nonzero_bytes(order, Options(precision=precision).dtype)
+    with (
+        mock.patch.multiple(placement, SLOT_BYTES=bytes_of_slot, SMALLEST_SLOT=min(slot, placement.SMALLEST_SLOT)),
+        mock.patch.object(cpu_mttkrp, "SMALLEST", 3),
+    ):
+        yield
+
+
+def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
+    """Return a device memory that holds what a streaming plan holds, and about so many nonzeros of each mode."""
+    more = nonzeros * placement.nonzero_bytes(len(streaming.modes), streaming.dtype) * len(streaming.modes)
+    return sum(streaming.device_bytes.values()) + streaming.slot + more
+
+
+class NullDevice(CpuBackend):
+    """The CPU under the rules of a GPU: padded rows, working memory by the nonzero, a choice of kernels."""
+
+    name = "null"
+    kernels = ("slow", "fast")
+    vector_bytes = 16
+
+    def __init__(self, comm: Comm, threads: int | None = 1) -> None:
+        super().__init__(comm, threads)
+        self.used: list[str] = []
+
+    def scratch_bytes(self, nnz: int, stride: int) -> int:
+        return -(-nnz // 64) * stride * 8
+
+    def mttkrp(self, shard: Any, factors: Any, out: Any, row_begin: int, kernel: str) -> None:
+        self.used.append(kernel)
+        super().mttkrp(shard, factors, out, row_begin, kernel)
+
+
+# Reference results
+
+
+def splitmix_factors(shape: Sequence[int], rank: int) -> list[np.ndarray]:
+    """Return the start of the reference results, by its definition in their README."""
+    with np.errstate(over="ignore"):
+        return [_splitmix(np.uint64(mode), length, rank) for mode, length in enumerate(shape)]
+
+
+def _splitmix(mode: np.uint64, length: int, rank: int) -> np.ndarray:
+    u = np.uint64
+    rows, columns = np.arange(length, dtype=u)[:, None], np.arange(rank, dtype=u)[None, :]
+    z = (mode << u(48)) + (rows << u(8)) + columns + u(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> u(30))) * u(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> u(27))) * u(0x94D049BB133111EB)
+    return ((z ^ (z >> u(31))) >> u(11)) * 2.0**-53
+
+
+def tensor_path(name: str) -> Path:
+    """Return the file of a tensor; skip the test if it is one of those that are not redistributed, and not here."""
+    path = BUNDLED.get(name, SHARED / "data") / f"{name}.tns.gz"
+    if name not in BUNDLED and not path.exists():
+        pytest.skip(f"{name} is not redistributed and not in {SHARED} (set AMPED_SHARED)")
+    return path
+
+
+@cache
+def load(name: str) -> amped.SparseTensor:
+    """Read a tensor, once."""
+    return amped.read(tensor_path(name))
+
+
+def reference(file: str, name: str) -> Any:
+    """Return what a file of reference results holds under `name`."""
+    folder = TESTS / "data" if name.split("|")[0] in BUNDLED else SHARED / "reference"
+    return json.loads((folder / file).read_text())[name]
+
+
+def mttkrp_error(name: str, source: Source, comm: Comm, *machine: Any, **options: Any) -> float:
+    """Return the largest relative deviation of all modes' MTTKRPs, rank 16, from the reference."""
+    engine = make_engine(source, splitmix_factors(source.shape, 16), comm, *machine, **options)
+    results = [result.astype(np.float64) for result in mttkrp_all(engine, range(engine.order))]
+    return max(
+        max(
+            abs(np.linalg.norm(out) - want["fro"]) / want["fro"],
+            abs(out.sum() - want["sum"]) / want["fro"],
+            abs(abs(out).max() - want["maxabs"]) / want["maxabs"],
+            abs(out[0, 0] - want["first_row0"]) / want["maxabs"],
+            abs(out[-1, -1] - want["last"]) / want["maxabs"],
+        )
+        for out, want in zip(results, reference("mttkrp_rank16.json", name), strict=True)
+    )
+
+
+def fit_error(name: str, rank: int, tensor: amped.SparseTensor | None, shape: Sequence[int], **options: Any) -> float:
+    """Return the largest deviation of CP-ALS's fits from the reference; `tensor` counts on rank 0 alone."""
+    want = reference("cp_als_fits.json", f"{name}|R{rank}")["fit_per_iteration"]
+    start = splitmix_factors(shape, rank)
+    model = amped.cp_als(tensor, rank, init=start, tol=0, max_iters=len(want), **options)
+    return float(np.abs(np.subtract(model.fits, want)).max())

@@ -1,0 +1,191 @@
+"""The command line as tests run it: in this process, as a process of its own, or under mpirun."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import amped
+from amped.mpi import LAUNCHER_RANKS, LAUNCHER_SIZES
+from amped.run import main
+from partitioner.__main__ import main as partition_main
+
+ROOT = Path(amped.__file__).parent.parent
+ERROR = "amped: error: "
+TIMEOUT = 60.0
+
+# Open MPI 5 (PRTE_) and 4 (OMPI_): root may start it, ranks may outnumber the cores, one node needs no network.
+LAUNCH = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "OMPI_MCA_btl": "^tcp,ofi,uct",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+def _here(function: Callable[[Sequence[str]], int], arguments: Sequence[object]) -> Result:
+    out, err, hook = io.StringIO(), io.StringIO(), sys.excepthook
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = function([str(a) for a in arguments])
+    except SystemExit as request:
+        code = int(request.code or 0)
+    finally:
+        sys.excepthook = hook  # `main` puts its own in place
+    return Result(code, out.getvalue(), err.getvalue())
+
+
+def run_amped(*arguments: object) -> Result:
+    """Run ``amped ARGUMENTS`` in this process."""
+    return _here(main, arguments)
+
+
+def run_partitioner(*arguments: object) -> Result:
+    """Run ``amped-partition ARGUMENTS`` in this process."""
+    return _here(partition_main, arguments)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """Return the environment of a new process: it finds this amped, and was started by no launcher."""
+    launchers = {*LAUNCHER_SIZES, *LAUNCHER_RANKS, "SLURM_STEP_NUM_TASKS"}
+    kept = {name: value for name, value in os.environ.items() if name not in launchers}
+    paths = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    return {**LAUNCH, **kept, "PYTHONPATH": os.pathsep.join(paths), **extra}
+
+
+def python_line(*arguments: object, script: object = None) -> list[str]:
+    """Return the command line of ``python -m amped.run ARGUMENTS``, or of a script in its place."""
+    program = ["-m", "amped.run"] if script is None else [str(script)]
+    return [sys.executable, *program, *map(str, arguments)]
+
+
+def mpirun_line(ranks: int) -> list[str]:
+    """Return the command line of mpirun; skip the test where there is none."""
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        pytest.skip("no mpirun")
+    return [found, "-n", str(ranks)]
+
+
+def finish(line: Sequence[str], *, timeout: float = TIMEOUT, env: Mapping[str, str] = {}, **options: Any) -> Result:
+    """Run a command line to its end; a test that waits longer than `timeout` fails."""
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=timeout, env=environment(**env), check=False, **options
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def in_process(*arguments: object, **options: Any) -> Result:
+    """Run ``amped ARGUMENTS`` as a process of its own."""
+    return finish(python_line(*arguments), **options)
+
+
+def on_ranks(ranks: int, *arguments: object, **options: Any) -> Result:
+    """Run ``amped ARGUMENTS`` under mpirun."""
+    return finish([*mpirun_line(ranks), *python_line(*arguments)], **options)
+
+
+def succeeded(result: Result) -> Result:
+    """Fail with what the command said unless it ended well and silently on standard error."""
+    assert result.code == 0, f"exit code {result.code}\n{result.out}\n{result.err}"
+    assert not result.err, result.err
+    return result
+
+
+def refused(result: Result, *parts: object, program: str = "amped") -> str:
+    """Check that wrong input was refused as promised: exit code 2, one line that holds `parts`; return the line."""
+    assert result.code == 2, f"exit code {result.code}\n{result.out}\n{result.err}"
+    assert result.err.startswith(f"{program}: error: "), result.err
+    assert result.err.endswith("\n")
+    assert result.err.count("\n") == 1, f"more than one line:\n{result.err}"
+    _says(result.err, parts)
+    _claims_nothing(result.out)
+    return result.err
+
+
+def refused_on_ranks(result: Result, *parts: object) -> str:
+    """Check the same of a run under mpirun, which adds lines of its own."""
+    assert result.code == 2, f"exit code {result.code}\n{result.out}\n{result.err}"
+    lines = [line for line in result.err.splitlines() if "amped:" in line]
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith(ERROR)
+    assert "Traceback" not in result.err
+    _says(lines[0], parts)
+    _claims_nothing(result.out)
+    return lines[0]
+
+
+def _says(line: str, parts: Sequence[object]) -> None:
+    missing = [str(part) for part in parts if str(part).lower() not in line.lower()]
+    assert not missing, f"{missing} not in: {line}"
+
+
+def _claims_nothing(out: str) -> None:
+    for claim in ("iteration", "model in", "million nonzeros/s", "written", "Traceback"):
+        assert claim not in out, out
+
+
+def entries(folder: Path) -> dict[str, bytes | None]:
+    """Return all that is in a folder, however deep: the contents of files, None for folders."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def random_tensor(shape: Sequence[int] = (9, 7, 5), nonzeros: int = 80, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices (nnz, order), each coordinate once, that reach the end of every mode, and values (nnz,)."""
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(int(np.prod(shape)) - 1, nonzeros - 1, replace=False)
+    cells = np.append(cells, int(np.prod(shape)) - 1)
+    return np.stack(np.unravel_index(cells, shape), axis=1), rng.uniform(0.5, 2.0, nonzeros)
+
+
+def write_tns(path: Path, indices: np.ndarray, values: np.ndarray) -> Path:
+    """Write a tensor as text, exactly."""
+    rows = zip(indices + 1, values, strict=True)
+    path.write_text(
+        "".join(f"{' '.join(map(str, row))} {value!r}\n" for row, value in ((r, float(v)) for r, v in rows))
+    )
+    return path
+
+
+def small_tns(folder: Path, name: str = "small.tns", **facts: Any) -> Path:
+    """Write a small random tensor as text."""
+    return write_tns(folder / name, *random_tensor(**facts))
+
+
+def write_factors(path: Path, shape: Sequence[int], rank: int, seed: int = 1) -> list[np.ndarray]:
+    """Write a start for ``--init``; return its factor matrices."""
+    rng = np.random.default_rng(seed)
+    factors = [rng.random((length, rank)) for length in shape]
+    np.savez(path, **{f"factor_{n}": f for n, f in enumerate(factors)})
+    return factors
+
+
+def dense(shape: Sequence[int], indices: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return a tensor with its zeros."""
+    result = np.zeros(shape)
+    np.add.at(result, tuple(indices.T), values)
+    return result

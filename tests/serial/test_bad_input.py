@@ -1,0 +1,597 @@
+"""Wrong input: one line that names file, line and cause, exit code 2, nothing written. And what only looks wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import (
+    dense,
+    entries,
+    on_ranks,
+    random_tensor,
+    refused,
+    refused_on_ranks,
+    run_amped,
+    run_partitioner,
+    small_tns,
+    succeeded,
+    write_factors,
+    write_tns,
+)
+from oracle import dense_mttkrp
+
+from amped.backend.cuda import probe
+from partitioner import store
+
+RANK = 4
+GOOD = "1 1 1 1.5\n2 3 1 -2.0\n3 2 2 0.5\n"
+
+# Name: (contents, the line at fault or None, what the message must say)
+TEXTS: dict[str, tuple[str, int | None, tuple[str, ...]]] = {
+    "empty": ("", None, ("empty",)),
+    "only comments": ("# a\n\n# b\n", None, ("no nonzeros",)),
+    "too few columns": (GOOD + "1 2 3.0\n", 4, ("3 columns", "expected 4")),
+    "too many columns": (GOOD + "# c\n1 2 3 4 5.0\n", 5, ("5 columns", "expected 4")),
+    "fractional index": (GOOD + "1 2.5 1 3.0\n", 4, ("2.5", "mode 1", "not an integer")),
+    "text for an index": (GOOD + "1 2 x 3.0\n", 4, ("'x'", "mode 2", "not an integer")),
+    "zero index": ("1 1 1 1.0\n2 0 1 1.0\n", 2, ("'0'", "mode 1", "from 1")),
+    "zero index in the first line": ("0 1 1 1.0\n", 1, ("'0'", "mode 0", "from 1")),
+    "negative index": (GOOD + "-3 1 1 1.0\n", 4, ("-3", "mode 0", "from 1")),
+    "huge index": (GOOD + f"1 {2**31} 1 1.0\n", 4, (str(2**31), "mode 1", str(2**31 - 1))),
+    "index past 64 bits": (GOOD + f"1 1 {10**30} 1.0\n", 4, ("mode 2", str(2**31 - 1))),
+    "not a number": (GOOD + "1 1 1 nan\n", 4, ("nan", "not finite")),
+    "infinite": (GOOD + "1 1 1 -Inf\n", 4, ("Inf", "not finite")),
+    "past a double": (GOOD + "1 1 1 1e999\n", 4, ("1e999", "too large")),
+    "text for a value": (GOOD + "1 1 1 one\n", 4, ("one", "not a number")),
+    "order 1": ("1 2.0\n2 3.0\n", 1, ("order 1", "2 to 8")),
+    "order 9": ("1 1 1 1 1 1 1 1 1 2.0\n", 1, ("order 9", "2 to 8")),
+    "only zeros": ("1 1 1 0.0\n1 2 1 0\n", None, ("no nonzeros",)),
+    "beyond the declared shape": ("sptensor\n3\n3 3 2\n2\n1 1 1 1.0\n1 2 3 1.0\n", 6, ("'3'", "mode 2", "length 2")),
+    "declared length past 31 bits": (f"3\n3 {2**31} 2\n1 1 1 1.0\n", 2, (str(2**31), "mode 1", str(2**31 - 1))),
+    "wrong count in the header": ("sptensor\n3\n3 3 2\n5\n1 1 1 1.0\n", 4, ("5", "1")),
+    "binary": ("1 1 1 1.0\n\x01\x02\n", 2, ("not text",)),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refuse(path: Path, *parts: object) -> str:
+    """Check that a tensor is refused by every verb that reads it, and leaves no file behind."""
+    before = entries(Path.cwd())
+    line = refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "out.npz"), path, *parts)
+    for verb in (["info", path], ["plan", path, "--rank", RANK]):
+        assert refused(run_amped(*verb)) == line
+    assert refused(run_partitioner(path, "--output", "store"), program="amped-partition").endswith(line[6:])
+    assert entries(Path.cwd()) == before
+    return line
+
+
+# ---------------------------------------------------------------------------------------------- the tensor
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_wrong_text_is_refused_with_its_line(folder: Path, case: str) -> None:
+    text, line, parts = TEXTS[case]
+    path = folder / "bad.tns"
+    path.write_text(text)
+    message = refuse(path, *parts)
+    if line is not None:
+        assert f"bad.tns, line {line}: " in message
+    packed = folder / "bad.tns.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    assert refuse(packed) == message.replace("bad.tns", "bad.tns.gz")
+
+
+def test_missing_file(folder: Path) -> None:
+    for name in ("none.tns", "none.tns.gz", "none.npz", "no/such/folder"):
+        refuse(folder / name, "no such file")
+
+
+def test_truncated_and_damaged_gzip(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    whole = gzip.compress(
+        "".join(f"{i} {j} 1 {v}\n" for i, j, v in zip(*rng.integers(1, 99, (3, 900)), strict=True)).encode()
+    )
+    path = folder / "cut.tns.gz"
+    for size in (5, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        refuse(path, "gzip")
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    path.write_bytes(flipped)
+    refuse(path)
+
+
+def test_error_is_that_of_the_first_wrong_line_of_a_long_file(folder: Path) -> None:
+    lines = [f"{i % 97 + 1} {i % 13 + 1} {i % 5 + 1} 1.0\n" for i in range(400_000)]
+    lines[310_000], lines[399_999] = "1 1 0 1.0\n", "1 nonsense\n"
+    path = folder / "long.tns"
+    path.write_text("".join(lines))
+    assert "long.tns, line 310001: " in refuse(path, "'0'", "mode 2")
+
+
+def npz(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def test_wrong_archives(folder: Path) -> None:
+    indices, values = np.array([[0, 0, 0], [1, 2, 1]]), np.array([1.0, 2.0])
+    good = {"indices": indices, "values": values, "shape": np.array([2, 3, 2])}
+    wrong: list[tuple[dict[str, object], tuple[str, ...]]] = [
+        ({"indices": indices + 0.5}, ("indices", "integers")),
+        ({"indices": indices - 1}, ("index -1", "mode 0")),
+        ({"indices": indices[:, :1], "shape": np.array([2])}, ("order 1",)),
+        ({"indices": indices.ravel()}, ("indices", "(nnz, order)")),
+        ({"indices": indices[:0], "values": values[:0]}, ("no nonzeros",)),
+        ({"shape": np.array([2, 2, 2])}, ("index 2", "mode 1", "length 2")),
+        ({"shape": np.array([2, 3, 2**31])}, (str(2**31), "mode 2", str(2**31 - 1))),
+        ({"shape": np.array([2, 3])}, ("2 modes", "3")),
+        ({"shape": np.array([2, 3, 0])}, ("length 0",)),
+        ({"values": np.array([1.0, np.nan])}, ("nan", "not finite")),
+        ({"values": np.array([1.0, -np.inf])}, ("inf", "not finite")),
+        ({"values": np.array([0.0, 0.0])}, ("no nonzeros",)),
+        ({"values": np.array([1.0, 2.0, 3.0])}, ("3", "2")),
+        ({"values": np.array([1j, 2.0])}, ("values", "complex")),
+        ({"values": np.array([1.0, "x"], dtype=object)}, ("values",)),
+    ]
+    for change, parts in wrong:
+        refuse(npz(folder / "bad.npz", **{**good, **change}), *parts)
+    refuse(npz(folder / "bad.npz", values=values), "indices")
+    refuse(npz(folder / "bad.npz", indices=indices), "values")
+    whole = npz(folder / "bad.npz", **good).read_bytes()
+    for content in (b"", b"not a zip", whole[: len(whole) // 2], whole[:200] + bytes(60) + whole[260:]):
+        (folder / "bad.npz").write_bytes(content)
+        refuse(folder / "bad.npz")
+
+
+def make_store(folder: Path) -> Path:
+    succeeded(run_partitioner(small_tns(folder), "--output", folder / "store"))
+    return folder / "store"
+
+
+def refuse_store(path: Path, *parts: object) -> str:
+    """Check that a run on a store is refused, and leaves no file behind."""
+    before = entries(path.parent)
+    line = refused(run_amped("mttkrp", path, "--rank", RANK, "--output", path.parent / "out.npz"), *parts)
+    assert entries(path.parent) == before
+    return line
+
+
+def test_store_with_a_missing_file(folder: Path) -> None:
+    path = make_store(folder)
+    names = sorted(p.name for p in path.iterdir())
+    assert len(names) == 1 + 3 * 4
+    for name in names:
+        (path / name).rename(folder / "aside")
+        refuse_store(path, path, name)
+        (folder / "aside").rename(path / name)
+    succeeded(run_amped("mttkrp", path, "--rank", RANK))
+
+
+def test_store_with_a_damaged_file(folder: Path) -> None:
+    path = make_store(folder)
+    for file in sorted(path.iterdir()):
+        whole = file.read_bytes()
+        whole = whole.rstrip() if file.suffix == ".json" else whole  # a manifest may lose its last newline
+        for damage in (whole[:-1], whole + b"\0", b"", whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
+            file.write_bytes(damage)
+            refuse_store(path, file)
+        file.write_bytes(whole)
+    succeeded(run_amped("mttkrp", path, "--rank", RANK))
+
+
+def test_store_of_another_version_and_folders_that_are_none(folder: Path) -> None:
+    path = make_store(folder)
+    manifest = path / store.MANIFEST
+    body = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**body, "version": 99}))
+    refuse_store(path, manifest, "99")
+    manifest.write_text("[]")
+    refuse_store(path, manifest)
+    manifest.unlink()
+    refuse_store(path, path, store.MANIFEST)
+    (folder / "bare").mkdir()
+    refuse_store(folder / "bare", folder / "bare", "not a store")
+
+
+# ------------------------------------------------------------------------------------------- flags and start
+
+FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
+    "no such verb": (["decompose", "T"], ("decompose", "cpd")),
+    "a tensor for a verb": (["T"], ("T", "cpd")),
+    "unknown flag": (["cpd", "T", "--rank", 4, "--colour"], ("--colour",)),
+    "unknown flag of the example": (["--colour"], ("--colour",)),
+    "flag of another verb": (["mttkrp", "T", "--rank", 4, "--tol", 0], ("--tol",)),
+    "no tensor": (["cpd", "--rank", 4], ("TENSOR",)),
+    "no rank": (["cpd", "T"], ("--rank",)),
+    "rank is no number": (["cpd", "T", "--rank", "x"], ("--rank", "'x'")),
+    "rank 0": (["mttkrp", "T", "--rank", 0], ("rank 0", "1..1024")),
+    "rank below 0": (["mttkrp", "T", "--rank", -1], ("rank -1", "1..1024")),
+    "rank 1025": (["mttkrp", "T", "--rank", 1025], ("rank 1025", "1..1024")),
+    "rank 0 of a plan": (["plan", "T", "--rank", 0], ("rank 0", "1..1024")),
+    "rank 1025 of a plan": (["plan", "T", "--rank", 1025], ("rank 1025", "1..1024")),
+    "mode past the order": (["mttkrp", "T", "--rank", 4, "--mode", 3], ("--mode 3", "0 to 2")),
+    "negative mode": (["mttkrp", "T", "--rank", 4, "--mode", -1], ("--mode -1", "0 to 2")),
+    "mode is no number": (["mttkrp", "T", "--rank", 4, "--mode", "first"], ("--mode first", "0 to 2")),
+    "mode is a digit of another kind": (["mttkrp", "T", "--rank", 4, "--mode", "²"], ("--mode ²", "0 to 2")),
+    "device memory is no number": (["plan", "T", "--rank", 4, "--device-memory", "big"], ("--device-memory", "'big'")),
+    "device memory 0": (["plan", "T", "--rank", 4, "--device-memory", 0], ("--device-memory", "'0'")),
+    "device memory below 0": (["plan", "T", "--rank", 4, "--device-memory", "-4G"], ("--device-memory",)),
+    "device memory nan": (["plan", "T", "--rank", 4, "--device-memory", "nan"], ("--device-memory", "'nan'")),
+    "device memory too small": (["mttkrp", "T", "--rank", 4, "--device-memory", "1K"], ("device memory", "1,024")),
+    "too small to be resident": (
+        ["mttkrp", "T", "--rank", 4, "--device-memory", "1K", "--placement", "resident"],
+        ("device memory", "1,024"),
+    ),
+    "precision": (["cpd", "T", "--rank", 4, "--precision", "fp16"], ("--precision", "fp16", "fp32", "fp64")),
+    "device": (["cpd", "T", "--rank", 4, "--device", "tpu"], ("--device", "tpu", "cuda")),
+    "placement": (["cpd", "T", "--rank", 4, "--placement", "disk"], ("--placement", "disk", "stream")),
+    "kernel": (["mttkrp", "T", "--rank", 4, "--kernel", "fastest"], ("fastest", "auto")),
+    "threads": (["mttkrp", "T", "--rank", 4, "--threads", 0], ("--threads 0",)),
+    "repeat": (["mttkrp", "T", "--rank", 4, "--repeat", 0], ("--repeat 0",)),
+    "ranks 0": (["plan", "T", "--rank", 4, "--ranks", 0], ("--ranks 0",)),
+    "ranks below 0": (["plan", "T", "--rank", 4, "--ranks", -2], ("--ranks -2",)),
+    "negative seed": (["mttkrp", "T", "--rank", 4, "--seed", -1], ("seed -1",)),
+    "seed and init": (["mttkrp", "T", "--rank", 4, "--seed", 1, "--init", "x.npz"], ("--init", "--seed")),
+    "iterations": (["cpd", "T", "--rank", 4, "--max-iters", 0], ("--max-iters 0",)),
+    "tolerance below 0": (["cpd", "T", "--rank", 4, "--tol", -1], ("--tol -1",)),
+    "tolerance nan": (["cpd", "T", "--rank", 4, "--tol", "nan"], ("--tol nan",)),
+    "every": (["cpd", "T", "--rank", 4, "--checkpoint", "c", "--every", 0], ("--every 0",)),
+    "resume from nowhere": (["cpd", "T", "--rank", 4, "--resume"], ("--resume", "--checkpoint")),
+}
+
+
+@pytest.mark.parametrize("case", FLAGS)
+def test_wrong_flag_is_refused(folder: Path, case: str) -> None:
+    arguments, parts = FLAGS[case]
+    path = small_tns(folder, "T")
+    before = entries(folder)
+    refused(run_amped(*(path.name if a == "T" else a for a in arguments)), *parts)
+    assert entries(folder) == before
+
+
+def test_a_flag_is_found_before_the_tensor_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What needs no tensor to be known is said at once, not after minutes of reading."""
+
+    def too_late(*_: object) -> None:
+        raise AssertionError("the tensor is read first")
+
+    monkeypatch.setattr("amped.commands.open_source", too_late)
+    path = small_tns(folder)
+    refused(run_amped("cpd", path, "--rank", 0), "rank 0")
+    refused(run_amped("mttkrp", path, "--rank", 1025), "rank 1025")
+    refused(run_amped("mttkrp", path, "--rank", 4, "--repeat", 0), "--repeat 0")
+    refused(run_amped("mttkrp", path, "--rank", 4, "--seed", -1), "seed -1")
+    refused(run_amped("plan", path, "--rank", 4, "--ranks", -1), "--ranks -1")
+    refused(run_amped("cpd", path, "--rank", 4, "--init", "none.npz"), "none.npz")
+
+
+@pytest.mark.skipif(not probe(), reason="there is a GPU")
+def test_cuda_without_a_gpu(folder: Path) -> None:
+    path = small_tns(folder)
+    before = entries(folder)
+    for verb in ("mttkrp", "plan"):
+        refused(run_amped(verb, path, "--rank", RANK, "--device", "cuda"), "--device cuda")
+    assert entries(folder) == before
+
+
+def test_wrong_start(folder: Path) -> None:
+    path, shape = small_tns(folder), (9, 7, 5)
+    start = folder / "start.npz"
+
+    def refuse_start(*parts: object) -> None:
+        refused(run_amped("mttkrp", path, "--rank", RANK, "--init", start, "--output", "out.npz"), start, *parts)
+        assert not (folder / "out.npz").exists()
+
+    refuse_start("no such file")
+    write_factors(start, shape, RANK + 1)
+    refuse_start("factor_0", (9, RANK + 1), (9, RANK))
+    write_factors(start, (9, 7, 6), RANK)
+    refuse_start("factor_2", (6, RANK), (5, RANK))
+    write_factors(start, shape[:2], RANK)
+    refuse_start("2 factor matrices", "order 3")
+    write_factors(start, (*shape, 2), RANK)
+    refuse_start("4 factor matrices", "order 3")
+    factors = write_factors(start, shape, RANK)
+    factors[1][3, 2] = np.nan
+    np.savez(start, **{f"factor_{n}": f for n, f in enumerate(factors)})
+    refuse_start("factor_1", "not finite")
+    np.savez(start, **{f"factor_{n}": f[:, 0] for n, f in enumerate(factors)})
+    refuse_start("factor_0")
+    np.savez(start, **{f"factor_{n}": f.astype(str) for n, f in enumerate(factors)})
+    refuse_start("factor_0")
+    np.savez(start, other=factors[0])
+    refuse_start("factor_0")
+    start.write_bytes(start.read_bytes()[:100])
+    refuse_start("damaged")
+    start.write_text(GOOD)
+    refuse_start("npz")
+
+
+# ---------------------------------------------------------------------------------------------- the output
+
+
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test fail if the tensor is read: output is to be checked before any work."""
+
+    def too_late(*_: object) -> None:
+        raise AssertionError("the tensor is read before the output is checked")
+
+    monkeypatch.setattr("amped.commands.open_source", too_late)
+    monkeypatch.setattr("partitioner.__main__.read", too_late)
+
+
+@pytest.mark.usefixtures("blind")
+def test_existing_output_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    for name in ("model.npz", "run.json"):
+        out = folder / f"of-{name}"
+        out.mkdir()
+        (out / name).write_text("precious")
+    (folder / "out.npz").write_text("precious")
+    (folder / "metrics.jsonl").write_text("precious")
+    (folder / "store").mkdir()
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "checkpoint.npz").write_text("precious")
+    before = entries(folder)
+    for name in ("model.npz", "run.json"):
+        out = folder / f"of-{name}"
+        refused(run_amped("cpd", path, "--rank", RANK, "--output", out), out / name, "exists", "--force")
+    line = refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "out.npz"), "out.npz", "exists", "--force")
+    assert line.startswith("amped: error: out.npz: ")
+    refused(run_partitioner(path, "--output", "store"), "store", "exists", "--force", program="amped-partition")
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", "metrics.jsonl"), "metrics.jsonl", "--force")
+    assert entries(folder) == before
+
+
+@pytest.mark.usefixtures("blind")
+def test_existing_checkpoint_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    (folder / "c").mkdir()
+    (folder / "c" / "checkpoint.npz").write_text("precious")
+    before = entries(folder)
+    arguments = ["cpd", path, "--rank", RANK, "--output", folder, "--checkpoint", "c"]
+    refused(run_amped(*arguments), "c/checkpoint.npz", "exists", "--resume")
+    assert entries(folder) == before
+
+
+@pytest.mark.usefixtures("blind")
+def test_unwritable_output_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    (folder / "file").write_text("precious")
+    before = entries(folder)
+    for where in ("file/out", "/proc/nowhere/out"):
+        refused(run_amped("cpd", path, "--rank", RANK, "--output", where), where)
+        refused(run_amped("mttkrp", path, "--rank", RANK, "--output", where), Path(where).parent)
+        refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", where), where)
+        refused(run_partitioner(path, "--output", where), where, program="amped-partition")
+        refused(run_amped("cpd", path, "--rank", RANK, "--output", "o", "--checkpoint", where), where)
+        shutil.rmtree("o", ignore_errors=True)  # whether it is left is asked by another test
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", "file"), "file")
+    assert entries(folder) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("blind")
+def test_folder_without_write_permission(folder: Path) -> None:
+    path, closed = small_tns(folder), folder / "closed"
+    closed.mkdir(mode=0o500)
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", closed), closed, "permission")
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", closed / "out"), closed, "permission")
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--output", closed / "out.npz"), closed, "permission")
+    refused(run_partitioner(path, "--output", closed / "store"), closed, "writable", program="amped-partition")
+
+
+@pytest.mark.usefixtures("blind")
+def test_a_folder_in_place_of_the_file_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    (folder / "taken").mkdir()
+    (folder / "out" / "model.npz").mkdir(parents=True)
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "taken", "--force"), "taken")
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", "taken", "--force"), "taken")
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", "out", "--force"), "model.npz")
+
+
+def test_force_does_not_replace_what_is_no_store(folder: Path) -> None:
+    path, precious = small_tns(folder), folder / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("years of work")
+    refused(run_partitioner(path, "--output", precious, "--force"), precious, "not a store", program="amped-partition")
+    assert (precious / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("case", ["tensor", "rank", "init", "checkpoint"])
+def test_a_refused_cpd_leaves_nothing_behind(folder: Path, case: str) -> None:
+    path = small_tns(folder)
+    arguments: list[object] = ["cpd", path, "--rank", RANK]
+    if case == "tensor":
+        path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
+        arguments += ["--metrics", "metrics.jsonl"]
+    elif case == "rank":
+        arguments[3] = 1025
+    elif case == "init":
+        arguments += ["--init", "none.npz"]
+    else:
+        (folder / "c").mkdir()
+        (folder / "c" / "checkpoint.npz").write_text("damaged")
+        arguments += ["--checkpoint", "c", "--resume"]
+    before = entries(folder)
+    refused(run_amped(*arguments))
+    assert entries(folder) == before
+
+
+def test_a_refused_run_with_force_keeps_what_was_there(folder: Path) -> None:
+    """Permission to replace a result is not permission to delete it for a run that never began."""
+    path = small_tns(folder)
+    flags = ["--rank", RANK, "--output", "o", "--metrics", "m.jsonl", "--max-iters", 2, "--device", "cpu", "--force"]
+    succeeded(run_amped("cpd", path, *flags))
+    path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
+    before = entries(folder)
+    refused(run_amped("cpd", path, *flags), path)
+    assert entries(folder) == before
+
+
+# ------------------------------------------------------------------------------------------- on three ranks
+
+
+@pytest.mark.parametrize("case", ["missing", "line", "store", "flag", "output", "start", "rank"])
+def test_refused_once_on_all_ranks(folder: Path, case: str) -> None:
+    path = small_tns(folder)
+    arguments: list[object] = ["mttkrp", path, "--rank", RANK, "--device", "cpu"]
+    parts: tuple[object, ...]
+    if case == "missing":
+        arguments[1] = folder / "none.tns"
+        parts = ("none.tns", "no such file")
+    elif case == "line":
+        path.write_text(GOOD + "1 2 0 1.0\n")
+        parts = (path, "line 4", "mode 2")
+    elif case == "store":
+        arguments[1] = make_store(folder)
+        # Near the end: only the last rank computes on these nonzeros.
+        file = folder / "store" / "mode1.values.npy"
+        whole = bytearray(file.read_bytes())
+        whole[-3] ^= 1
+        file.write_bytes(whole)
+        parts = (file, "checksum")
+    elif case == "flag":
+        arguments.append("--colour")
+        parts = ("--colour",)
+    elif case == "output":
+        (folder / "out.npz").write_text("precious")
+        arguments += ["--output", folder / "out.npz"]
+        parts = (folder / "out.npz", "exists")
+    elif case == "start":
+        write_factors(folder / "start.npz", (9, 7, 6), RANK)
+        arguments += ["--init", folder / "start.npz"]
+        parts = (folder / "start.npz", "factor_2")
+    else:
+        arguments[3] = 0
+        parts = ("rank 0", "1..1024")
+    before, began = entries(folder), time.monotonic()
+    refused_on_ranks(on_ranks(3, *arguments), *parts)
+    assert time.monotonic() - began < 20
+    assert entries(folder) == before
+
+
+# ----------------------------------------------------------------------------------------- what is not wrong
+
+
+def check_mttkrp(folder: Path, path: Path, shape: tuple[int, ...], tensor: np.ndarray, ranks: int = 1) -> str:
+    """Compare every mode's MTTKRP with its definition; return what was printed."""
+    factors = write_factors(folder / "start.npz", shape, RANK)
+    arguments = ["mttkrp", path, "--rank", RANK, "--init", folder / "start.npz", "--output", folder / "out.npz"]
+    arguments += ["--precision", "fp64", "--device", "cpu", "--force"]
+    result = run_amped(*arguments) if ranks == 1 else on_ranks(ranks, *arguments)
+    assert result.code == 0, result.out + result.err
+    with np.load(folder / "out.npz") as out:
+        assert set(out.files) == {f"mode_{n}" for n in range(len(shape))}
+        for n in range(len(shape)):
+            np.testing.assert_allclose(out[f"mode_{n}"], dense_mttkrp(tensor, factors, n), rtol=1e-12, atol=1e-12)
+    return result.out
+
+
+def check_cpd(path: Path, ranks: int = 1) -> list[float]:
+    """Run a decomposition to a finite end; return its fits."""
+    arguments = ["cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 4, "--output", "model", "--force"]
+    arguments += ["--precision", "fp64", "--device", "cpu"]
+    result = run_amped(*arguments) if ranks == 1 else on_ranks(ranks, *arguments)
+    assert result.code == 0, result.out + result.err
+    fits = json.loads(Path("model/run.json").read_text())["fits"]
+    with np.load("model/model.npz") as model:
+        assert all(np.isfinite(model[name]).all() for name in model.files)
+    assert len(fits) == 4
+    assert all(np.isfinite(fits))
+    return [float(fit) for fit in fits]
+
+
+def test_more_ranks_than_rows_or_nonzeros(folder: Path) -> None:
+    """Four ranks, three nonzeros, modes of 2, 1 and 5 rows: some ranks own nothing at all."""
+    shape = (2, 1, 5)
+    indices, values = np.array([[0, 0, 0], [0, 0, 4], [1, 0, 2]]), np.array([1.0, -2.0, 3.0])
+    path = write_tns(folder / "tiny.tns", indices, values)
+    check_mttkrp(folder, path, shape, dense(shape, indices, values), ranks=4)
+    alone = check_cpd(path)
+    np.testing.assert_allclose(check_cpd(path, ranks=4), alone, atol=1e-9)
+    assert alone[-1] == pytest.approx(1, abs=1e-6)  # three components say all of three nonzeros
+
+
+def test_one_nonzero_on_three_ranks(folder: Path) -> None:
+    indices, values = np.array([[1, 1]]), np.array([-3.0])
+    path = write_tns(folder / "one.tns", indices, values)
+    check_mttkrp(folder, path, (2, 2), dense((2, 2), indices, values), ranks=3)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 6), (1, 9), (8, 1, 1, 5)])
+def test_one_row_modes(folder: Path, shape: tuple[int, ...]) -> None:
+    indices, values = random_tensor(shape, nonzeros=4)
+    path = write_tns(folder / "rows.tns", indices, values)
+    check_mttkrp(folder, path, shape, dense(shape, indices, values))
+    check_cpd(path)
+
+
+def test_order_two_is_a_matrix(folder: Path) -> None:
+    """The best rank-R fit of a matrix is known from its singular values."""
+    shape = (12, 10)
+    indices, values = random_tensor(shape, nonzeros=70)
+    matrix = dense(shape, indices, values)
+    path = write_tns(folder / "matrix.tns", indices, values)
+    check_mttkrp(folder, path, shape, matrix)
+    succeeded(run_amped("cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 300, "--output", "svd",
+                        "--precision", "fp64", "--device", "cpu"))  # fmt: skip
+    singular = np.linalg.svd(matrix, compute_uv=False)
+    best = 1 - np.linalg.norm(singular[RANK:]) / np.linalg.norm(singular)
+    assert json.loads(Path("svd/run.json").read_text())["fits"][-1] == pytest.approx(best, abs=1e-6)
+
+
+def test_mode_length_far_beyond_the_highest_index(folder: Path) -> None:
+    shape = (4, 300_000, 3)
+    indices, values = random_tensor((4, 5, 3), nonzeros=20)
+    path = npz(folder / "long.npz", indices=indices, values=values, shape=np.array(shape))
+    out = check_mttkrp(folder, path, shape, dense(shape, indices, values))
+    assert "4 x 300000 x 3" in out
+    check_cpd(path)
+    with np.load("model/model.npz") as model:
+        assert model["factor_1"].shape == (300_000, RANK)
+        assert not model["factor_1"][5:].any()  # empty rows are zero rows
+
+
+def test_duplicates_are_summed_and_zeros_dropped_and_both_are_reported(folder: Path) -> None:
+    shape = (3, 3, 2)
+    path = folder / "repeats.tns"
+    path.write_text("1 1 1 1.5\n3 3 2 2\n1 1 1 2.5\n2 2 1 0\n1 1 1 -1\n2 1 2 4\n2 1 2 -4\n")
+    tensor = np.zeros(shape)
+    tensor[0, 0, 0], tensor[2, 2, 1] = 3.0, 2.0
+    out = check_mttkrp(folder, path, shape, tensor)
+    assert "3 x 3 x 2, 2 nonzeros" in out
+    assert "3 duplicates summed" in out
+    assert "2 zeros dropped" in out
+    info = succeeded(run_amped("info", path)).out
+    assert "3 duplicates summed, 2 zeros dropped" in info
+    partition = succeeded(run_partitioner(path, "--output", "store")).out
+    assert "3 duplicates summed, 2 zeros dropped" in partition
+    assert "3 duplicates summed, 2 zeros dropped" in succeeded(run_amped("info", "store")).out
+    assert "3 duplicates summed" in check_mttkrp(folder, folder / "store", shape, tensor)
+
+
+def test_start_that_is_rank_deficient_or_zero_gives_no_nan(folder: Path) -> None:
+    path, shape = small_tns(folder), (9, 7, 5)
+    for fill in (1.0, 0.0):
+        np.savez(folder / "flat.npz", **{f"factor_{n}": np.full((s, RANK), fill) for n, s in enumerate(shape)})
+        succeeded(run_amped("cpd", path, "--rank", RANK, "--init", "flat.npz", "--tol", 0, "--max-iters", 3,
+                            "--output", "model", "--force", "--device", "cpu"))  # fmt: skip
+        with np.load("model/model.npz") as model:
+            assert all(np.isfinite(model[name]).all() for name in model.files)

@@ -1,0 +1,141 @@
+"""The canonical form of a tensor, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitioner.coo import MAX_MODE_LENGTH, SparseTensor
+from partitioner.errors import InputError
+
+
+@st.composite
+def nonzeros(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    """Indices (nnz, order) and small integer values, with repeated coordinates, zeros and cancellations."""
+    order, count = draw(st.integers(2, 8)), draw(st.integers(1, 40))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    length = draw(st.sampled_from([1, 2, 3, MAX_MODE_LENGTH]))
+    few = rng.integers(0, length, (3, order))
+    indices = few[rng.integers(0, 3, (count, order)), np.arange(order)] if draw(st.booleans()) else few[[0] * count]
+    return indices, rng.integers(-2, 3, count).astype(draw(st.sampled_from([np.int64, np.float32, np.float64])))
+
+
+@given(nonzeros())
+def test_canonical_form(given_nonzeros: tuple[np.ndarray, np.ndarray]) -> None:
+    indices, values = given_nonzeros
+    before = indices.copy(), values.copy()
+    sums: dict[tuple[int, ...], float] = {}
+    for row, value in zip(indices.tolist(), values.tolist(), strict=True):
+        sums[tuple(row)] = sums.get(tuple(row), 0) + value
+    expected = sorted((row, total) for row, total in sums.items() if total)
+    if not expected:
+        with pytest.raises(InputError, match="zero"):
+            SparseTensor(indices, values)
+        return
+    tensor = SparseTensor(indices, values)
+    assert list(map(tuple, tensor.indices.tolist())) == [row for row, _ in expected]
+    assert tensor.values.tolist() == [total for _, total in expected]
+    assert (tensor.duplicates, tensor.zeros) == (len(values) - len(sums), len(sums) - len(expected))
+    assert tensor.shape == tuple(int(c.max()) + 1 for c in indices.T)
+    assert (tensor.nnz, tensor.order) == (len(expected), indices.shape[1])
+    assert tensor.columns.dtype == np.int32
+    assert tensor.columns.flags.c_contiguous
+    assert np.array_equal(indices, before[0]), "the caller's arrays must not change"
+    assert np.array_equal(values, before[1])
+
+
+def test_sorted_nonzeros_are_not_copied() -> None:
+    columns, values = np.array([[0, 0, 5], [1, 2, 0]], np.int32), np.array([1, 2, 3], np.float32)
+    tensor = SparseTensor.from_columns(columns, values, (6, 4))
+    assert tensor.columns is columns
+    assert tensor.values is values
+    assert (tensor.duplicates, tensor.zeros) == (0, 0)
+
+
+def test_a_sorted_zero_is_dropped() -> None:
+    tensor = SparseTensor([[0, 0], [0, 1], [1, 0]], [1.0, -0.0, 2.0])
+    assert tensor.indices.tolist() == [[0, 0], [1, 0]]
+    assert (tensor.duplicates, tensor.zeros) == (0, 1)
+
+
+def test_duplicates_are_summed_in_double_precision() -> None:
+    tensor = SparseTensor([[0, 0]] * 3, np.array([1e8, 1, -1e8], np.float32))
+    assert tensor.values.tolist() == [1.0]
+    values = np.array([2**24, 1, 1, 1, 1], np.float32)  # 2**24 + 1 is no float32: a sum in float32 stays there
+    assert SparseTensor([[0, 0]] * 5, values).values.tolist() == [2**24 + 4]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_duplicates_that_sum_past_the_largest_number_are_refused(dtype: type) -> None:
+    with pytest.raises(InputError):
+        SparseTensor([[0, 0], [0, 0]], np.full(2, np.finfo(dtype).max, dtype))
+
+
+@pytest.mark.parametrize(
+    ("given_dtype", "kept"),
+    [("f4", "f4"), ("f8", "f8"), ("f2", "f8"), (">f4", "f8"), (">f8", "f8"), ("i8", "f8"), ("u1", "f8")],
+)
+def test_value_types(given_dtype: str, kept: str) -> None:
+    tensor = SparseTensor([[0, 0], [1, 1]], np.array([3, 4], given_dtype))
+    assert tensor.values.dtype == np.dtype(kept)
+    assert tensor.values.dtype.isnative
+    assert tensor.values.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64])
+def test_index_types(dtype: type) -> None:
+    assert SparseTensor(np.array([[7, 0], [0, 100]], dtype), [1.0, 2.0]).indices.tolist() == [[0, 100], [7, 0]]
+
+
+def test_the_longest_mode() -> None:
+    last = MAX_MODE_LENGTH - 1
+    tensor = SparseTensor([[last, 0, last], [0, last, 0], [last, 0, 0]], [1.0, 2.0, 3.0])
+    assert tensor.shape == (MAX_MODE_LENGTH,) * 3
+    assert tensor.indices.tolist() == [[0, last, 0], [last, 0, 0], [last, 0, last]]
+    assert tensor.values.tolist() == [2, 3, 1]
+
+
+def test_norm_is_in_double_precision() -> None:
+    values = np.array([1e30, 2e30, 1e-30], np.float32)
+    tensor = SparseTensor([[0, 0], [0, 1], [1, 1]], values)
+    assert tensor.norm() == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "shape", "cause"),
+    [
+        (np.empty((0, 3), int), [], None, "no nonzeros"),
+        ([0, 1], [1.0, 2.0], None, "dimensions"),
+        ([[0], [1]], [1.0, 2.0], None, "order 1"),
+        ([[0] * 9], [1.0], None, "order 9"),
+        ([[0.0, 1.0]], [1.0], None, "expected integers"),
+        ([[0, 1]], [1.0, 2.0], None, "1 coordinates"),
+        ([[0, 1]], [[1.0]], None, "1 coordinates"),
+        ([[0, 1]], [1j], None, "real"),
+        ([[0, 1]], ["1"], None, "real"),
+        ([[0, 1], [0, 0]], [1.0, np.nan], None, "nonzero 1 is not finite"),
+        ([[0, 1]], [-np.inf], None, "not finite"),
+        ([[0, -1]], [1.0], None, "negative index -1 in mode 1"),
+        ([[0, -1]], [1.0], (1, 1), "negative index -1 in mode 1"),
+        ([[0, 3]], [1.0], (1, 3), "index 3 of mode 1"),
+        ([[0, 3]], [1.0], (1, 4, 1), "3 modes"),
+        ([[0, 0]], [1.0], (1, 0), "length 0 of mode 1"),
+        ([[0, 0]], [1.0], (2**31, 1), "length 2147483648 of mode 0"),
+        ([[0, 2**31 - 1]], [1.0], None, "mode 1"),
+        ([[2**32, 0]], [1.0], None, "mode 0"),
+        (np.array([[2**63 + 1, 0]], np.uint64), [1.0], None, "mode 0"),
+        ([[0, 0], [1, 1], [0, 0]], [1.0, 0.0, -1.0], None, "every value is zero"),
+    ],
+)
+def test_refused(indices: Any, values: Any, shape: Any, cause: str) -> None:
+    with pytest.raises(InputError, match=cause):
+        SparseTensor(indices, values, shape)
+
+
+def test_an_error_names_the_file() -> None:
+    with pytest.raises(InputError, match=r"^some/file\.npz: negative"):
+        SparseTensor.from_columns(np.array([[-1], [0]]), np.ones(1), path="some/file.npz")

@@ -1,0 +1,222 @@
+"""A rank that raises, is killed or stops answering ends the whole job, soon and with an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from command import Result, environment, mpirun_line, small_tns
+
+import amped
+from amped.engine import Engine, Options
+from amped.initial import initial_factors
+from amped.mpi import SingleComm
+from amped.source import TensorSource
+
+RANKS = 3
+PROMISED = 30.0  # seconds to the end of a job with a fault
+
+# Runs the command line; one rank comes to grief in its fifth MTTKRP, which is in the second iteration.
+DRIVER = """
+import os, signal, sys, time
+from amped import engine, run, source
+
+KIND, BAD = sys.argv[1], int(sys.argv[2])
+healthy, calls = engine.Engine.mttkrp, 0
+
+def come_to_grief():
+    print(f"FAULT {KIND}", flush=True)
+    if KIND == "raise":
+        raise RuntimeError("injected fault")
+    if KIND == "memory":
+        raise MemoryError("injected fault")
+    if KIND == "exit":
+        os._exit(0)
+    if KIND == "pause":
+        return time.sleep(4)
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[KIND])
+
+def mttkrp(self, mode):
+    global calls
+    calls += 1
+    if self.comm.rank == BAD and calls == 5:
+        come_to_grief()
+    return healthy(self, mode)
+
+engine.Engine.mttkrp = mttkrp
+
+if KIND == "read":
+    def read(*_, **__):
+        raise RuntimeError("injected fault")
+    source.read = read
+
+sys.exit(run.main(sys.argv[3:]))
+"""
+
+
+class Job:
+    """A run of the driver under mpirun."""
+
+    def __init__(self, folder: Path, kind: str, bad: int, iterations: int = 10**6) -> None:
+        self.name = str(folder)  # in the command line of every process of the job, and of no other
+        driver = folder / "driver.py"
+        driver.write_text(DRIVER)
+        arguments = [kind, bad, "cpd", small_tns(folder), "--rank", 3, "--tol", 0, "--max-iters", iterations]
+        arguments += ["--device", "cpu", "--output", folder / "out"]
+        line = [*mpirun_line(RANKS), sys.executable, str(driver), *map(str, arguments)]
+        self._files = [open(folder / name, "w+") for name in ("stdout", "stderr")]  # noqa: SIM115
+        # Files, not pipes: a pipe stays open as long as one process of the job is left.
+        self._process = subprocess.Popen(line, stdout=self._files[0], stderr=self._files[1], env=environment())
+        self._folder = folder
+
+    def wait_for_the_fault(self) -> None:
+        """Return when the rank has come to grief."""
+        deadline = time.monotonic() + 60
+        while "FAULT" not in (self._folder / "stdout").read_text():
+            assert time.monotonic() < deadline, "the job did not get as far as the fault"
+            assert self._process.poll() is None, (self._folder / "stderr").read_text()
+            time.sleep(0.05)
+
+    def wait(self, seconds: float) -> Result:
+        """Return how the job ended."""
+        code = self._process.wait(seconds)
+        return Result(code, *((self._folder / name).read_text() for name in ("stdout", "stderr")))
+
+    def left(self) -> list[psutil.Process]:
+        """Return the processes of the job that are still there, stopped ones too."""
+        return [p for p in psutil.process_iter(["cmdline"]) if any(self.name in a for a in p.info["cmdline"] or ())]
+
+    def left_after(self, seconds: float) -> list[psutil.Process]:
+        """Return what is left of the job after a moment of grace."""
+        deadline = time.monotonic() + seconds
+        while (left := self.left()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
+    def end(self) -> None:
+        """Leave nothing behind."""
+        for process in self.left():
+            process.kill()
+        self._process.kill()
+        self._process.wait()
+        for file in self._files:
+            file.close()
+
+
+@pytest.fixture
+def jobs() -> Iterator[list[Job]]:
+    """The jobs of a test, ended with it."""
+    started: list[Job] = []
+    yield started
+    for job in started:
+        job.end()
+
+
+def check_end(job: Job) -> Result:
+    """Check that a job with a fault ends as promised; return how."""
+    job.wait_for_the_fault()
+    began = time.monotonic()
+    result = job.wait(PROMISED)
+    assert result.code != 0, result.out + result.err
+    assert not job.left_after(5), "processes are left behind"
+    assert time.monotonic() - began < PROMISED
+    assert not (Path(job.name) / "out" / "model.npz").exists()
+    return result
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize("kind", ["raise", "memory"])
+def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int) -> None:
+    jobs.append(Job(tmp_path, kind, bad))
+    result = check_end(jobs[0])
+    assert result.err.count(f"amped: rank {bad} failed") == 1
+    assert "injected fault" in result.err
+    assert ("Traceback" in result.err) == (kind == "raise")  # of a defect, not of a full memory
+
+
+def test_rank_0_that_raises_while_the_others_wait_for_the_tensor(tmp_path: Path, jobs: list[Job]) -> None:
+    jobs.append(Job(tmp_path, "read", 0))
+    result = jobs[0].wait(PROMISED)
+    assert result.code != 0
+    assert result.err.count("amped: rank 0 failed") == 1
+    assert not jobs[0].left_after(5)
+
+
+@pytest.mark.parametrize("kind", ["kill", "exit"])
+def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str) -> None:
+    """Killed, or ended with a code that says nothing is wrong."""
+    jobs.append(Job(tmp_path, kind, 1))
+    check_end(jobs[0])
+
+
+def test_a_rank_that_is_stopped(tmp_path: Path, jobs: list[Job]) -> None:
+    """The first, whom all others watch, and the last: two jobs side by side, as each takes as long as the silence."""
+    for bad in (0, RANKS - 1):
+        folder = tmp_path / f"rank-{bad}"
+        folder.mkdir()
+        jobs.append(Job(folder, "stop", bad))
+    for job, bad in zip(jobs, (0, RANKS - 1), strict=True):
+        result = check_end(job)
+        assert f"rank {bad} has not answered" in result.err
+
+
+def test_a_rank_that_takes_longer_is_no_fault(tmp_path: Path, jobs: list[Job]) -> None:
+    """The others wait for it over several beats, and go on when it is done."""
+    jobs.append(Job(tmp_path, "pause", 1, iterations=3))
+    jobs[0].wait_for_the_fault()
+    result = jobs[0].wait(PROMISED)
+    assert result.code == 0, result.err
+    assert "after 3 iterations" in result.out
+    assert not jobs[0].left_after(5)
+
+
+class Heart:
+    """Beats in a thread of its own, as the watchdog does, and keeps the longest time between two beats."""
+
+    def __init__(self) -> None:
+        self.silence = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def _beat(self) -> None:
+        last = time.monotonic()
+        while not self._done.wait(0.01):
+            now = time.monotonic()
+            self.silence, last = max(self.silence, now - last), now
+
+    def __enter__(self) -> Heart:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+
+@pytest.mark.parametrize("work", ["sort", "engine", "random", "nvecs"])
+def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
+    """What holds the interpreter for half a second on a million nonzeros looks dead on thirty million."""
+    rng = np.random.default_rng(0)
+    shape = (3_000, 2_500, 2_200)
+    columns = np.stack([rng.integers(0, length, 1_000_000, np.int32) for length in shape])
+    values = rng.random(1_000_000)
+    comm = SingleComm()
+    if work == "sort":
+        with Heart() as heart:
+            amped.SparseTensor.from_columns(columns, values)
+    else:
+        source = TensorSource(amped.SparseTensor.from_columns(columns, values), comm)
+        with Heart() as heart:
+            if work == "engine":
+                Engine(source, 4, comm, Options(device="cpu"))
+            else:
+                init = "nvecs" if work == "nvecs" else None
+                initial_factors(source, 4, comm, np.dtype(np.float32), init=init)
+    assert heart.silence < 0.5

@@ -1,0 +1,145 @@
+"""The result of a decomposition: its norm, its arrangement, its file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import amped
+from amped.errors import InputError
+from amped.kruskal import KruskalTensor
+
+
+@st.composite
+def models(draw: st.DrawFn) -> KruskalTensor:
+    """Orders 2 to 6; components that are zero, weights of both signs."""
+    shape = draw(st.lists(st.integers(1, 5), min_size=2, max_size=6))
+    rank = draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    factors = [rng.standard_normal((length, rank)) for length in shape]
+    factors[0][:, rng.random(rank) < 0.2] = 0
+    return KruskalTensor(rng.standard_normal(rank) * 10, factors)
+
+
+def dense(model: KruskalTensor) -> np.ndarray:
+    letters = "abcdefgh"[: len(model.factors)]
+    return np.einsum(f"z,{','.join(c + 'z' for c in letters)}->{letters}", model.weights, *model.factors)
+
+
+@given(models())
+def test_full_and_norm(model: KruskalTensor) -> None:
+    full = dense(model)
+    np.testing.assert_allclose(model.full(), full, rtol=1e-12, atol=1e-12)
+    assert model.norm() == pytest.approx(np.linalg.norm(full), rel=1e-9, abs=1e-6)
+    assert (model.shape, model.rank) == (full.shape, model.weights.size)
+
+
+@given(models())
+def test_arranged_is_the_same_tensor_in_order(model: KruskalTensor) -> None:
+    before = [f.copy() for f in (model.weights, *model.factors)]
+    arranged = model.arranged()
+    np.testing.assert_allclose(arranged.full(), dense(model), rtol=1e-10, atol=1e-10)
+    assert np.all(np.diff(arranged.weights) <= 0)
+    for factor in arranged.factors:
+        norms = np.linalg.norm(factor, axis=0)
+        assert np.all((np.abs(norms - 1) < 1e-12) | (norms == 0))
+    assert np.all(np.isfinite(arranged.full())), "a component that is zero stays zero"
+    again = arranged.arranged()
+    np.testing.assert_allclose(again.weights, arranged.weights, rtol=1e-12)
+    assert all(np.array_equal(a, b) for a, b in zip(before, (model.weights, *model.factors), strict=True))
+
+
+def test_arranged_keeps_precision_and_history() -> None:
+    model = KruskalTensor(np.array([1.0, 5.0]), [np.full((3, 2), 1e-30, np.float32)] * 2, [0.1, 0.2], converged=True)
+    arranged = model.arranged()
+    assert [f.dtype for f in arranged.factors] == [np.float32] * 2
+    np.testing.assert_allclose(arranged.weights, [15e-60, 3e-60], rtol=1e-6)
+    assert (arranged.fits, arranged.converged) == ((0.1, 0.2), True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_save_and_load(tmp_path: Path, dtype: type) -> None:
+    factors = [np.arange(6).reshape(3, 2).astype(dtype), np.ones((4, 2), dtype)]
+    KruskalTensor(np.array([2.5, 0.1]), factors).save(tmp_path / "model.npz")
+    model = KruskalTensor.load(tmp_path / "model.npz")
+    assert model.weights.tolist() == [2.5, 0.1]
+    for factor, given_factor in zip(model.factors, factors, strict=True):
+        assert factor.dtype == dtype
+        assert np.array_equal(factor, given_factor)
+    assert sorted(np.load(tmp_path / "model.npz").files) == ["factor_0", "factor_1", "weights"]
+    assert os.listdir(tmp_path) == ["model.npz"]
+
+
+def test_save_replaces_a_file_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.npz"
+    KruskalTensor(np.ones(1), [np.ones((2, 1))] * 2).save(path)
+    before = path.read_bytes()
+
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full_disk)
+    with pytest.raises(InputError, match="No space left"):
+        KruskalTensor(np.ones(1), [np.ones((9, 1))] * 2).save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["model.npz"]
+
+
+def test_a_file_without_weights_has_weights_of_one(tmp_path: Path) -> None:
+    np.savez(tmp_path / "m.npz", factor_0=np.ones((2, 3)), factor_1=np.ones((4, 3)))
+    assert KruskalTensor.load(tmp_path / "m.npz").weights.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"weights": np.ones(2)},
+        {"factor_0": np.ones((2, 2)), "factor_1": np.ones((2, 3))},
+        {"factor_0": np.ones((2, 2)), "weights": np.ones(3)},
+        {"factor_0": np.ones((2, 2)), "weights": np.array(["a", "b"])},
+        {"factor_0": np.ones(2)},
+        {"factor_0": np.ones((2, 2), complex)},
+        {"factor_0": np.array([[None]])},
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "m.npz", **arrays)
+    with pytest.raises(InputError):
+        KruskalTensor.load(tmp_path / "m.npz")
+
+
+def test_any_damage_to_a_file_is_named_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    model = KruskalTensor(np.arange(2.0), [np.arange(6.0).reshape(3, 2)] * 2)
+    model.save(path)
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        for damaged in (whole[:at], whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]):
+            path.write_bytes(damaged)
+            try:
+                back = KruskalTensor.load(path)
+            except InputError:
+                continue
+            assert np.array_equal(back.factors[0], model.factors[0])
+            assert len(back.factors) in (1, 2)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not an archive", b"PK\x03\x04", b"\x93NUMPY"])
+def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "model.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=r"model\.npz"):
+        KruskalTensor.load(path)
+
+
+def test_factors_must_have_a_column_for_each_weight() -> None:
+    with pytest.raises(InputError):
+        amped.KruskalTensor(np.ones(2), [np.ones((3, 2)), np.ones((3, 1))])
+    with pytest.raises(InputError):
+        amped.KruskalTensor(np.ones(2), [np.ones(2)])

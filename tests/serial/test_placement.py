@@ -1,0 +1,277 @@
+"""What goes where: plans, and the choice of device and threads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import NullDevice, make_engine, random_factors, random_nonzeros
+
+from amped.backend import choose
+from amped.backend.cpu.device import CpuBackend, fair_threads
+from amped.backend.cuda import probe
+from amped.backend.dense import block_rows
+from amped.errors import InputError
+from amped.mpi import Comm
+from amped.placement import SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
+from partitioner.coo import SparseTensor
+from partitioner.shards import Cut, cut_mode
+
+DTYPES = st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)])
+
+
+@dataclass
+class Job:
+    """What a plan is made from."""
+
+    cuts: list[Cut]
+    parts: int
+    rank: int
+    dtype: np.dtype[Any]
+    backend: CpuBackend
+
+    def plan(self, part: int, **options: Any) -> Plan:
+        return make_plan(self.cuts, part, self.rank, self.dtype, self.backend, **options)
+
+    def plans(self, **options: Any) -> list[Plan]:
+        return [self.plan(part, **options) for part in range(self.parts)]
+
+
+class World:
+    """One process of a node that has several."""
+
+    rank = local_rank = 0
+    size = local_size = 1
+
+    def __init__(self, others: int = 0) -> None:
+        self.size = self.local_size = others + 1
+
+    def allgather(self, item: Any) -> list[Any]:
+        return [item] * self.size
+
+
+BACKENDS = [CpuBackend(World(), 1), CpuBackend(World(), 3), NullDevice(World())]  # type: ignore[arg-type, list-item]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    order, parts = draw(st.integers(2, 8)), draw(st.integers(1, 6))
+    nnz = draw(st.sampled_from([1, 3, 20, SMALLEST_SLOT, 5000, 30_000]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    lengths = [draw(st.sampled_from([1, 2, 50, 100_000])) for _ in range(order)]
+    used = [-(-length // draw(st.sampled_from([1, 10]))) for length in lengths]
+    rows = [np.sort(rng.integers(0, n, nnz).astype(np.int32)) for n in used]
+    cuts = [cut_mode(column, length, parts) for column, length in zip(rows, lengths, strict=True)]
+    return Job(cuts, parts, draw(st.sampled_from([1, 3, 16, 257, 1024])), draw(DTYPES), draw(st.sampled_from(BACKENDS)))
+
+
+MEMORY = st.floats(0, 1.2) | st.floats(0, 0.01)  # as a share of what everything takes
+
+
+def bytes_of(plan: Plan) -> int:
+    return sum(plan.device_bytes.values())
+
+
+@given(jobs(), MEMORY, st.sampled_from(["auto", "resident", "stream"]))
+def test_a_plan_stays_within_its_memory_or_is_refused(job: Job, share: float, placement: Any) -> None:
+    for part in range(job.parts):
+        memory = int(share * bytes_of(job.plan(part, memory=1 << 60)))
+        try:
+            plan = job.plan(part, memory=memory, placement=placement)
+        except InputError:
+            continue
+        assert bytes_of(plan) <= memory
+        assert all(need >= 0 for need in plan.device_bytes.values())
+
+
+@given(jobs(), MEMORY, st.sampled_from(["auto", "resident", "stream"]))
+def test_every_nonzero_has_one_place(job: Job, share: float, placement: Any) -> None:
+    each = nonzero_bytes(len(job.cuts), job.dtype)
+    for part in range(job.parts):
+        try:
+            plan = job.plan(part, memory=int(share * bytes_of(job.plan(part, memory=1 << 60))), placement=placement)
+        except InputError:
+            continue
+        for mode, (share_of_mode, cut) in enumerate(zip(plan.modes, job.cuts, strict=True)):
+            assert share_of_mode.mode == mode
+            assert share_of_mode.nnz == cut.nonzeros[part + 1] - cut.nonzeros[part]
+            assert 0 <= share_of_mode.resident <= share_of_mode.nnz
+            assert share_of_mode.streamed == share_of_mode.nnz - share_of_mode.resident
+        streamed = sum(m.streamed for m in plan.modes)
+        assert plan.device_bytes["resident nonzeros"] == sum(m.resident for m in plan.modes) * each
+        assert plan.device_bytes["stream slots"] == SLOTS * plan.slot * each
+        assert plan.slot * each <= SLOT_BYTES
+        assert plan.host_bytes >= streamed * each
+        assert not streamed or plan.slot > 0
+        if placement == "resident":
+            assert streamed == 0
+        if placement == "stream":
+            assert all(m.resident == 0 for m in plan.modes)
+
+
+@given(jobs())
+def test_ample_memory_keeps_everything_resident(job: Job) -> None:
+    for auto, resident in zip(job.plans(memory=1 << 50), job.plans(placement="resident", memory=1 << 50), strict=True):
+        assert auto.device_bytes == resident.device_bytes
+        assert auto.slot == resident.slot == 0
+        assert all(m.streamed == 0 for m in auto.modes)
+
+
+@given(jobs(), st.integers(1, 100))
+def test_more_memory_never_hurts(job: Job, more: int) -> None:
+    """There is one threshold: what fits in some memory fits in any larger one, and no less is resident."""
+    plan_of_all = bytes_of(job.plan(0, memory=1 << 60))
+    low, high = 0, 2 * plan_of_all + (SLOTS + 1) * SMALLEST_SLOT * 1024
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            job.plan(0, memory=middle)
+            high = middle
+        except InputError:
+            low = middle
+    residents = []
+    for memory in sorted({high, high + more, high + more * 1000, high + more * 100_000}):
+        residents.append(sum(m.resident for m in job.plan(0, memory=memory).modes))
+    assert residents == sorted(residents)
+
+
+@given(jobs())
+def test_rows_are_dealt_once_and_computed_where_their_nonzeros_are(job: Job) -> None:
+    plans = job.plans(memory=1 << 60)
+    for mode, cut in enumerate(job.cuts):
+        shares = [plan.modes[mode] for plan in plans]
+        assert [s.owned.start for s in shares] == [0, *(s.owned.stop for s in shares[:-1])]
+        assert shares[-1].owned.stop == cut.rows[-1]
+        for part, share in enumerate(shares):
+            assert share.rows.stop >= share.owned.stop
+            assert share.rows.start == (cut.heads[part] if cut.heads[part] >= 0 else share.owned.start)
+            assert share.owned.start - share.rows.start == (cut.heads[part] >= 0)
+
+
+@given(jobs())
+def test_what_is_always_there(job: Job) -> None:
+    for plan in job.plans(memory=1 << 60):
+        assert plan.stride >= job.rank
+        assert plan.stride * job.dtype.itemsize % job.backend.vector_bytes == 0
+        assert (plan.stride - job.rank) * job.dtype.itemsize < job.backend.vector_bytes
+        lengths = [int(cut.rows[-1]) for cut in job.cuts]
+        rows = max(m.rows.stop - m.rows.start for m in plan.modes)
+        assert plan.device_bytes["factor matrices"] == sum(lengths) * plan.stride * job.dtype.itemsize
+        assert plan.device_bytes["MTTKRP output"] == rows * plan.stride * 8
+        owned = max(m.owned.stop - m.owned.start for m in plan.modes)
+        assert plan.device_bytes["dense work"] >= min(owned, block_rows(job.rank)) * job.rank * 8
+        largest = max(m.resident for m in plan.modes)
+        assert plan.device_bytes["scratch"] >= job.backend.scratch_bytes(largest, plan.stride)
+
+
+@pytest.mark.parametrize("rank", [-1, 0, 1025])
+def test_a_rank_out_of_range_is_refused(rank: int) -> None:
+    cut = cut_mode(np.zeros(1, np.int32), 1, 1)
+    with pytest.raises(InputError, match=f"rank {rank} "):
+        make_plan([cut, cut], 0, rank, np.dtype(np.float32), BACKENDS[0])
+
+
+@pytest.mark.parametrize("memory", [-5, 0, 1, 1000])
+@pytest.mark.parametrize("placement", ["auto", "resident", "stream"])
+def test_too_little_memory_is_refused(memory: int, placement: Any) -> None:
+    cut = cut_mode(np.arange(1000, dtype=np.int32), 1000, 1)
+    with pytest.raises(InputError, match=r"need [\d,]+ bytes, [\d,]+ are there"):
+        make_plan([cut] * 3, 0, 8, np.dtype(np.float32), BACKENDS[0], placement=placement, memory=memory)
+
+
+def test_what_is_said_to_be_needed_is_enough() -> None:
+    cut = cut_mode(np.sort(np.random.default_rng(0).integers(0, 50, 40_000)).astype(np.int32), 50, 1)
+    for backend in BACKENDS:
+        for placement in ("auto", "resident", "stream"):
+
+            def plan(memory: int, backend: Any = backend, placement: Any = placement) -> Plan:
+                return make_plan([cut] * 3, 0, 8, np.dtype(np.float32), backend, placement=placement, memory=memory)
+
+            with pytest.raises(InputError) as caught:
+                plan(1)
+            need = int(str(caught.value).split("need ")[1].split(" bytes")[0].replace(",", ""))
+            assert bytes_of(plan(need)) <= need
+
+
+# The plan and what an engine then allocates
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream", "auto"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, placement: str) -> None:
+    shape = (300, 20, 1, 70)
+    columns, values = random_nonzeros(5, shape, 20_000)
+    tensor, factors = SparseTensor(columns.T, values, shape), random_factors(5, shape, 9)
+    options: dict[str, Any] = {"device": "cpu", "precision": precision, "placement": placement}
+    whole = bytes_of(make_engine(tensor, factors, comm, **options).plan)
+    memory = whole * 3 // 4 if placement == "auto" else None
+    engine = make_engine(tensor, factors, comm, **options, device_memory=memory)
+    plan, stream = engine.plan, engine._stream
+    resident = [engine._stream.resident(mode) for mode in range(engine.order)]
+    streamed = [column for data in stream._modes for column in (*data.indices, data.values)]
+    slots = [column for slot in stream._slots for column in (*slot._indices, slot._values)]
+    assert plan.device_bytes["factor matrices"] == sum(f.nbytes for f in engine.factors)
+    assert plan.device_bytes["MTTKRP output"] == engine._out.nbytes
+    assert plan.device_bytes["resident nonzeros"] == sum(c.nbytes for s in resident for c in (*s.indices, s.values))
+    assert plan.device_bytes["stream slots"] == sum(c.nbytes for c in slots)
+    assert (plan.device_bytes["resident nonzeros"] > 0) == (placement != "stream")
+    on_host = sum(c.nbytes for c in streamed)
+    assert (on_host > 0) == (placement != "resident")
+    assert plan.host_bytes >= on_host + bytes_of(plan), "on a CPU the device's memory is the host's"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(probe()), reason=probe() or "a GPU is there")
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_the_plan_is_the_peak_of_a_gpu(comm: Comm, placement: str) -> None:
+    shape = (200_000, 30_000, 500)
+    columns, values = random_nonzeros(5, shape, 4_000_000)
+    engine = make_engine(
+        SparseTensor(columns.T, values, shape), random_factors(5, shape, 32), comm, device="cuda", placement=placement
+    )
+    for mode in range(engine.order):
+        engine.mttkrp(mode)
+    engine.backend.synchronize()
+    assert engine.backend.peak_bytes() == pytest.approx(bytes_of(engine.plan), rel=0.1)
+
+
+# The choice of device and threads
+
+
+def test_auto_takes_a_gpu_where_there_is_one(comm: Comm) -> None:
+    assert choose("auto", comm).name == ("cpu" if probe() else "cuda")
+
+
+@pytest.mark.skipif(not probe(), reason="a GPU is there")
+def test_cuda_without_a_gpu_is_refused(comm: Comm) -> None:
+    with pytest.raises(InputError, match="--device cuda: "):
+        choose("cuda", comm)
+
+
+def test_an_unknown_device_is_refused(comm: Comm) -> None:
+    with pytest.raises(InputError, match="'tpu'"):
+        choose("tpu", comm)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wish", "threads"), [("1", 1), ("2,4", 2), ("99", 8), ("0", 8), ("many", 8), ("", 8)])
+def test_threads_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, wish: str, threads: int) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("amped.backend.cpu.device._group_cores", lambda: 1 << 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", wish)
+    assert fair_threads(World()) == threads  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("others", "limit", "threads"), [(0, 99, 8), (1, 99, 4), (2, 99, 2), (8, 99, 1), (1, 6, 3), (0, 3, 3)]
+)
+def test_ranks_of_a_node_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch, others: int, limit: int, threads: int
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr("amped.backend.cpu.device._group_cores", lambda: limit)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert fair_threads(World(others)) == threads  # type: ignore[arg-type]

@@ -1,0 +1,219 @@
+"""``plan``: what a run would need, said before anything is allocated, and true."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import entries, in_process, on_ranks, random_tensor, run_amped, run_partitioner, small_tns, succeeded
+
+from amped.backend.cpu.device import CpuBackend
+from amped.report import human
+
+RANK = 32
+CPU = ["--device", "cpu"]
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tables(text: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Return the two tables of a plan, row by row: of ranks and modes, and of memory."""
+    found: list[list[dict[str, str]]] = []
+    head: list[str] = []
+    for line in text.splitlines():
+        cells = re.split(r"\s{2,}", line.strip())
+        if cells[0] == "rank":
+            head = cells
+            found.append([])
+        elif head and len(cells) == len(head) and cells[0].isdigit():
+            found[-1].append(dict(zip(head, cells, strict=True)))
+        else:
+            head = []
+    assert len(found) == 2, text
+    return found[0], found[1]
+
+
+def number(text: str) -> float:
+    """Read bytes as a report shows them, or a count."""
+    match = re.fullmatch(r"([\d,.]+)(?: (\w+))?", text)
+    assert match, text
+    return float(match[1].replace(",", "")) * UNITS[match[2] or "B"]
+
+
+def plan(*arguments: object) -> str:
+    """Return what `plan` prints."""
+    return succeeded(run_amped("plan", *arguments, *CPU)).out
+
+
+def placements(*arguments: object) -> set[str]:
+    """Return the different placements that a plan has."""
+    return {row["placement"] for row in tables(plan(*arguments))[0]}
+
+
+# ------------------------------------------------------------------------------------------------ what it says
+
+
+def test_nothing_is_written_or_allocated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a plan allocates")
+
+    for name in ("empty", "zeros", "slot", "column", "mttkrp"):
+        monkeypatch.setattr(CpuBackend, name, refuse)
+    path = small_tns(folder)
+    before = entries(folder)
+    plan(path, "--rank", RANK)
+    plan(path, "--rank", RANK, "--ranks", 5, "--placement", "stream")
+    assert entries(folder) == before
+
+
+def test_a_plan_of_many_ranks_deals_every_row_and_nonzero_once(folder: Path) -> None:
+    indices, values = random_tensor((50, 40, 3), 2_000)
+    np.savez("t.npz", indices=indices, values=values)
+    text = plan("t.npz", "--rank", RANK, "--ranks", 4)
+    rows, memory = tables(text)
+    assert [(row["rank"], row["mode"]) for row in rows] == [(str(r), str(m)) for r in range(4) for m in range(3)]
+    for mode, length in enumerate((50, 40, 3)):
+        of_mode = [row for row in rows if row["mode"] == str(mode)]
+        assert sum(number(row["rows owned"]) for row in of_mode) == length
+        shares = [number(row["nonzeros"]) for row in of_mode]
+        assert sum(shares) == 2_000
+        assert max(shares) <= 500 * 1.01  # also in the mode of three rows, for four ranks
+    worst = max(max(number(row["nonzeros"]) for row in rows if row["mode"] == str(m)) for m in range(3))
+    assert f"the fullest rank has {worst / 500 - 1:.2%} more nonzeros than the mean" in text
+    assert [row["rank"] for row in memory] == ["0", "1", "2", "3"]
+
+
+def test_more_ranks_than_nonzeros(folder: Path) -> None:
+    path = small_tns(folder, shape=(2, 1, 3), nonzeros=2)
+    rows, _ = tables(plan(path, "--rank", 2, "--ranks", 5))
+    assert sum(number(row["nonzeros"]) for row in rows if row["mode"] == "0") == 2
+    assert {row["placement"] for row in rows} == {"resident", "-"}
+
+
+def test_ranks_default_to_those_that_are_started(folder: Path) -> None:
+    path = small_tns(folder)
+    assert len(tables(plan(path, "--rank", RANK))[1]) == 1
+    result = on_ranks(2, "plan", path, "--rank", RANK, *CPU)
+    assert result.code == 0, result.err
+    assert len(tables(result.out)[1]) == 2  # and once, though two ranks know it
+
+
+def test_placement_follows_the_memory(folder: Path) -> None:
+    indices, values = random_tensor((60, 50, 40), 20_000)
+    np.savez("t.npz", indices=indices, values=values)
+    common = ["t.npz", "--rank", 4]
+    assert placements(*common) == {"resident"}
+    assert placements(*common, "--placement", "stream") == {"streamed"}
+    partly = placements(*common, "--device-memory", "600K")
+    assert all(re.fullmatch(r"\d+% resident", text) for text in partly), partly
+    _, memory = tables(plan(*common, "--device-memory", "600K"))
+    assert number(memory[0]["stream slots"]) > 0
+    assert 500 * 1024 < number(memory[0]["device"]) <= 600 * 1024  # it uses what it is given, and no more
+    tight = placements(*common, "--device-memory", "100K")
+    assert tight
+    assert all(text != "resident" for text in tight)
+
+
+def test_memory_grows_with_rank_and_precision(folder: Path) -> None:
+    path = small_tns(folder, shape=(300, 200, 100), nonzeros=50)
+
+    def factors(*flags: object) -> float:
+        return number(tables(plan(path, *flags))[1][0]["factor matrices"])
+
+    assert factors("--rank", 64) == pytest.approx(600 * 64 * 4, rel=1e-2)
+    assert factors("--rank", 128) == pytest.approx(600 * 128 * 4, rel=1e-2)
+    assert factors("--rank", 64, "--precision", "fp64") == pytest.approx(600 * 64 * 8, rel=1e-2)
+
+
+def test_a_store_has_the_plan_of_its_tensor(folder: Path) -> None:
+    path = small_tns(folder)
+    succeeded(run_partitioner(path, "--output", "store"))
+    flags = ["--rank", RANK, "--ranks", 3]
+    assert tables(plan("store", *flags))[0] == tables(plan(path, *flags))[0]
+
+
+def test_units() -> None:
+    assert [human(n) for n in (0, 1023, 1024, 1536, 1 << 20, 5 << 30)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "5.0 GiB",
+    ]  # fmt: skip
+
+
+# ----------------------------------------------------------------------------------------------- that it is true
+
+
+def events(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the last event of each name."""
+    return {e["event"]: e for e in map(json.loads, path.read_text().splitlines())}
+
+
+@pytest.mark.parametrize("flags", [[], ["--device-memory", "120K"]])
+def test_a_run_uses_the_plan(folder: Path, flags: list[object]) -> None:
+    """The plan of three ranks is the plan that three ranks make."""
+    indices, values = random_tensor((60, 50, 40), 6_000)
+    np.savez("t.npz", indices=indices, values=values)
+    common = [folder / "t.npz", "--rank", 8, "--threads", 1, *flags]
+    _, memory = tables(plan(*common, "--ranks", 3))
+    result = on_ranks(3, "mttkrp", *common, *CPU, "--metrics", folder / "m.jsonl")
+    assert result.code == 0, result.err
+    for row, planned in zip(memory, events(folder / "m.jsonl")["start"]["planned_bytes"], strict=True):
+        device = {name: size for name, size in planned.items() if name != "host"}
+        assert {name: row[name] for name in device} == {name: human(size) for name, size in device.items()}
+        assert row["device"] == human(sum(device.values()))
+        assert row["host"] == human(planned["host"])
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tensor, and its store, of two million nonzeros: enough that data outweighs all else."""
+    folder = tmp_path_factory.mktemp("large")
+    # A process that finds no kernels on the disk compiles them, and the compiler would be measured too.
+    small = small_tns(folder)
+    succeeded(run_partitioner(small, "--output", folder / "small.store"))
+    for tensor in (small, folder / "small.store"):
+        for precision in ("fp32", "fp64"):
+            succeeded(run_amped("mttkrp", tensor, "--rank", RANK, "--precision", precision, *CPU))
+    rng = np.random.default_rng(0)
+    shape, nonzeros = (20_000, 5_000, 3_000), 2_000_000
+    indices = np.stack([rng.integers(0, length, nonzeros, dtype=np.int32) for length in shape], axis=1)
+    np.savez(folder / "t.npz", indices=indices, values=rng.random(nonzeros, dtype=np.float32) + 0.5)
+    succeeded(run_partitioner(folder / "t.npz", "--output", folder / "t.store"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("tensor", "ranks", "flags"),
+    [
+        ("t.npz", 1, ["--placement", "resident"]),
+        ("t.npz", 1, ["--placement", "stream"]),
+        ("t.npz", 1, ["--device-memory", "60M", "--precision", "fp64"]),
+        ("t.store", 1, ["--placement", "resident"]),
+        ("t.store", 1, ["--placement", "stream", "--precision", "fp64"]),
+        ("t.npz", 3, ["--placement", "stream"]),
+    ],
+)
+def test_measured_memory_is_within_a_tenth_of_the_plan(
+    large: Path, tmp_path: Path, tensor: str, ranks: int, flags: list[object]
+) -> None:
+    arguments = ["cpd", large / tensor, "--rank", RANK, "--tol", 0, "--max-iters", 2, *flags, *CPU]
+    arguments += ["--metrics", tmp_path / "m.jsonl", "--output", tmp_path / "out"]
+    result = on_ranks(ranks, *arguments) if ranks > 1 else in_process(*arguments)
+    assert result.code == 0, result.err
+    by_rank = events(tmp_path / "m.jsonl")["memory"]["used_and_planned_bytes"]
+    assert len(by_rank) == ranks
+    for rank, places in enumerate(by_rank):
+        for place, (used, planned) in places.items():
+            assert abs(planned / used - 1) <= 0.1, f"rank {rank}, {place}: {planned:,} planned, {used:,} used"
+    _, memory = tables(plan(large / tensor, "--rank", RANK, "--ranks", ranks, *flags))
+    for row, places in zip(memory, by_rank, strict=True):
+        for place, (used, _) in places.items():
+            assert abs(number(row[place]) / used - 1) <= 0.1, f"{place}: {row[place]} planned, {human(used)} used"

@@ -1,0 +1,254 @@
+"""The store: what was written comes back, and damage is found and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import random_nonzeros
+
+from partitioner import store as store_module
+from partitioner.coo import SparseTensor
+from partitioner.errors import InputError
+from partitioner.shards import SortedTensor
+from partitioner.store import MANIFEST, Store, exact_dtype, write_store
+
+SHAPE = (5, 1, 9)
+
+
+def small_tensor(dtype: Any = np.float64) -> SparseTensor:
+    columns, values = random_nonzeros(1, SHAPE, 30)
+    return SparseTensor(columns.T, values.astype(dtype), SHAPE)
+
+
+def read_all(path: Path) -> SparseTensor:
+    """Read every file of a store with its checks."""
+    store = Store(path)
+    for mode in range(store.order):
+        copy = store.mode(mode)
+        copy.verify(0, store.nnz)
+        for k in range(store.order):
+            copy.column(k)
+    return store.tensor()
+
+
+def rewrite(path: Path, **changes: Any) -> None:
+    """Change fields of a manifest, with a right checksum."""
+    body = json.loads((path / MANIFEST).read_text()) | changes
+    body.pop("crc32")
+    crc = store_module.zlib.crc32(json.dumps(body, indent=1, sort_keys=True).encode())
+    (path / MANIFEST).write_text(json.dumps(body | {"crc32": crc}))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A small store, alone in its folder."""
+    return write_store(small_tensor(), tmp_path / "store").path
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_round_trip(tmp_path: Path, dtype: Any) -> None:
+    tensor = small_tensor(dtype)
+    store = write_store(tensor, tmp_path / "store")
+    assert (store.shape, store.nnz, store.order) == (tensor.shape, tensor.nnz, tensor.order)
+    assert store.norm == tensor.norm()
+    assert (store.duplicates, store.zeros) == (tensor.duplicates, tensor.zeros)
+    assert tensor.duplicates > 0
+    for mode in range(tensor.order):
+        stored, sorted_copy = store.mode(mode), SortedTensor(tensor, mode)
+        stored.verify(0, store.nnz)
+        for k in range(tensor.order):
+            assert np.array_equal(stored.column(k), sorted_copy.column(k))
+            assert isinstance(stored.column(k), np.memmap)
+        assert np.array_equal(stored.values, sorted_copy.values)
+    back = store.tensor()
+    assert np.array_equal(back.columns, tensor.columns)
+    assert np.array_equal(back.values, tensor.values)
+    assert back.values.dtype == dtype
+    assert (back.shape, back.duplicates) == (tensor.shape, tensor.duplicates)
+
+
+def test_progress_is_told_each_file(tmp_path: Path) -> None:
+    names: list[str] = []
+    store = write_store(small_tensor(), tmp_path / "store", progress=names.append)
+    assert sorted([*names, MANIFEST]) == sorted(p.name for p in store.path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("values", "narrow"),
+    [
+        ([1.0, 0.5, -(2.0**127)], "f4"),
+        ([1.0, 2.0**24 + 1], "f8"),
+        ([1.0, 1e39], "f8"),
+        ([1.0, 0.1], "f8"),
+        ([1.0, 2.0**-149], "f4"),
+        ([1.0, 2.0**-150], "f8"),
+    ],
+)
+def test_values_are_narrowed_only_where_that_is_exact(tmp_path: Path, values: list[float], narrow: str) -> None:
+    indices = [[0, k] for k in range(len(values))]
+    assert exact_dtype(np.array(values)) == np.dtype(narrow)
+    store = write_store(SparseTensor(indices, values), tmp_path / "store")
+    assert store.value_dtype == np.dtype(narrow)
+    assert store.mode(1).values.tolist() == values
+
+
+def test_any_flipped_byte_of_a_file_is_found(path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for file in sorted(path.glob("*.npy")):
+        whole = file.read_bytes()
+        for at in range(len(whole)):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << int(rng.integers(8))
+            file.write_bytes(flipped)
+            with pytest.raises(InputError, match=re.escape(str(file))):
+                read_all(path)
+        file.write_bytes(whole)
+    read_all(path)
+
+
+def test_a_flipped_byte_of_the_manifest_is_found_or_means_nothing(path: Path) -> None:
+    file = path / MANIFEST
+    whole = file.read_bytes()
+    facts = vars(Store(path))
+    for at in range(len(whole)):
+        for bit in (0, 2, 5, 7):
+            flipped = bytearray(whole)
+            flipped[at] ^= 1 << bit
+            file.write_bytes(flipped)
+            with suppress(InputError):  # what passes is white space, or the last digit of a long number
+                assert vars(Store(path)) == facts
+
+
+@pytest.mark.parametrize("change", ["missing", "truncated", "longer", "empty"])
+def test_a_file_that_is_not_whole_is_found_on_opening(path: Path, change: str) -> None:
+    for file in sorted(path.iterdir()):
+        whole = file.read_bytes()
+        if change == "missing":
+            file.unlink()
+        else:
+            file.write_bytes({"truncated": whole[:-2], "longer": whole + b"}", "empty": b""}[change])
+        with pytest.raises(InputError, match=re.escape(str(path))) as caught:
+            Store(path)
+        assert file.name in str(caught.value)
+        file.write_bytes(whole)
+    read_all(path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", "{", '{"format": "amped-store", "version": 1}', "\xff", '{"format": "other"}']
+)
+def test_what_is_no_manifest_is_refused(path: Path, text: str) -> None:
+    (path / MANIFEST).write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=re.escape(str(path / MANIFEST))):
+        Store(path)
+
+
+def test_another_version_is_refused_by_its_number(path: Path) -> None:
+    rewrite(path, version=2)
+    with pytest.raises(InputError, match="version 2, this amped reads 1"):
+        Store(path)
+
+
+@pytest.mark.parametrize("change", [{"shape": None}, {"nnz": "many"}, {"files": []}, {"value_dtype": "no"}])
+def test_a_manifest_that_makes_no_sense_is_refused(path: Path, change: dict[str, Any]) -> None:
+    rewrite(path, **change)
+    with pytest.raises(InputError, match=re.escape(str(path / MANIFEST))):
+        Store(path)
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a store"):
+        Store(tmp_path)
+
+
+def test_checksums_are_taken_by_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "BLOCK", 256)
+    columns, values = random_nonzeros(2, (50, 60), 400)
+    store = write_store(SparseTensor(columns.T, values), tmp_path / "store")
+    file = store.path / store.mode(1).names[0]
+    whole = bytearray(file.read_bytes())
+    item, header = 4, len(whole) - 4 * store.nnz
+    for bad in (0, store.nnz // 2, store.nnz - 1):
+        flipped = whole.copy()
+        flipped[header + bad * item] ^= 4
+        file.write_bytes(flipped)
+        block = (header + bad * item) // 256
+        for start in range(0, store.nnz, 7):
+            stop = min(start + 20, store.nnz)
+            touched = (header + start * item) // 256 <= block <= (header + stop * item - 1) // 256
+            if touched:
+                with pytest.raises(InputError, match=f"block {block} "):
+                    store.mode(1).verify(start, stop)
+            else:
+                store.mode(1).verify(start, stop)
+        store.mode(1).verify(bad, bad)  # an empty share touches nothing
+
+
+def test_a_store_is_not_replaced_without_force(path: Path) -> None:
+    other = SparseTensor([[0, 1], [2, 3]], [1.0, 2.0])
+    with pytest.raises(InputError, match="exists already"):
+        write_store(other, path)
+    assert read_all(path).shape == SHAPE
+    write_store(other, path, force=True)
+    assert read_all(path).shape == (3, 4)
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_force_replaces_nothing_but_a_store(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "precious"
+    if kind == "file":
+        target.write_text("data")
+    else:
+        held = target if kind == "folder" else tmp_path / "elsewhere"
+        held.mkdir()
+        (held / "thesis.tex").write_text("data")
+        if kind == "link":
+            target.symlink_to(held)
+    before = {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(InputError, match="not a store"):
+        write_store(small_tensor(), target, force=True)
+    assert {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failed_write_leaves_nothing_behind(path: Path, error: BaseException) -> None:
+    written: list[str] = []
+
+    def fail_later(name: str) -> None:
+        written.append(name)
+        if len(written) == 4:
+            raise error
+
+    for target in (path, path.parent / "new"):
+        written.clear()
+        with pytest.raises(InputError if isinstance(error, OSError) else KeyboardInterrupt) as caught:
+            write_store(small_tensor(), target, force=True, progress=fail_later)
+        assert not isinstance(error, OSError) or str(caught.value).startswith(f"{target}: ")
+        assert os.listdir(path.parent) == [path.name]
+    read_all(path)
+
+
+def test_the_folder_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="folder does not exist"):
+        write_store(small_tensor(), tmp_path / "no" / "store")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_the_folder_must_be_writable(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="not writable"):
+        write_store(small_tensor(), tmp_path / "store")
+
+
+def test_a_store_can_be_moved(path: Path) -> None:
+    moved = shutil.move(path, path.parent / "moved")
+    assert read_all(moved).nnz == small_tensor().nnz

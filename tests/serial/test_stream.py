@@ -1,0 +1,234 @@
+"""The engine on one process: placements, shards that pass through slots, kernels and options."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import (
+    PRECISIONS,
+    Case,
+    NullDevice,
+    assert_rounding_only,
+    cases,
+    coo_mttkrp,
+    make_engine,
+    random_factors,
+    random_nonzeros,
+    small_pieces,
+    with_room_for,
+)
+
+from amped.backend import Backend
+from amped.backend.cpu.device import HostSlot
+from amped.engine import Engine, mttkrp_all
+from amped.errors import InputError
+from amped.mpi import Comm
+from amped.placement import SLOTS
+from partitioner.coo import SparseTensor
+from partitioner.shards import SortedTensor
+
+SHAPE = (60, 1, 9, 40)
+COLUMNS, VALUES = random_nonzeros(3, SHAPE, 3001)
+FACTORS = random_factors(3, SHAPE, 5)
+PLACEMENTS = st.sampled_from(["resident", "stream", "auto"])
+TENSOR = SparseTensor(COLUMNS.T, VALUES, SHAPE)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@given(case=cases(), placement=PLACEMENTS, slot=st.integers(1, 9), more=st.integers(0, 40))
+@settings(max_examples=60)
+def test_any_tensor_any_placement(
+    comm: Comm, device: str, precision: str, case: Case, placement: str, slot: int, more: int
+) -> None:
+    options: dict[str, Any] = {"device": device, "precision": precision, "threads": 1 + slot % 3}
+    with small_pieces(slot, len(case.shape), precision):
+        if placement == "auto":
+            streaming = make_engine(case.tensor, case.factors, comm, placement="stream", **options)
+            options["device_memory"] = with_room_for(streaming.plan, more)
+        engine = make_engine(case.tensor, case.factors, comm, placement=placement, **options)
+        results = mttkrp_all(engine, range(engine.order))
+    for mode, result in enumerate(results):
+        assert result.dtype == engine.plan.dtype
+        assert np.array_equal(result, case.mttkrp(mode))
+
+
+@given(case=cases(), placement=PLACEMENTS, slot=st.integers(1, 9), more=st.integers(0, 40))
+@settings(max_examples=40)
+def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot: int, more: int) -> None:
+    """A device that pads rows and needs working memory by the nonzero, as GPUs do."""
+    backend = NullDevice(comm)
+    with small_pieces(slot, len(case.shape)):
+        streaming = make_engine(case.tensor, case.factors, comm, backend, placement="stream")
+        memory = with_room_for(streaming.plan, more) if placement == "auto" else None
+        engine = make_engine(case.tensor, case.factors, comm, backend, placement=placement, device_memory=memory)
+        results = mttkrp_all(engine, range(engine.order))
+    assert engine.plan.stride % 4 == 0
+    for mode, result in enumerate(results):
+        assert np.array_equal(result, case.mttkrp(mode))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("memory", [None, 0.95, 0.7, 0.5])
+def test_emulated_small_device_memory(comm: Comm, device: str, precision: str, memory: float | None) -> None:
+    options: dict[str, Any] = {"device": device, "precision": precision}
+    with small_pieces(50, len(SHAPE), precision):
+        if memory is not None:
+            whole = make_engine(TENSOR, FACTORS, comm, **options).plan
+            options["device_memory"] = int(memory * sum(whole.device_bytes.values()))
+        engine = make_engine(TENSOR, FACTORS, comm, **options)
+        streamed = sum(m.streamed for m in engine.plan.modes)
+        assert (streamed > 0) == (memory is not None)
+        for mode, result in enumerate(mttkrp_all(engine, range(engine.order))):
+            assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
+
+
+@pytest.mark.parametrize("slot", [1, 2, 49, 50, 51, 200])
+def test_shards_are_the_nonzeros_in_order(comm: Comm, slot: int) -> None:
+    with small_pieces(slot, len(SHAPE)):
+        whole = make_engine(TENSOR, FACTORS, comm, device="cpu").plan
+        memory = int(0.6 * sum(whole.device_bytes.values()))
+        engine = make_engine(TENSOR, FACTORS, comm, device="cpu", device_memory=memory)
+    assert engine.plan.slot == slot
+    for mode, share in enumerate(engine.plan.modes):
+        assert 0 < share.resident < share.nnz
+        seen: list[list[np.ndarray]] = []
+        last_row, shards = -1, 0
+        for shard in engine._stream.shards(mode):
+            assert shard.nnz <= (share.resident if shards == 0 else slot)
+            arrays = [np.array(a[: shard.nnz]) for a in (*shard.indices, shard.values)]
+            assert shard.continues == (arrays[0][0] == last_row)
+            seen.append(arrays)
+            last_row, shards = arrays[0][-1], shards + 1
+        assert shards > share.streamed // slot
+        copy = SortedTensor(TENSOR, mode)
+        for k in range(len(SHAPE)):
+            assert np.array_equal(np.concatenate([s[k] for s in seen]), copy.column(k))
+        assert np.array_equal(np.concatenate([s[-1] for s in seen]), copy.values.astype(np.float32))
+
+
+def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, int]] = []
+    copy, release = HostSlot._copy, HostSlot.release
+
+    def slow_copy(slot: HostSlot, *args: Any) -> Any:
+        events.append(("copy", id(slot)))
+        time.sleep(0.001)
+        return copy(slot, *args)
+
+    def noted_release(slot: HostSlot) -> None:
+        events.append(("release", id(slot)))
+        release(slot)
+
+    monkeypatch.setattr(HostSlot, "_copy", slow_copy)
+    monkeypatch.setattr(HostSlot, "release", noted_release)
+    with small_pieces(100, len(SHAPE)):
+        engine = make_engine(TENSOR, FACTORS, comm, device="cpu", placement="stream")
+        result = engine.gathered(0, engine.mttkrp(0))
+    assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
+    slots = {slot for _, slot in events}
+    assert len(slots) == SLOTS
+    for slot in slots:
+        kinds = [kind for kind, s in events if s == slot]
+        assert kinds == ["copy", "release"] * (len(kinds) // 2)
+    assert {kind for kind, _ in events[:SLOTS]} == {"copy"}, "all slots are filled before the first is waited for"
+
+
+def test_repeats_and_modes_in_any_order(comm: Comm, device: str) -> None:
+    with small_pieces(100, len(SHAPE)):
+        engine = make_engine(TENSOR, FACTORS, comm, device=device, placement="stream")
+        results = {mode: mttkrp_all(engine, [mode])[0] for mode in (3, 0, 2, 1)}
+        for mode in (0, 1, 1, 2, 3, 0):
+            assert mttkrp_all(engine, [mode])[0].tobytes() == results[mode].tobytes()
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_clock_tells_copies_from_computing(comm: Comm, device: str, placement: str) -> None:
+    engine = make_engine(TENSOR, FACTORS, comm, device=device, placement=placement)
+    engine.clock.collect()
+    engine.mttkrp(2)
+    seconds = engine.clock.collect()
+    assert set(seconds) == {("compute", 2)} | ({("copy", 2)} if placement == "stream" else set())
+    assert all(s >= 0 for s in seconds.values())
+    assert engine.clock.collect() == {}
+
+
+# Factors, kernels, options
+
+
+def test_factors_go_in_and_come_back(comm: Comm, device: str) -> None:
+    engine = make_engine(TENSOR, FACTORS, comm, device=device, precision="fp64")
+    for mode, factor in enumerate(FACTORS):
+        assert np.array_equal(engine.factor(mode), factor)
+        assert np.array_equal(engine.backend.to_host(engine.owned(mode)), factor)
+    engine.set_factor(2, np.asfortranarray(FACTORS[2] * 2).astype(np.float32))
+    assert np.array_equal(engine.factor(2), (FACTORS[2] * 2).astype(np.float32))
+
+
+def test_the_callers_factors_are_not_changed(comm: Comm, device: str) -> None:
+    factors = [f.copy() for f in FACTORS]
+    engine = make_engine(TENSOR, factors, comm, device=device, precision="fp64")
+    engine.factors[0][:] = 0
+    assert np.array_equal(factors[0], FACTORS[0])
+
+
+def test_tuning_keeps_the_fastest_kernel(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = NullDevice(comm)
+    compute = device.mttkrp
+
+    def delayed(shard: Any, factors: Any, out: Any, row_begin: int, kernel: str) -> None:
+        time.sleep(0.02 * (kernel == "slow"))
+        compute(shard, factors, out, row_begin, kernel)
+
+    monkeypatch.setattr(device, "mttkrp", delayed)
+    engine = make_engine(TENSOR, FACTORS, comm, device)
+    assert engine.kernels == ["slow"] * 4, "before tuning, and for --deterministic, the first"
+    engine.tune()
+    assert engine.kernels == ["fast"] * 4
+    for options in ({"deterministic": True}, {"kernel": "slow"}):
+        fixed = make_engine(TENSOR, FACTORS, comm, device, **options)
+        device.used.clear()
+        fixed.tune()
+        assert device.used == []
+        assert fixed.kernels == ["slow"] * 4
+        fixed.mttkrp(0)
+        assert set(device.used) == {"slow"}
+
+
+def test_tuning_leaves_results_alone(comm: Comm, device: str) -> None:
+    engine = make_engine(TENSOR, FACTORS, comm, device=device)
+    engine.tune()
+    assert set(engine.kernels) <= set(engine.backend.kernels)
+    for mode, result in enumerate(mttkrp_all(engine, range(4))):
+        assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), "fp32")
+
+
+def each_kernel(backend: Backend, comm: Comm, **options: Any) -> list[Engine]:
+    return [make_engine(TENSOR, FACTORS, comm, kernel=name, **options) for name in backend.kernels]
+
+
+def test_every_kernel_by_its_name(comm: Comm, device: str) -> None:
+    backend = make_engine(TENSOR, FACTORS, comm, device=device).backend
+    for engine in each_kernel(backend, comm, device=device):
+        assert_rounding_only(mttkrp_all(engine, [0])[0], coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"precision": "fp16"}, "precision 'fp16'"),
+        ({"kernel": "magic"}, "kernel 'magic'.*segmented"),
+        ({"device": "tpu"}, "device 'tpu'"),
+        ({"placement": "elsewhere"}, "placement 'elsewhere'"),
+        ({"device_memory": 100}, "device memory"),
+        ({"device_memory": -1}, "device memory"),
+        ({"threads": -1}, "threads"),
+    ],
+)
+def test_wrong_options(comm: Comm, options: dict[str, Any], cause: str) -> None:
+    with pytest.raises(InputError, match=cause):
+        make_engine(TENSOR, FACTORS, comm, **({"device": "cpu"} | options))
