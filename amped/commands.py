@@ -140,11 +140,15 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         run.begin(engine, source)
         seconds, stopped = _iterate(run, engine, state, source)
         memory = run.memory_line(engine)
-        on_root(comm, lambda: _write_model(run, folder, engine, als.model(engine, state), state, seconds))
+        result = f"model in {folder / MODEL}"
+        if stopped and args.checkpoint is not None:  # the same command with --resume will write the model
+            result = f"checkpoint in {args.checkpoint}"
+        else:
+            on_root(comm, lambda: _write_model(run, folder, engine, als.model(engine, state), state, seconds))
         change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
-        fit = f"fit {state.fits[-1]:.6f}" if state.fits else "no fit"
+        run.display.close()
         run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
-        run.display.note(f"{fit} after {len(state.fits)} iterations ({change}); model in {folder / MODEL}")
+        run.display.note(f"fit {state.fits[-1]:.6f} after {len(state.fits)} iterations ({change}); {result}")
     return EXIT_STOPPED if stopped else 0
 
 
@@ -325,8 +329,8 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
         options = run.options
 
         def make(part: int) -> Plan:
-            where = cuts, part, args.rank, options.dtype, run.backend
-            return make_plan(*where, placement=options.placement, memory=options.device_memory, loading=loading)
+            where = cuts, part, args.rank, options.dtype, run.backend, loading
+            return make_plan(*where, placement=options.placement, memory=options.device_memory)
 
         text = on_root(comm, lambda: report.plan_text([make(part) for part in range(ranks)], run.backend.description))
     if text is not None:

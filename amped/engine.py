@@ -63,11 +63,11 @@ class Options:
         choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS}
         for name, known in choices.items():
             if getattr(self, name) not in known:
-                raise InputError(f"{name} {getattr(self, name)!r}: expected {', '.join(known)}")
+                raise InputError(f"{name} {getattr(self, name)!r}: expected {' or '.join(known)}")
         for name in ("threads", "device_memory"):
             count = getattr(self, name)
             if count is not None and not count >= 1:
-                raise InputError(f"{name} {count}: expected at least 1")
+                raise InputError(f"{name.replace('_', ' ')} {count}: expected at least 1")
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -115,8 +115,8 @@ class Engine:
         self.plan = together(
             comm,
             lambda: make_plan(
-                cuts, comm.rank, rank, options.dtype, self.backend,
-                placement=options.placement, memory=options.device_memory, loading=loading,
+                cuts, comm.rank, rank, options.dtype, self.backend, loading,
+                placement=options.placement, memory=options.device_memory,
             ),
         )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank

@@ -22,11 +22,11 @@ def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> 
         raise InputError("is a folder", path=path)
     if path.exists() and not force:
         raise InputError(f"exists already; {advice}", path=path)
-    check_folder(path.parent)
+    check_folder(path.parent, path)
 
 
-def check_folder(folder: Path) -> None:
-    """Raise `InputError` unless files can be written in `folder`, or it can be made; leave no trace."""
+def check_folder(folder: Path, named: Path | None = None) -> None:
+    """Raise `InputError`, about `named`, unless files can be written in `folder`, or it can be made; leave no trace."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -35,7 +35,7 @@ def check_folder(folder: Path) -> None:
         probe.write_bytes(b"amped")
         probe.unlink()
     except OSError as error:
-        raise InputError(f"cannot write there: {error.strerror}", path=folder) from None
+        raise InputError(f"cannot write there: {error.strerror}", path=named or folder) from None
 
 
 def make_folders(folders: Iterable[Path]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
+from partitioner.sort import stable_argsort
 
 from .errors import InputError
 from .files import check_factor, factors_in, read_npz
@@ -92,9 +93,8 @@ def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[n
     from scipy import sparse
     from scipy.sparse import linalg
 
-    others = [m for m in range(tensor.order) if m != mode]
-    _, fibres = np.unique(tensor.columns[others], axis=1, return_inverse=True)
-    unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres.ravel())))
+    fibres = _fibres(tensor, mode)
+    unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres)))
     unfolded.resize(tensor.shape[mode], unfolded.shape[1])
     length = tensor.shape[mode]
     known = min(rank, length)
@@ -110,3 +110,16 @@ def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[n
         vectors = vectors[:, np.argsort(-values)]
     extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
     return np.hstack([vectors[:, :known], extra])
+
+
+def _fibres(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:
+    """Number the mode-`mode` fibres that hold nonzeros; return the number of each nonzero's."""
+    others = [m for m in range(tensor.order) if m != mode]
+    perm = stable_argsort([tensor.columns[m] for m in others], [tensor.shape[m] for m in others])
+    first = np.zeros(tensor.nnz, bool)
+    for m in others:
+        column = tensor.columns[m][perm]
+        first[1:] |= column[1:] != column[:-1]
+    fibres = np.empty(tensor.nnz, np.int64)
+    fibres[perm] = np.cumsum(first)
+    return fibres

@@ -89,7 +89,10 @@ class KruskalTensor:
         """Read what `save` wrote; raise `InputError` if the file is at fault."""
         arrays = read_npz(path)
         factors = factors_in(arrays, path)
-        return cls(arrays.get("weights", np.ones(factors[0].shape[1])), factors)
+        weights = arrays.get("weights", np.ones(factors[0].shape[1]))
+        if weights.ndim != 1 or weights.dtype.kind not in "fiu":
+            raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
+        return cls(weights, factors)
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"

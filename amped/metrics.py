@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import time
@@ -64,7 +65,8 @@ class Metrics:
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # each event was flushed, or its failure told
+                self._file.close()
 
 
 def peak_resident_bytes() -> int:

@@ -74,12 +74,18 @@ class Loading(NamedTuple):
         While it is dealt to the ranks, beside what they keep.
     shareable : int
         How much of the tensor is also a shard of a rank that is alone and computes on the host.
+    streamed : int
+        For each nonzero that is streamed, on every rank.
     """
 
     reading: int = 0
     tensor: int = 0
     dealing: int = 0
     shareable: int = 0
+    streamed: int = 0
+
+
+ALREADY_LOADED = Loading()
 
 
 @dataclass(frozen=True)
@@ -123,10 +129,10 @@ def make_plan(
     rank: int,
     dtype: np.dtype[Any],
     backend: Backend,
+    loading: Loading = ALREADY_LOADED,
     *,
     placement: PlacementName = "auto",
     memory: int | None = None,
-    loading: Loading | None = None,
 ) -> Plan:
     """Decide what rank number `part` keeps on its device.
 
@@ -141,13 +147,12 @@ def make_plan(
     dtype : numpy.dtype
         float32 or float64.
     backend : Backend
+    loading : Loading
+        Host memory beside the shards; see `Source.loading`.
     placement : {"auto", "resident", "stream"}
         Keep everything, nothing, or (auto) as much as fits.
     memory : int, optional
         Bytes of device memory to use; by default what the backend has.
-    loading : Loading
-        What rank 0 needs beside what it keeps.
-
     Raises
     ------
     InputError
@@ -189,13 +194,13 @@ def make_plan(
         "scratch": scratch(worst),
     }
     on_host = bytes_of if backend.name == "cpu" else {}
-    host = _host_bytes(modes, each, on_host, loading if part == 0 and loading else Loading())
+    host = _host_bytes(modes, on_host, loading if part == 0 else Loading(streamed=loading.streamed))
     return Plan(modes, rank, stride, dtype, slot, bytes_of, host)
 
 
-def _host_bytes(modes: Sequence[ModePlan], each: int, on_host: dict[str, int], loading: Loading) -> int:
+def _host_bytes(modes: Sequence[ModePlan], on_host: dict[str, int], loading: Loading) -> int:
     """Return the peak of host memory; `on_host` are the device's bytes if they are in host memory too."""
-    shards = sum(m.streamed for m in modes) * each + on_host.get("resident nonzeros", 0)
+    shards = sum(m.streamed for m in modes) * loading.streamed + on_host.get("resident nonzeros", 0)
     kept = shards + sum(on_host.values()) - on_host.get("resident nonzeros", 0)
     largest, halved = max(m.nnz for m in modes), any(0 < m.resident < m.nnz for m in modes)
     tensor = loading.tensor - (loading.shareable if on_host and not halved else 0)
@@ -222,7 +227,7 @@ def _fixed_bytes(shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.d
     return {
         "factor matrices": sum(int(s.cut.rows[-1]) for s in shares) * row,
         "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * stride * 8,
-        "dense work": 3 * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
+        "dense work": 2 * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
     }
 
 

@@ -17,7 +17,7 @@ from partitioner.store import Store
 
 from .errors import InputError
 from .mpi import Comm, on_root, together
-from .placement import Loading
+from .placement import Loading, nonzero_bytes
 
 Progress = Callable[[int, int | None], None]
 
@@ -80,10 +80,11 @@ class TensorSource:
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """See `Source`."""
         copy = None if self._root is None else SortedTensor(self._root, mode)
+        index = np.dtype(np.int32)
         for k in range(len(self.shape)):
-            column = None if copy is None else copy.rows if k == 0 else copy.column(k)
-            yield self._comm.scatter(column, cut.nonzeros, np.dtype(np.int32))
-        yield self._comm.scatter(None if copy is None else copy.values, cut.nonzeros, dtype)
+            # No name for the whole column: it must be gone before the next one is gathered.
+            yield self._comm.scatter(copy.column(k) if copy else None, cut.nonzeros, index)
+        yield self._comm.scatter(copy.values if copy else None, cut.nonzeros, dtype)
 
     @property
     def _root(self) -> SparseTensor | None:
@@ -96,12 +97,13 @@ class TensorSource:
     def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
         """See `Source`. Dealing a mode takes its permutation, and its rows and values where they are not kept."""
         root = self._root
+        each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
-            return Loading()
+            return Loading(streamed=each)
         same, alone = root.values.dtype == dtype, ranks == 1
         rows, values = 0 if alone else 4, 0 if alone and same else root.values.itemsize
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
-        return Loading(root.build_bytes, root.nbytes, self.nnz * (8 + rows + values), shareable)
+        return Loading(root.build_bytes, root.nbytes, self.nnz * (8 + rows + values), shareable, each)
 
 
 class StoreSource:
@@ -132,7 +134,7 @@ class StoreSource:
 
     def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
         """See `Source`: files are mapped, not read into memory."""
-        return Loading()
+        return Loading(streamed=nonzero_bytes(len(self.shape), self._store.value_dtype))
 
 
 def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> Source:

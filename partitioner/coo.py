@@ -92,7 +92,8 @@ class SparseTensor:
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
         self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
         self.duplicates = self.zeros = 0
-        self.build_bytes = self.nbytes
+        given = 0 if self.columns is columns else columns.nbytes  # the caller holds what was copied
+        self.build_bytes = self.nbytes + given
         if not (strictly_increasing(self.columns) and np.all(self.values)):
             self._canonicalise()
         if not self.nnz:
@@ -100,7 +101,7 @@ class SparseTensor:
 
     def _canonicalise(self) -> None:
         given = self.nnz
-        self.build_bytes = 2 * self.nbytes + 16 * given  # both orders, and the permutations of a radix sort
+        self.build_bytes += self.nbytes + 16 * given  # both orders, and the permutations of a radix sort
         perm = stable_argsort(list(self.columns), self.shape)
         ordered = np.empty_like(self.columns)
         for source, target in zip(self.columns, ordered, strict=True):

@@ -1,21 +1,17 @@
-"""Wrong input: one line that names file, line and cause, exit code 2, nothing written. And what only looks wrong."""
+"""Wrong input: one line that names file, line and cause, exit code 2, nothing written, on any number of ranks."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import (
-    dense,
     entries,
     on_ranks,
-    random_tensor,
     refused,
     refused_on_ranks,
     run_amped,
@@ -23,9 +19,7 @@ from command import (
     small_tns,
     succeeded,
     write_factors,
-    write_tns,
 )
-from oracle import dense_mttkrp
 
 from amped.backend.cuda import probe
 from partitioner import store
@@ -240,7 +234,7 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "device": (["cpd", "T", "--rank", 4, "--device", "tpu"], ("--device", "tpu", "cuda")),
     "placement": (["cpd", "T", "--rank", 4, "--placement", "disk"], ("--placement", "disk", "stream")),
     "kernel": (["mttkrp", "T", "--rank", 4, "--kernel", "fastest"], ("fastest", "auto")),
-    "threads": (["mttkrp", "T", "--rank", 4, "--threads", 0], ("--threads 0",)),
+    "threads": (["mttkrp", "T", "--rank", 4, "--threads", 0], ("threads 0",)),
     "repeat": (["mttkrp", "T", "--rank", 4, "--repeat", 0], ("--repeat 0",)),
     "ranks 0": (["plan", "T", "--rank", 4, "--ranks", 0], ("--ranks 0",)),
     "ranks below 0": (["plan", "T", "--rank", 4, "--ranks", -2], ("--ranks -2",)),
@@ -321,130 +315,6 @@ def test_wrong_start(folder: Path) -> None:
     refuse_start("npz")
 
 
-# ---------------------------------------------------------------------------------------------- the output
-
-
-@pytest.fixture
-def blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a test fail if the tensor is read: output is to be checked before any work."""
-
-    def too_late(*_: object) -> None:
-        raise AssertionError("the tensor is read before the output is checked")
-
-    monkeypatch.setattr("amped.commands.open_source", too_late)
-    monkeypatch.setattr("partitioner.__main__.read", too_late)
-
-
-@pytest.mark.usefixtures("blind")
-def test_existing_output_is_refused_before_the_work(folder: Path) -> None:
-    path = small_tns(folder)
-    for name in ("model.npz", "run.json"):
-        out = folder / f"of-{name}"
-        out.mkdir()
-        (out / name).write_text("precious")
-    (folder / "out.npz").write_text("precious")
-    (folder / "metrics.jsonl").write_text("precious")
-    (folder / "store").mkdir()
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "checkpoint.npz").write_text("precious")
-    before = entries(folder)
-    for name in ("model.npz", "run.json"):
-        out = folder / f"of-{name}"
-        refused(run_amped("cpd", path, "--rank", RANK, "--output", out), out / name, "exists", "--force")
-    line = refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "out.npz"), "out.npz", "exists", "--force")
-    assert line.startswith("amped: error: out.npz: ")
-    refused(run_partitioner(path, "--output", "store"), "store", "exists", "--force", program="amped-partition")
-    refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", "metrics.jsonl"), "metrics.jsonl", "--force")
-    assert entries(folder) == before
-
-
-@pytest.mark.usefixtures("blind")
-def test_existing_checkpoint_is_refused_before_the_work(folder: Path) -> None:
-    path = small_tns(folder)
-    (folder / "c").mkdir()
-    (folder / "c" / "checkpoint.npz").write_text("precious")
-    before = entries(folder)
-    arguments = ["cpd", path, "--rank", RANK, "--output", folder, "--checkpoint", "c"]
-    refused(run_amped(*arguments), "c/checkpoint.npz", "exists", "--resume")
-    assert entries(folder) == before
-
-
-@pytest.mark.usefixtures("blind")
-def test_unwritable_output_is_refused_before_the_work(folder: Path) -> None:
-    path = small_tns(folder)
-    (folder / "file").write_text("precious")
-    before = entries(folder)
-    for where in ("file/out", "/proc/nowhere/out"):
-        refused(run_amped("cpd", path, "--rank", RANK, "--output", where), where)
-        refused(run_amped("mttkrp", path, "--rank", RANK, "--output", where), Path(where).parent)
-        refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", where), where)
-        refused(run_partitioner(path, "--output", where), where, program="amped-partition")
-        refused(run_amped("cpd", path, "--rank", RANK, "--output", "o", "--checkpoint", where), where)
-        shutil.rmtree("o", ignore_errors=True)  # whether it is left is asked by another test
-    refused(run_amped("cpd", path, "--rank", RANK, "--output", "file"), "file")
-    assert entries(folder) == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-@pytest.mark.usefixtures("blind")
-def test_folder_without_write_permission(folder: Path) -> None:
-    path, closed = small_tns(folder), folder / "closed"
-    closed.mkdir(mode=0o500)
-    refused(run_amped("cpd", path, "--rank", RANK, "--output", closed), closed, "permission")
-    refused(run_amped("cpd", path, "--rank", RANK, "--output", closed / "out"), closed, "permission")
-    refused(run_amped("mttkrp", path, "--rank", RANK, "--output", closed / "out.npz"), closed, "permission")
-    refused(run_partitioner(path, "--output", closed / "store"), closed, "writable", program="amped-partition")
-
-
-@pytest.mark.usefixtures("blind")
-def test_a_folder_in_place_of_the_file_is_refused_before_the_work(folder: Path) -> None:
-    path = small_tns(folder)
-    (folder / "taken").mkdir()
-    (folder / "out" / "model.npz").mkdir(parents=True)
-    refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "taken", "--force"), "taken")
-    refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", "taken", "--force"), "taken")
-    refused(run_amped("cpd", path, "--rank", RANK, "--output", "out", "--force"), "model.npz")
-
-
-def test_force_does_not_replace_what_is_no_store(folder: Path) -> None:
-    path, precious = small_tns(folder), folder / "precious"
-    precious.mkdir()
-    (precious / "thesis.tex").write_text("years of work")
-    refused(run_partitioner(path, "--output", precious, "--force"), precious, "not a store", program="amped-partition")
-    assert (precious / "thesis.tex").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("case", ["tensor", "rank", "init", "checkpoint"])
-def test_a_refused_cpd_leaves_nothing_behind(folder: Path, case: str) -> None:
-    path = small_tns(folder)
-    arguments: list[object] = ["cpd", path, "--rank", RANK]
-    if case == "tensor":
-        path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
-        arguments += ["--metrics", "metrics.jsonl"]
-    elif case == "rank":
-        arguments[3] = 1025
-    elif case == "init":
-        arguments += ["--init", "none.npz"]
-    else:
-        (folder / "c").mkdir()
-        (folder / "c" / "checkpoint.npz").write_text("damaged")
-        arguments += ["--checkpoint", "c", "--resume"]
-    before = entries(folder)
-    refused(run_amped(*arguments))
-    assert entries(folder) == before
-
-
-def test_a_refused_run_with_force_keeps_what_was_there(folder: Path) -> None:
-    """Permission to replace a result is not permission to delete it for a run that never began."""
-    path = small_tns(folder)
-    flags = ["--rank", RANK, "--output", "o", "--metrics", "m.jsonl", "--max-iters", 2, "--device", "cpu", "--force"]
-    succeeded(run_amped("cpd", path, *flags))
-    path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
-    before = entries(folder)
-    refused(run_amped("cpd", path, *flags), path)
-    assert entries(folder) == before
-
-
 # ------------------------------------------------------------------------------------------- on three ranks
 
 
@@ -485,113 +355,3 @@ def test_refused_once_on_all_ranks(folder: Path, case: str) -> None:
     refused_on_ranks(on_ranks(3, *arguments), *parts)
     assert time.monotonic() - began < 20
     assert entries(folder) == before
-
-
-# ----------------------------------------------------------------------------------------- what is not wrong
-
-
-def check_mttkrp(folder: Path, path: Path, shape: tuple[int, ...], tensor: np.ndarray, ranks: int = 1) -> str:
-    """Compare every mode's MTTKRP with its definition; return what was printed."""
-    factors = write_factors(folder / "start.npz", shape, RANK)
-    arguments = ["mttkrp", path, "--rank", RANK, "--init", folder / "start.npz", "--output", folder / "out.npz"]
-    arguments += ["--precision", "fp64", "--device", "cpu", "--force"]
-    result = run_amped(*arguments) if ranks == 1 else on_ranks(ranks, *arguments)
-    assert result.code == 0, result.out + result.err
-    with np.load(folder / "out.npz") as out:
-        assert set(out.files) == {f"mode_{n}" for n in range(len(shape))}
-        for n in range(len(shape)):
-            np.testing.assert_allclose(out[f"mode_{n}"], dense_mttkrp(tensor, factors, n), rtol=1e-12, atol=1e-12)
-    return result.out
-
-
-def check_cpd(path: Path, ranks: int = 1) -> list[float]:
-    """Run a decomposition to a finite end; return its fits."""
-    arguments = ["cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 4, "--output", "model", "--force"]
-    arguments += ["--precision", "fp64", "--device", "cpu"]
-    result = run_amped(*arguments) if ranks == 1 else on_ranks(ranks, *arguments)
-    assert result.code == 0, result.out + result.err
-    fits = json.loads(Path("model/run.json").read_text())["fits"]
-    with np.load("model/model.npz") as model:
-        assert all(np.isfinite(model[name]).all() for name in model.files)
-    assert len(fits) == 4
-    assert all(np.isfinite(fits))
-    return [float(fit) for fit in fits]
-
-
-def test_more_ranks_than_rows_or_nonzeros(folder: Path) -> None:
-    """Four ranks, three nonzeros, modes of 2, 1 and 5 rows: some ranks own nothing at all."""
-    shape = (2, 1, 5)
-    indices, values = np.array([[0, 0, 0], [0, 0, 4], [1, 0, 2]]), np.array([1.0, -2.0, 3.0])
-    path = write_tns(folder / "tiny.tns", indices, values)
-    check_mttkrp(folder, path, shape, dense(shape, indices, values), ranks=4)
-    alone = check_cpd(path)
-    np.testing.assert_allclose(check_cpd(path, ranks=4), alone, atol=1e-9)
-    assert alone[-1] == pytest.approx(1, abs=1e-6)  # three components say all of three nonzeros
-
-
-def test_one_nonzero_on_three_ranks(folder: Path) -> None:
-    indices, values = np.array([[1, 1]]), np.array([-3.0])
-    path = write_tns(folder / "one.tns", indices, values)
-    check_mttkrp(folder, path, (2, 2), dense((2, 2), indices, values), ranks=3)
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 6), (1, 9), (8, 1, 1, 5)])
-def test_one_row_modes(folder: Path, shape: tuple[int, ...]) -> None:
-    indices, values = random_tensor(shape, nonzeros=4)
-    path = write_tns(folder / "rows.tns", indices, values)
-    check_mttkrp(folder, path, shape, dense(shape, indices, values))
-    check_cpd(path)
-
-
-def test_order_two_is_a_matrix(folder: Path) -> None:
-    """The best rank-R fit of a matrix is known from its singular values."""
-    shape = (12, 10)
-    indices, values = random_tensor(shape, nonzeros=70)
-    matrix = dense(shape, indices, values)
-    path = write_tns(folder / "matrix.tns", indices, values)
-    check_mttkrp(folder, path, shape, matrix)
-    succeeded(run_amped("cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 300, "--output", "svd",
-                        "--precision", "fp64", "--device", "cpu"))  # fmt: skip
-    singular = np.linalg.svd(matrix, compute_uv=False)
-    best = 1 - np.linalg.norm(singular[RANK:]) / np.linalg.norm(singular)
-    assert json.loads(Path("svd/run.json").read_text())["fits"][-1] == pytest.approx(best, abs=1e-6)
-
-
-def test_mode_length_far_beyond_the_highest_index(folder: Path) -> None:
-    shape = (4, 300_000, 3)
-    indices, values = random_tensor((4, 5, 3), nonzeros=20)
-    path = npz(folder / "long.npz", indices=indices, values=values, shape=np.array(shape))
-    out = check_mttkrp(folder, path, shape, dense(shape, indices, values))
-    assert "4 x 300000 x 3" in out
-    check_cpd(path)
-    with np.load("model/model.npz") as model:
-        assert model["factor_1"].shape == (300_000, RANK)
-        assert not model["factor_1"][5:].any()  # empty rows are zero rows
-
-
-def test_duplicates_are_summed_and_zeros_dropped_and_both_are_reported(folder: Path) -> None:
-    shape = (3, 3, 2)
-    path = folder / "repeats.tns"
-    path.write_text("1 1 1 1.5\n3 3 2 2\n1 1 1 2.5\n2 2 1 0\n1 1 1 -1\n2 1 2 4\n2 1 2 -4\n")
-    tensor = np.zeros(shape)
-    tensor[0, 0, 0], tensor[2, 2, 1] = 3.0, 2.0
-    out = check_mttkrp(folder, path, shape, tensor)
-    assert "3 x 3 x 2, 2 nonzeros" in out
-    assert "3 duplicates summed" in out
-    assert "2 zeros dropped" in out
-    info = succeeded(run_amped("info", path)).out
-    assert "3 duplicates summed, 2 zeros dropped" in info
-    partition = succeeded(run_partitioner(path, "--output", "store")).out
-    assert "3 duplicates summed, 2 zeros dropped" in partition
-    assert "3 duplicates summed, 2 zeros dropped" in succeeded(run_amped("info", "store")).out
-    assert "3 duplicates summed" in check_mttkrp(folder, folder / "store", shape, tensor)
-
-
-def test_start_that_is_rank_deficient_or_zero_gives_no_nan(folder: Path) -> None:
-    path, shape = small_tns(folder), (9, 7, 5)
-    for fill in (1.0, 0.0):
-        np.savez(folder / "flat.npz", **{f"factor_{n}": np.full((s, RANK), fill) for n, s in enumerate(shape)})
-        succeeded(run_amped("cpd", path, "--rank", RANK, "--init", "flat.npz", "--tol", 0, "--max-iters", 3,
-                            "--output", "model", "--force", "--device", "cpu"))  # fmt: skip
-        with np.load("model/model.npz") as model:
-            assert all(np.isfinite(model[name]).all() for name in model.files)

@@ -78,7 +78,7 @@ class CpuBackend:
 
     def scratch_bytes(self, nnz: int, stride: int) -> int:
         """See `Backend`."""
-        return self.threads * stride * 24
+        return self.threads * stride * 24 if nnz else 0
 
     def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
         """See `Backend`."""

@@ -1,0 +1,140 @@
+"""Output that cannot be written, or would replace something: found before the work; a refused run leaves no trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from command import entries, refused, run_amped, run_partitioner, small_tns, succeeded
+
+RANK = 4
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test fail if the tensor is read: output is to be checked before any work."""
+
+    def too_late(*_: object) -> None:
+        raise AssertionError("the tensor is read before the output is checked")
+
+    monkeypatch.setattr("amped.commands.open_source", too_late)
+    monkeypatch.setattr("partitioner.__main__.read", too_late)
+
+
+@pytest.mark.usefixtures("blind")
+def test_existing_output_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    for name in ("model.npz", "run.json"):
+        out = folder / f"of-{name}"
+        out.mkdir()
+        (out / name).write_text("precious")
+    (folder / "out.npz").write_text("precious")
+    (folder / "metrics.jsonl").write_text("precious")
+    (folder / "store").mkdir()
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "checkpoint.npz").write_text("precious")
+    before = entries(folder)
+    for name in ("model.npz", "run.json"):
+        out = folder / f"of-{name}"
+        refused(run_amped("cpd", path, "--rank", RANK, "--output", out), out / name, "exists", "--force")
+    line = refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "out.npz"), "out.npz", "exists", "--force")
+    assert line.startswith("amped: error: out.npz: ")
+    refused(run_partitioner(path, "--output", "store"), "store", "exists", "--force", program="amped-partition")
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", "metrics.jsonl"), "metrics.jsonl", "--force")
+    assert entries(folder) == before
+
+
+@pytest.mark.usefixtures("blind")
+def test_existing_checkpoint_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    (folder / "c").mkdir()
+    (folder / "c" / "checkpoint.npz").write_text("precious")
+    before = entries(folder)
+    arguments = ["cpd", path, "--rank", RANK, "--output", folder, "--checkpoint", "c"]
+    refused(run_amped(*arguments), "c/checkpoint.npz", "exists", "--resume")
+    assert entries(folder) == before
+
+
+@pytest.mark.usefixtures("blind")
+def test_unwritable_output_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    (folder / "file").write_text("precious")
+    before = entries(folder)
+    for where in ("file/out", "/proc/nowhere/out"):
+        refused(run_amped("cpd", path, "--rank", RANK, "--output", where), where)
+        refused(run_amped("mttkrp", path, "--rank", RANK, "--output", where), Path(where).parent)
+        refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", where), where)
+        refused(run_partitioner(path, "--output", where), where, program="amped-partition")
+        refused(run_amped("cpd", path, "--rank", RANK, "--output", "o", "--checkpoint", where), where)
+        shutil.rmtree("o", ignore_errors=True)  # whether it is left is asked by another test
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", "file"), "file")
+    assert entries(folder) == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.usefixtures("blind")
+def test_folder_without_write_permission(folder: Path) -> None:
+    path, closed = small_tns(folder), folder / "closed"
+    closed.mkdir(mode=0o500)
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", closed), closed, "permission")
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", closed / "out"), closed, "permission")
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--output", closed / "out.npz"), closed, "permission")
+    refused(run_partitioner(path, "--output", closed / "store"), closed, "writable", program="amped-partition")
+
+
+@pytest.mark.usefixtures("blind")
+def test_a_folder_in_place_of_the_file_is_refused_before_the_work(folder: Path) -> None:
+    path = small_tns(folder)
+    (folder / "taken").mkdir()
+    (folder / "out" / "model.npz").mkdir(parents=True)
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--output", "taken", "--force"), "taken")
+    refused(run_amped("mttkrp", path, "--rank", RANK, "--metrics", "taken", "--force"), "taken")
+    refused(run_amped("cpd", path, "--rank", RANK, "--output", "out", "--force"), "model.npz")
+
+
+def test_force_does_not_replace_what_is_no_store(folder: Path) -> None:
+    path, precious = small_tns(folder), folder / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("years of work")
+    refused(run_partitioner(path, "--output", precious, "--force"), precious, "not a store", program="amped-partition")
+    assert (precious / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("case", ["tensor", "rank", "init", "checkpoint"])
+def test_a_refused_cpd_leaves_nothing_behind(folder: Path, case: str) -> None:
+    path = small_tns(folder)
+    arguments: list[object] = ["cpd", path, "--rank", RANK]
+    if case == "tensor":
+        path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
+        arguments += ["--metrics", "metrics.jsonl"]
+    elif case == "rank":
+        arguments[3] = 1025
+    elif case == "init":
+        arguments += ["--init", "none.npz"]
+    else:
+        (folder / "c").mkdir()
+        (folder / "c" / "checkpoint.npz").write_text("damaged")
+        arguments += ["--checkpoint", "c", "--resume"]
+    before = entries(folder)
+    refused(run_amped(*arguments))
+    assert entries(folder) == before
+
+
+def test_a_refused_run_with_force_keeps_what_was_there(folder: Path) -> None:
+    """Permission to replace a result is not permission to delete it for a run that never began."""
+    path = small_tns(folder)
+    flags = ["--rank", RANK, "--output", "o", "--metrics", "m.jsonl", "--max-iters", 2, "--device", "cpu", "--force"]
+    succeeded(run_amped("cpd", path, *flags))
+    path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
+    before = entries(folder)
+    refused(run_amped("cpd", path, *flags), path)
+    assert entries(folder) == before
