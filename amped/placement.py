@@ -26,7 +26,7 @@ SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for millisecond
 SMALLEST_SLOT = 1024  # nonzeros
 SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
 MAX_RANK = 1024
-RUNTIME_BYTES = 16 << 20  # of host memory: compiled code, buffers of MPI
+RUNTIME_BYTES = 4 << 20  # of host memory: compiled code, buffers of MPI
 
 
 @dataclass(frozen=True)

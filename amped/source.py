@@ -19,6 +19,8 @@ from .errors import InputError
 from .mpi import Comm, on_root, together
 from .placement import Loading, nonzero_bytes
 
+READER_BYTES = 20 << 20  # compiled readers and sorts, and the blocks that they read
+
 Progress = Callable[[int, int | None], None]
 
 
@@ -103,7 +105,8 @@ class TensorSource:
         same, alone = root.values.dtype == dtype, ranks == 1
         rows, values = 0 if alone else 4, 0 if alone and same else root.values.itemsize
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
-        return Loading(root.build_bytes, root.nbytes, self.nnz * (8 + rows + values), shareable, each)
+        reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
+        return Loading(reading, tensor, self.nnz * (8 + rows + values), shareable, each)
 
 
 class StoreSource:

@@ -50,6 +50,7 @@ def read_npz(path: str | PathLike[str]) -> SparseTensor:
         indices, values, shape = _load(path)
         columns = _columns(indices, shape)
         values = _real(values, len(indices))
+        del indices  # or both would be in memory while the nonzeros are sorted
     except InputError as error:
         raise InputError(error.cause, path=path) from None
     return SparseTensor.from_columns(columns, values, shape, path=path)

@@ -8,11 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import PRECISIONS, assert_rounding_only, coo_mttkrp, dense_als, dense_mttkrp, random_factors, small_pieces
+from oracle import (
+    PRECISIONS,
+    assert_rounding_only,
+    coo_mttkrp,
+    dense_als,
+    dense_mttkrp,
+    make_engine,
+    random_factors,
+    small_pieces,
+)
 
 import amped
-from amped.decomp.als import pseudo_inverse
+from amped.decomp.als import State, iterate, pseudo_inverse
 from amped.errors import InputError
+from amped.mpi import Comm
 from partitioner.store import write_store
 
 SHAPES = [(9, 7), (6, 5, 7), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
@@ -57,6 +67,19 @@ def test_the_model_is_arranged_and_its_fit_is_the_one_reported(device: str, prec
         np.testing.assert_allclose(np.linalg.norm(factor.astype(float), axis=0), 1, atol=accuracy)
     fit = 1 - np.linalg.norm(DENSE - model.full()) / np.linalg.norm(DENSE)
     assert model.fits[-1] == pytest.approx(fit, abs=10 * accuracy)
+
+
+def test_columns_are_normalised_as_kolda_and_bader_do(comm: Comm, device: str) -> None:
+    engine = make_engine(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device, precision="fp64")
+    state = State(np.ones(3))
+    for iteration, _ in enumerate(iterate(engine, state, 5, 0)):
+        for mode in range(3):
+            factor = engine.factor(mode)
+            if iteration == 0:
+                np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1, atol=1e-12)
+            else:
+                assert np.all(abs(factor).max(axis=0) <= 1 + 1e-12)
+        assert iteration == 0 or np.all(state.weights >= 1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

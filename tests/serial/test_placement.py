@@ -233,8 +233,7 @@ def test_the_plan_is_the_peak_of_a_gpu(comm: Comm, placement: str) -> None:
     engine = make_engine(
         SparseTensor(columns.T, values, shape), random_factors(5, shape, 32), comm, device="cuda", placement=placement
     )
-    for mode in range(engine.order):
-        engine.mttkrp(mode)
+    list(als.iterate(engine, als.State(np.ones(32)), 2, 0))
     engine.backend.synchronize()
     assert engine.backend.peak_bytes() == pytest.approx(bytes_of(engine.plan), rel=0.1)
 
