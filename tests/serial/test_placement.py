@@ -15,6 +15,7 @@ from amped.backend import choose
 from amped.backend.cpu.device import CpuBackend, fair_threads
 from amped.backend.cuda import probe
 from amped.backend.dense import block_rows
+from amped.decomp import als
 from amped.errors import InputError
 from amped.mpi import Comm
 from amped.placement import SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
