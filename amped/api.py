@@ -54,7 +54,7 @@ def cp_als(
     seed : int
         Of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
-        Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices.
+        Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
     callback : callable, optional
         Called with the iteration's number and its fit.
     **options
@@ -98,7 +98,7 @@ def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any
     X : SparseTensor or path
         See `cp_als`.
     factors : sequence of (I_n, R) arrays
-        One for each mode, on every rank; that of `mode` is not used.
+        One for each mode; that of `mode` is not looked at. Under ``mpirun`` rank 0's count.
     mode : int
         Counted from 0.
     **options
@@ -118,8 +118,12 @@ def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any
     source = _source(X, comm)
     if not 0 <= mode < len(source.shape):
         raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-    rank = int(np.shape(factors[0])[-1]) if len(factors) and np.ndim(factors[0]) == 2 else 0
+    given = list(factors)
+    if len(given) == len(source.shape):  # or `initial_factors` says what is wrong
+        ranks = [np.shape(f)[1] for f in (given[mode], *given) if np.ndim(f) == 2]
+        given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
+    rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
     engine = Engine(source, rank, comm, Options(**options))
-    for n, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, init=factors)):
+    for n, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, init=given)):
         engine.set_factor(n, factor)
     return engine.gathered(mode, engine.mttkrp(mode))

@@ -31,7 +31,7 @@ from .files import check_file, check_folder, factors_in, make_folders, read_npz,
 from .initial import initial_factors
 from .kruskal import KruskalTensor
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
-from .mpi import Comm, on_root, together
+from .mpi import Comm, on_root, share, together
 from .placement import Plan, check_rank, make_plan
 from .progress import Display, display, say
 from .source import Source, open_source
@@ -139,12 +139,14 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
         run.begin(engine, source)
         seconds, stopped = _iterate(run, engine, state, source)
-        memory = run.memory_line(engine)
         result = f"model in {folder / MODEL}"
         if stopped and args.checkpoint is not None:  # the same command with --resume will write the model
             result = f"checkpoint in {args.checkpoint}"
         else:
-            on_root(comm, lambda: _write_model(run, folder, engine, als.model(engine, state), state, seconds))
+            record = _record(run, engine, state, seconds)
+            on_root(comm, lambda: _write_model(folder, als.model(engine, state), record))
+        memory = run.memory_line(engine)
+        run.metrics.event("end", **_record(run, engine, state, seconds))
         change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
         run.display.close()
         run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
@@ -162,8 +164,10 @@ def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
     if args.resume and args.checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR")
     _check_start(args)
+    # Going on with a run replaces what it wrote when it last ended.
+    goes_on = args.resume and (args.checkpoint / checkpoint.FILE).exists()
     for name in (MODEL, RUN):
-        check_file(folder / name, args.force)
+        check_file(folder / name, args.force or goes_on)
     if args.resume:
         check_folder(args.checkpoint)
     elif args.checkpoint is not None:
@@ -188,7 +192,7 @@ def _fresh_name(wanted: Path) -> Path:
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
-    name = Path(path).resolve().name
+    name = Path(os.path.abspath(path)).name
     for ending in (".gz", ".tns", ".npz"):
         name = name.removesuffix(ending)
     return name
@@ -196,16 +200,24 @@ def tensor_stem(path: str | os.PathLike[str]) -> str:
 
 def _start_or_resume(run: Run, engine: Engine, source: Source) -> als.State:
     args, comm = run.args, run.comm
-    found = together(comm, lambda: checkpoint.load(args.checkpoint)) if args.resume else None
-    if found is None:
+    facts = checkpoint.facts_of(engine, source.nnz)
+
+    def load() -> checkpoint.Checkpoint | None:
+        found = checkpoint.load(args.checkpoint) if args.resume else None
+        if found is not None:
+            checkpoint.check(found, facts, args.checkpoint)
+        return found
+
+    found = on_root(comm, load)  # rank 0's: the others may see another file system
+    kept = comm.bcast(None if found is None else (found.state, found.facts.get("seed", args.seed)))
+    if kept is None:
         run.start(engine, source)
         return als.State(np.ones(engine.rank))
-    facts = checkpoint.facts_of(engine, source.nnz)
-    together(comm, lambda: checkpoint.check(found, facts, args.checkpoint))
-    for mode, factor in enumerate(found.factors):
-        engine.set_factor(mode, factor)
-    run.display.note(f"resumed after iteration {len(found.state.fits)} from {args.checkpoint}")
-    return found.state
+    state, args.seed = kept
+    for mode in range(engine.order):
+        engine.set_factor(mode, share(comm, found.factors[mode] if found else None))
+    run.display.note(f"resumed after iteration {len(state.fits)} from {args.checkpoint}")
+    return state
 
 
 def _iterate(run: Run, engine: Engine, state: als.State, source: Source) -> tuple[float, bool]:
@@ -237,11 +249,8 @@ def _checkpoint(folder: Path, engine: Engine, state: als.State, facts: dict[str,
     together(engine.comm, lambda: checkpoint.save(folder, engine, state, facts))
 
 
-def _write_model(
-    run: Run, folder: Path, engine: Engine, model: KruskalTensor, state: als.State, seconds: float
-) -> None:
-    model.save(folder / MODEL)
-    record = {
+def _record(run: Run, engine: Engine, state: als.State, seconds: float) -> dict[str, Any]:
+    return {
         "fits": state.fits,
         "iterations": len(state.fits),
         "converged": state.converged,
@@ -258,8 +267,11 @@ def _write_model(
         "seconds_by_kind": dict(run.metrics.totals),
         "versions": versions(),
     }
+
+
+def _write_model(folder: Path, model: KruskalTensor, record: dict[str, Any]) -> None:
+    model.save(folder / MODEL)
     write_text(folder / RUN, json.dumps(record, indent=1) + "\n")
-    run.metrics.event("end", **record)
 
 
 def mttkrp(args: argparse.Namespace, comm: Comm) -> int:
@@ -330,7 +342,10 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
 
         def make(part: int) -> Plan:
             where = cuts, part, args.rank, options.dtype, run.backend, loading
-            return make_plan(*where, placement=options.placement, memory=options.device_memory)
+            # A plan for other ranks than those started is a plan for one node.
+            sharing = comm.local_size if ranks == comm.size else ranks
+            memory = options.device_memory
+            return make_plan(*where, placement=options.placement, memory=memory, local_ranks=sharing)
 
         text = on_root(comm, lambda: report.plan_text([make(part) for part in range(ranks)], run.backend.description))
     if text is not None:

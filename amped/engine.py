@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .backend import Backend, Shard, choose
 from .backend.base import DEVICES, Array, DeviceName
+from .backend.dense import block_rows
 from .errors import InputError
 from .exchange import Exchange, connect
 from .mpi import Comm, Reduction, together
@@ -25,6 +26,7 @@ from .stream import Stream
 
 Precision = Literal["fp32", "fp64"]
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
 TUNING_NONZEROS = 1 << 22
 TUNING_RUNS = 3
 
@@ -116,7 +118,7 @@ class Engine:
             comm,
             lambda: make_plan(
                 cuts, comm.rank, rank, options.dtype, self.backend, loading,
-                placement=options.placement, memory=options.device_memory,
+                placement=options.placement, memory=options.device_memory, local_ranks=comm.local_size,
             ),
         )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank
@@ -151,7 +153,10 @@ class Engine:
 
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         """Give every rank the (I_n, R) factor matrix of one mode, in host memory."""
-        self.factors[mode][:, : self.rank] = self.backend.to_device(np.ascontiguousarray(factor, self.plan.dtype))
+        step = block_rows(self.rank)  # device memory has no room for a second matrix
+        for b in range(0, len(factor), step):
+            rows = np.ascontiguousarray(factor[b : b + step], self.plan.dtype)
+            self.factors[mode][b : b + step, : self.rank] = self.backend.to_device(rows)
 
     def factor(self, mode: int) -> NDArray[Any]:
         """Return the (I_n, R) factor matrix of one mode in host memory."""
@@ -216,11 +221,10 @@ class Engine:
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
         """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
         share = self.plan.modes[mode]
-        whole = self.backend.zeros((self.shape[mode], self.plan.stride), self.plan.dtype)
-        whole[share.owned, : self.rank] = rows
-        with self.clock.span("exchange", mode):
-            self.exchange.gather_rows(whole, share.cut.rows)
-        return np.ascontiguousarray(self.backend.to_host(whole)[:, : self.rank])
+        whole = np.empty((self.shape[mode], self.rank), self.plan.dtype)
+        whole[share.owned] = self.backend.to_host(rows)
+        self.comm.all_gather_rows(whole, share.cut.rows)
+        return whole
 
     def tune(self) -> None:
         """Time the backend's kernels on the resident nonzeros of each mode and keep the fastest."""
@@ -248,13 +252,11 @@ class Engine:
 
 
 def _check_range(source: Source, dtype: np.dtype[Any]) -> None:
-    """Refuse values that single precision would turn into zero or infinity."""
-    smallest, largest = source.magnitudes
-    limits = np.finfo(dtype)
-    if largest > limits.max or smallest < limits.smallest_subnormal:
-        raise InputError(
-            f"values of magnitude {smallest:.3g} to {largest:.3g} are not {dtype} numbers: use precision fp64"
-        )
+    """Refuse values so large or small that their products, or the squares of their norm, are no numbers."""
+    largest, limit = source.magnitudes[1], RANGES[dtype.name]
+    if not 1 / limit <= largest <= limit:
+        advice = ": use precision fp64, or scale them" if dtype == np.float32 else ": scale them"
+        raise InputError(f"values up to {largest:.3g} are beyond what {dtype} computes with{advice}")
 
 
 def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[NDArray[Any]]:

@@ -35,9 +35,6 @@ class Exchange(Protocol):
     def reduce(self, array: Any, reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise, on all ranks."""
 
-    def abort(self) -> None:
-        """Let go of the other ranks without waiting for them."""
-
 
 def connect(backend: Backend, comm: Comm) -> Exchange:
     """Return the collectives for arrays of `backend` among the ranks of `comm`."""
@@ -74,9 +71,6 @@ class HostExchange:
         """See `Exchange`."""
         self._comm.all_reduce(array, reduction)
 
-    def abort(self) -> None:
-        """See `Exchange`. MPI's own abort ends the ranks."""
-
 
 class StagedExchange:
     """Collectives on device arrays through host memory: for ranks that share a GPU, or a world of one."""
@@ -101,6 +95,3 @@ class StagedExchange:
             host = np.ascontiguousarray(self._to_host(array))
             self._comm.all_reduce(host, reduction)
             array.set(host)
-
-    def abort(self) -> None:
-        """See `Exchange`. MPI's own abort ends the ranks."""

@@ -76,9 +76,10 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """Read all arrays of an ``.npz`` file, without pickle; raise `InputError` if the file is at fault."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError("not an .npz file", path=path)
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise InputError("not an .npz file", path=path)
+        with archive:
             return {name: archive[name] for name in archive.files}
     except OSError as error:
         raise InputError(error.strerror or str(error), path=path) from None

@@ -14,7 +14,7 @@ from partitioner.sort import stable_argsort
 
 from .errors import InputError
 from .files import check_factor, factors_in, read_npz
-from .mpi import Comm, on_root, together
+from .mpi import Comm, on_root, share
 from .source import Source
 
 DENSE_ROWS = 2048  # up to this length a mode's eigenvectors are found from its dense Gram matrix
@@ -40,7 +40,8 @@ def initial_factors(
     seed : int
         Of the random start, uniform in [0, 1).
     init : path, "nvecs" or sequence of arrays, optional
-        A file with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices themselves.
+        A file with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices themselves;
+        rank 0's file and matrices count.
 
     Raises
     ------
@@ -51,8 +52,10 @@ def initial_factors(
         return [random_factor(length, rank, seed, mode, dtype) for mode, length in enumerate(source.shape)]
     if isinstance(init, str) and init == "nvecs":
         tensor = source.tensor()
-        return comm.bcast(on_root(comm, lambda: _nvecs(tensor, rank, seed, dtype))) or []
-    return together(comm, lambda: _given(init, source.shape, rank, dtype))
+        found = on_root(comm, lambda: _nvecs(tensor, rank, seed, dtype))
+    else:
+        found = on_root(comm, lambda: _given(init, source.shape, rank, dtype))
+    return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
 
 
 def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Any]) -> NDArray[Any]:

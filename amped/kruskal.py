@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .files import factors_in, read_npz, write_npz
 
+BLOCK_ROWS = 1 << 16
+
 
 class KruskalTensor:
     """A sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
@@ -57,14 +59,14 @@ class KruskalTensor:
 
     def arranged(self) -> KruskalTensor:
         """Return the same tensor with columns of unit 2-norm and weights descending."""
-        weights = self.weights.copy()
-        factors = []
-        for factor in self.factors:
-            norms = np.linalg.norm(factor.astype(np.float64, copy=False), axis=0)
-            weights *= norms
-            factors.append((factor / np.where(norms > 0, norms, 1)).astype(factor.dtype, copy=False))
+        real = [f if f.dtype.kind == "f" else f.astype(np.float64) for f in self.factors]
+        norms = [_column_norms(f) for f in real]
+        weights = self.weights * np.prod(norms, axis=0)
         order = np.argsort(-weights, kind="stable")
-        return KruskalTensor(weights[order], [f[:, order] for f in factors], self.fits, self.converged)
+        factors = [np.take(f, order, axis=1) for f in real]
+        for factor, norm in zip(factors, norms, strict=True):
+            factor /= np.where(norm > 0, norm, 1)[order].astype(factor.dtype)
+        return KruskalTensor(weights[order], factors, self.fits, self.converged)
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor, without forming it."""
@@ -96,3 +98,8 @@ class KruskalTensor:
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
+
+
+def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:
+    blocks = (factor[b : b + BLOCK_ROWS].astype(np.float64) for b in range(0, len(factor), BLOCK_ROWS))
+    return np.sqrt(sum((np.square(block).sum(axis=0) for block in blocks), np.zeros(factor.shape[1])))

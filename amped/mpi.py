@@ -9,19 +9,22 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from functools import cache
+from types import TracebackType
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError
+from .errors import EXIT_FAILURE, InputError
 
 T = TypeVar("T")
 Reduction = Literal["sum", "max"]
 
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
+LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LAUNCHER_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 MESSAGE = 1 << 30  # bytes; MPI counts are 32-bit in many libraries
 
@@ -200,7 +203,47 @@ def world() -> Comm:
             f"started by an MPI launcher, but mpi4py cannot load MPI ({str(error).splitlines()[0]}): install a system "
             "MPI, or amped[mpi] and use its mpirun"
         ) from None
-    return MpiComm(MPI.COMM_WORLD)
+    comm = MpiComm(MPI.COMM_WORLD)
+    started = max(int(os.environ.get(name, "1")) for name in LAUNCHED_SIZES)
+    if started > comm.size == 1:
+        raise InputError(
+            f"{started} processes were started, but MPI sees one: launcher and MPI library do not fit "
+            "(under Slurm, see `srun --mpi=list`)"
+        )
+    if comm.size > 1 and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = abort_all(comm)
+    return comm
+
+
+def abort_all(comm: Comm) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
+    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, (ArithmeticError, MemoryError, KeyboardInterrupt)):
+            text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
+        else:
+            text = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}")
+        sys.stderr.flush()
+        comm.abort(EXIT_FAILURE)
+        os._exit(EXIT_FAILURE)
+
+    return hook
+
+
+def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
+    """Return rank 0's matrix on every rank, of any size."""
+    if comm.size == 1:
+        assert array is not None
+        return array
+    shape, dtype = comm.bcast((array.shape, array.dtype) if comm.rank == 0 and array is not None else ((0, 0), None))
+    whole = np.empty(shape, dtype)
+    if comm.rank == 0 and array is not None:
+        whole = np.ascontiguousarray(array)
+    offsets = np.full(comm.size + 1, shape[0], np.int64)
+    offsets[0] = 0
+    comm.all_gather_rows(whole, offsets)
+    return whole
 
 
 def together(comm: Comm, action: Callable[[], T]) -> T:

@@ -133,6 +133,7 @@ def make_plan(
     *,
     placement: PlacementName = "auto",
     memory: int | None = None,
+    local_ranks: int = 1,
 ) -> Plan:
     """Decide what rank number `part` keeps on its device.
 
@@ -161,7 +162,7 @@ def make_plan(
     check_rank(rank)
     unit = max(1, backend.vector_bytes // dtype.itemsize)
     stride = -(-rank // unit) * unit
-    limit = backend.memory() if memory is None else memory
+    limit = backend.memory(local_ranks) if memory is None else memory
     shares = [_share(mode, cut, part) for mode, cut in enumerate(cuts)]
     fixed = _fixed_bytes(shares, rank, stride, dtype)
     each = nonzero_bytes(len(cuts), dtype)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from . import commands
-from .errors import EXIT_FAILURE, EXIT_INPUT, InputError
-from .mpi import Comm, world
+from .errors import EXIT_INPUT, InputError
+from .mpi import Comm, abort_all, world
 from .watchdog import Watchdog
 
 EXAMPLE = "uber393k_4d.tns.gz"
@@ -132,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"amped: error: {error}", file=sys.stderr)
         return EXIT_INPUT
-    sys.excepthook = _abort_all(comm)
+    sys.excepthook = abort_all(comm)
     try:
         with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
             args = arguments(sys.argv[1:] if argv is None else argv)
@@ -142,6 +139,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
     except InputError as error:
         return _input_error(comm, error)
+    except OSError as error:  # a path that cannot be looked at, a name that is too long
+        if error.filename is None:
+            raise
+        return _input_error(comm, InputError(error.strerror or str(error), path=error.filename))
     except SystemExit as request:  # --help
         if comm.rank:
             return 0
@@ -157,22 +158,6 @@ def _input_error(comm: Comm, error: InputError) -> int:
             print(f"amped: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
         comm.abort(EXIT_INPUT)
     return EXIT_INPUT
-
-
-def _abort_all(comm: Comm) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
-    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever."""
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, (ArithmeticError, MemoryError, KeyboardInterrupt)):
-            text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
-        else:
-            text = "".join(traceback.format_exception(kind, error, trace))
-        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}")
-        sys.stderr.flush()
-        comm.abort(EXIT_FAILURE)
-        os._exit(EXIT_FAILURE)
-
-    return hook
 
 
 if __name__ == "__main__":

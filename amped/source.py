@@ -97,16 +97,16 @@ class TensorSource:
         return self._root
 
     def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
-        """See `Source`. Dealing a mode takes its permutation, and its rows and values where they are not kept."""
+        """See `Source`. Dealing a mode takes its permutation, and a whole column where that is not kept."""
         root = self._root
         each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
             return Loading(streamed=each)
         same, alone = root.values.dtype == dtype, ranks == 1
-        rows, values = 0 if alone else 4, 0 if alone and same else root.values.itemsize
+        column = 0 if alone and same else root.values.itemsize
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
-        return Loading(reading, tensor, self.nnz * (8 + rows + values), shareable, each)
+        return Loading(reading, tensor, self.nnz * (8 + column), shareable, each)
 
 
 class StoreSource:
@@ -120,7 +120,7 @@ class StoreSource:
 
     def cut(self, mode: int, parts: int) -> Cut:
         """See `Source`."""
-        return cut_mode(self._store.mode(mode).rows, self.shape[mode], parts)
+        return cut_mode(self._store.mode(mode).column(0), self.shape[mode], parts)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """See `Source`."""

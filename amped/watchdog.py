@@ -13,7 +13,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 from .errors import EXIT_FAILURE
 from .mpi import Comm
@@ -27,9 +26,8 @@ BEAT, BYE = b".", b"q"
 class Watchdog:
     """Watch the other ranks until `close`; a context manager. Making one is collective."""
 
-    def __init__(self, comm: Comm, where: Callable[[], str] = lambda: "") -> None:
-        """Start to watch; `where` tells in a few words what this rank is doing, for the error message."""
-        self._where = where
+    def __init__(self, comm: Comm) -> None:
+        """Start to watch."""
         self._rank = comm.rank
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -53,11 +51,16 @@ class Watchdog:
     def _connect(self, comm: Comm) -> dict[socket.socket, int]:
         """Connect every rank to rank 0; return the open connections with their peers' ranks."""
         one_node = comm.local_size == comm.size
-        server = (
-            socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=comm.size) if comm.rank == 0 else None
-        )
-        host = "127.0.0.1" if one_node else socket.gethostname()
-        address = comm.bcast((host, server.getsockname()[1]) if server else ("", 0))
+        server, address, fault = None, ("", 0), ""
+        if comm.rank == 0:
+            try:
+                server = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=comm.size)
+                address = "127.0.0.1" if one_node else socket.gethostname(), server.getsockname()[1]
+            except OSError as error:
+                fault = str(error)
+        address, fault = comm.bcast((address, fault))  # whatever happened: the others wait for it
+        if fault:
+            raise OSError(fault)
         peers: dict[socket.socket, int] = {}
         if server is None:
             link = socket.create_connection(address, CONNECT_SECONDS)
@@ -102,7 +105,7 @@ class Watchdog:
             data = b""
         if not data and not self._closing.is_set():
             self._fail(self._peers[link], "has died")
-        return not data or data.endswith(BYE)
+        return not data or BYE in data  # a last beat may follow it
 
     @staticmethod
     def _send(links: list[socket.socket], message: bytes) -> None:
@@ -113,13 +116,7 @@ class Watchdog:
                 continue  # full: the peer is silent, or broken: reading finds that out
 
     def _fail(self, peer: int, what: str) -> None:
-        # The launcher says which rank died; leave it a moment to end this process first, as it does for a dead one.
-        where = self._where()
-        print(
-            f"amped: rank {peer} {what}; rank {self._rank} ends{f' ({where})' if where else ''}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"amped: rank {peer} {what}; rank {self._rank} ends", file=sys.stderr, flush=True)
         os._exit(EXIT_FAILURE)
 
     def close(self) -> None:

@@ -41,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"amped-partition: error: {error}", file=sys.stderr)
         return EXIT_INPUT
+    except OSError as error:  # a path that cannot be looked at, a name that is too long
+        if error.filename is None:
+            raise
+        print(f"amped-partition: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return EXIT_INPUT
     if not args.quiet:
         shape = " x ".join(map(str, store.shape))
         print(f"{args.tensor.name}: {shape}, {store.nnz:,} nonzeros, {store.duplicates:,} duplicates summed, "

@@ -55,7 +55,8 @@ class SparseTensor:
         table = np.asarray(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
-        self._build(table.T, np.asarray(values), shape, None)
+        # Copies: arrays that are in order already are kept, and the caller's may change later.
+        self._build(np.array(table.T, order="C"), np.array(values), shape, None)
 
     @classmethod
     def from_columns(
@@ -68,7 +69,7 @@ class SparseTensor:
     ) -> SparseTensor:
         """Build from (order, nnz) columns, without a copy where they are int32 and in order already.
 
-        The arrays are taken over: they may be reordered in place. `path` is named in errors.
+        The arrays are taken over, and must not change afterwards. `path` is named in errors.
         """
         tensor = cls.__new__(cls)
         tensor._build(columns, values, shape, path)
@@ -138,7 +139,7 @@ class SparseTensor:
         """Return the Frobenius norm, computed in double precision."""
         largest = self.magnitudes()[1]  # squares of what is scaled by it neither overflow nor all vanish
         blocks = (self.values[b : b + BLOCK] for b in range(0, self.nnz, BLOCK))
-        return largest * float(np.sqrt(sum(np.square(v / largest, dtype=np.float64).sum() for v in blocks)))
+        return largest * float(np.sqrt(sum(np.square(v.astype(np.float64) / largest).sum() for v in blocks)))
 
     def magnitudes(self) -> tuple[float, float]:
         """Return the smallest and the largest magnitude of a value."""

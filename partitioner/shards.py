@@ -23,12 +23,8 @@ BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less
 class ModeCopy(Protocol):
     """The nonzeros sorted by the index of one mode (the output mode), then by the other modes in order."""
 
-    @property
-    def rows(self) -> NDArray[np.int32]:
-        """Output indices, (nnz,), ascending."""
-
     def column(self, k: int) -> NDArray[np.int32]:
-        """Indices of the `k`-th mode of ``mode_order``, (nnz,); column 0 is `rows`."""
+        """Indices of the `k`-th mode of ``mode_order``, (nnz,); column 0, the output indices, ascends."""
 
     @property
     def values(self) -> NDArray[np.floating]:
@@ -49,7 +45,6 @@ class SortedTensor:
         # The tensor is in lexicographic order: one stable sort by the output index gives the whole order,
         # and mode 0 has it already.
         self._perm = stable_argsort([tensor.columns[mode]], [tensor.shape[mode]]) if mode else None
-        self.rows = self.column(0)
 
     def column(self, k: int) -> NDArray[np.int32]:
         """See `ModeCopy`."""

@@ -65,9 +65,7 @@ def _merge(columns, values):  # type: ignore[no-untyped-def]
     return kept, distinct
 
 
-def stable_argsort(
-    columns: Sequence[NDArray[np.int32]], lengths: Sequence[int], start: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
+def stable_argsort(columns: Sequence[NDArray[np.int32]], lengths: Sequence[int]) -> NDArray[np.int64]:
     """Sort nonzeros by several indices, the first of them the most significant.
 
     Parameters
@@ -76,8 +74,6 @@ def stable_argsort(
         The indices to sort by, each non-negative.
     lengths : sequence of int
         Mode lengths: column ``k`` holds values below ``lengths[k]``.
-    start : (nnz,) int64 array, optional
-        The order to start from; equal nonzeros keep it. By default the order as given.
 
     Returns
     -------
@@ -88,7 +84,7 @@ def stable_argsort(
     -----
     Least-significant-digit radix sort, one counting pass for each digit of at most 16 bits.
     """
-    before = np.arange(columns[0].size) if start is None else start
+    before = np.arange(columns[0].size)
     after = np.empty_like(before)
     for column, length in zip(reversed(columns), reversed(lengths), strict=True):
         bits = max(1, (length - 1).bit_length())

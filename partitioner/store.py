@@ -128,7 +128,6 @@ class StoredMode:
         self._store = store
         self._mode = mode
         self.names = [*(_column_name(mode, m) for m in mode_order(store.order, mode)), _values_name(mode)]
-        self.rows = self.column(0)
 
     def column(self, k: int) -> NDArray[np.int32]:
         """See `ModeCopy`."""
@@ -174,19 +173,22 @@ def write_store(
     InputError
         If `path` exists and `force` is not given, is something other than a store, or cannot be written.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     check_target(target, force)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    draft, aside = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
     try:
         draft.mkdir()
         _write_files(tensor, draft, progress or (lambda _: None))
         if target.exists():
-            shutil.rmtree(target)
+            os.rename(target, aside)
         os.rename(draft, target)
         sync_folder(target.parent)
+        shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
     finally:
+        if aside.exists() and not target.exists():
+            os.rename(aside, target)
         shutil.rmtree(draft, ignore_errors=True)
     return Store(target)
 

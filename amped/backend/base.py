@@ -78,8 +78,8 @@ class Backend(Protocol):
     runtime_bytes: int
     """Memory that the device's own runtime takes, outside what the plan counts."""
 
-    def memory(self) -> int:
-        """Bytes that a plan may count on."""
+    def memory(self, local_ranks: int) -> int:
+        """Bytes that a plan may count on, when so many ranks share the node."""
 
     def peak_bytes(self) -> int | None:
         """Most bytes of device memory in use at once since the backend was made; None if it is the host's."""
@@ -148,16 +148,20 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Backen
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r}: expected {', '.join(DEVICES)}")
+    missing = "not asked for"
     if device != "cpu":
         from .cuda import probe
 
         missing = probe()
-        if not missing:
-            from .cuda.device import device as gpu
+    # All ranks take the same kind of device, or they could not exchange.
+    lacking = {rank: why for rank, why in enumerate(comm.allgather(missing)) if why}
+    if not lacking:
+        from .cuda.device import CudaBackend
 
-            return gpu(comm.local_rank, comm.local_size)
-        if device == "cuda":
-            raise InputError(f"--device cuda: {missing}")
+        return CudaBackend(comm.local_rank)
+    if device == "cuda":
+        rank, why = next(iter(lacking.items()))
+        raise InputError(f"--device cuda: {why}" + (f" (rank {rank})" if comm.size > 1 else ""))
     from .cpu.device import CpuBackend
 
     return CpuBackend(comm, threads)

@@ -61,7 +61,8 @@ def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterato
         for mode in range(engine.order):
             rows = engine.mttkrp(mode)
             state.weights = _update(engine, mode, rows, grams, first=not state.fits)
-        fit = _fit(engine, rows, grams, state.weights)
+        # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
+        fit = engine.comm.bcast(_fit(engine, rows, grams, state.weights))
         if not np.isfinite(fit):
             raise DivergedError(f"the fit is {fit} after iteration {len(state.fits) + 1}")
         state.fits.append(fit)

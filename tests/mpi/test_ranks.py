@@ -219,14 +219,16 @@ def test_mttkrp_gives_all_ranks_the_same(comm: Comm, device: str) -> None:
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
 
 
-def test_wrong_arguments_on_one_rank_stop_all(comm: Comm) -> None:
+def test_rank_0s_matrices_count(comm: Comm) -> None:
     columns, values = random_nonzeros(5, (8, 9, 10), 100)
-    factors = random_factors(5, (8, 9, 10), 6)
-    if comm.rank == comm.size - 1:
-        factors[1] = factors[1][:-1]
+    factors, others = (random_factors(seed, (8, 9, 10), 6) for seed in (5, 5 + comm.rank))
     tensor = on_rank_0(comm, SparseTensor(columns.T, values, (8, 9, 10)))
-    assert "factor_1" in message_on_all_ranks(comm, lambda: amped.mttkrp(tensor, factors, 0, device="cpu"))
-    assert "factor_1" in message_on_all_ranks(comm, lambda: amped.cp_als(tensor, 6, init=factors, device="cpu"))
+    result = amped.mttkrp(tensor, others, 0, device="cpu")
+    assert_rounding_only(result, coo_mttkrp(columns, values, factors, 0), "fp32")
+    if comm.rank == 0:
+        others[1] = others[1][:-1]
+    assert "factor_1" in message_on_all_ranks(comm, lambda: amped.mttkrp(tensor, others, 0, device="cpu"))
+    assert "factor_1" in message_on_all_ranks(comm, lambda: amped.cp_als(tensor, 6, init=others, device="cpu"))
 
 
 # Reference results

@@ -332,7 +332,8 @@ def test_wrong_arguments_of_cp_als(arguments: dict[str, Any], cause: str) -> Non
         (random_factors(0, (12, 9), 2), 0, "2 factor matrices"),
         (random_factors(0, (12, 9, 11), 2), 0, "factor_2"),
         ([np.ones((12, 2)), np.ones((9, 3)), np.ones((10, 2))], 0, "factor_1"),
-        ([np.ones(12), np.ones((9, 3)), np.ones((10, 3))], 0, "rank 0|factor_0"),
+        ([np.ones((12, 3)), np.ones(9), np.ones((10, 3))], 0, "factor_1"),
+        ([np.ones(12), np.ones(9), np.ones(10)], 0, "rank 0"),
         ([], 0, "rank 0|0 factor matrices"),
         ([np.ones((12, 2)), np.full((9, 2), np.inf), np.ones((10, 2))], 0, "not finite"),
     ],
@@ -340,3 +341,10 @@ def test_wrong_arguments_of_cp_als(arguments: dict[str, Any], cause: str) -> Non
 def test_wrong_arguments_of_mttkrp(factors: Any, mode: int, cause: str) -> None:
     with pytest.raises(InputError, match=cause):
         amped.mttkrp(TENSOR, factors, mode, device="cpu")
+
+
+def test_the_factor_of_the_mode_itself_is_not_looked_at() -> None:
+    factors: list[Any] = random_factors(0, (12, 9, 10), 2)
+    whole = amped.mttkrp(TENSOR, factors, 1, device="cpu")
+    factors[1] = None
+    assert np.array_equal(amped.mttkrp(TENSOR, factors, 1, device="cpu"), whole)

@@ -31,14 +31,6 @@ def test_stable_argsort_is_lexsort(table: tuple[np.ndarray, list[int]]) -> None:
     assert np.array_equal(stable_argsort(list(columns), lengths), expected)
 
 
-@given(tables(), st.integers(0, 2**32 - 1))
-def test_ties_keep_the_order_to_start_from(table: tuple[np.ndarray, list[int]], seed: int) -> None:
-    columns, lengths = table
-    start = np.random.default_rng(seed).permutation(columns.shape[1])
-    expected = start[np.lexsort(columns[::-1, start])]
-    assert np.array_equal(stable_argsort(list(columns), lengths, start.copy()), expected)
-
-
 @pytest.mark.parametrize("length", LENGTHS)
 def test_many_keys_over_the_whole_range(length: int) -> None:
     keys = np.random.default_rng(length).integers(0, length, 100_003, np.int32)

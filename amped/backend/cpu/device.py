@@ -33,13 +33,12 @@ class CpuBackend:
         self.threads = threads or fair_threads(comm)
         self.description = f"CPU, {self.threads} thread{'s' * (self.threads > 1)}"
         self._threads = Threads(self.threads)
-        self._local_ranks = comm.local_size
         threadpoolctl.threadpool_limits(self.threads)  # BLAS beside our own threads would fight them for the cores
 
-    def memory(self) -> int:
+    def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free on this node."""
-        free = int(psutil.virtual_memory().available * 0.9)
-        return free // self._local_ranks
+        free: int = psutil.virtual_memory().available
+        return free * 9 // 10 // local_ranks
 
     def peak_bytes(self) -> None:
         """See `Backend`: there is no memory but the host's."""

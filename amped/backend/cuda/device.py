@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import cupy
@@ -19,14 +18,8 @@ from .mttkrp import KERNELS, VECTOR, mttkrp, scratch_bytes
 PADDING = 32  # nonzeros: kernels load several at once, also past the end
 
 
-@cache
-def device(local_rank: int, local_size: int) -> CudaBackend:
-    """Return the GPU of this rank; the same one, with its streams and memory, all through a process."""
-    return CudaBackend(local_rank, local_size)
-
-
 class CudaBackend:
-    """See `Backend`. Work is queued on one stream and copies from the host on another."""
+    """See `Backend`. Work is queued on the caller's current stream, copies from the host on one of their own."""
 
     name = "cuda"
     xp = cupy
@@ -34,18 +27,16 @@ class CudaBackend:
     vector_bytes = VECTOR
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
 
-    def __init__(self, local_rank: int, local_size: int) -> None:
+    def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
         threadpoolctl.threadpool_limits(1)
         devices: int = cupy.cuda.runtime.getDeviceCount()
         self._device = cupy.cuda.Device(local_rank % devices)
         self._device.use()
-        self._sharing = -(-local_size // devices)
+        self._devices = devices
         self.identity = str(self._device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()} ({self.identity})"
-        self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.stream.use()
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
@@ -53,10 +44,10 @@ class CudaBackend:
         cupy.matmul(one, one)  # makes the cuBLAS handle and its workspace
         self._resting_bytes: int = self._pool.total_bytes()
 
-    def memory(self) -> int:
+    def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free, less the runtime's own need."""
         free: int = cupy.cuda.runtime.memGetInfo()[0]
-        return free * 95 // 100 // self._sharing - self.runtime_bytes
+        return free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - self.runtime_bytes
 
     def peak_bytes(self) -> int:
         """See `Backend`: the memory pool gives nothing back, so what it holds is its peak."""
@@ -95,11 +86,11 @@ class CudaBackend:
     def slot(self, order: int, capacity: int, dtype: Any, clock: Clock) -> CudaSlot:
         """See `Backend`."""
         assert isinstance(clock, CudaClock)
-        return CudaSlot(order, capacity, dtype, clock, self.stream, self._copies)
+        return CudaSlot(order, capacity, dtype, clock, self._copies)
 
     def clock(self) -> CudaClock:
         """See `Backend`."""
-        return CudaClock(self.stream)
+        return CudaClock()
 
     def scratch_bytes(self, nnz: int, stride: int) -> int:
         """See `Backend`."""
@@ -111,19 +102,19 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         """See `Backend`."""
-        self.stream.synchronize()
+        cupy.cuda.get_current_stream().synchronize()
 
 
 class CudaSlot:
     """See `Slot`. Events order copies and kernels on the device; the host only queues."""
 
-    def __init__(self, order: int, capacity: int, dtype: Any, clock: CudaClock, work: Any, copies: Any) -> None:
+    def __init__(self, order: int, capacity: int, dtype: Any, clock: CudaClock, copies: Any) -> None:
         size = -(-capacity // PADDING) * PADDING
         self._indices = [cupy.empty(size, np.int32) for _ in range(order)]
         self._values = cupy.empty(size, dtype)
-        self._clock, self._work, self._copies = clock, work, copies
+        self._clock, self._copies = clock, copies
         self._filled, self._released = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-        self._released.record(work)
+        self.release()
         self._staging: dict[int, NDArray[Any]] = {}
         self._shard = Shard(self._indices, self._values, 0, False)
 
@@ -150,26 +141,25 @@ class CudaSlot:
 
     def shard(self) -> Shard:
         """See `Slot`."""
-        self._work.wait_event(self._filled)
+        cupy.cuda.get_current_stream().wait_event(self._filled)
         return self._shard
 
     def release(self) -> None:
         """See `Slot`."""
-        self._released.record(self._work)
+        self._released.record(cupy.cuda.get_current_stream())
 
 
 class CudaClock:
     """See `Clock`. Times are taken by events, so nothing waits until they are collected."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._spans: list[tuple[str, int, Any, Any]] = []
         self._spare: list[Any] = []
 
     @contextmanager
     def span(self, kind: str, mode: int) -> Iterator[None]:
         """See `Clock`."""
-        with self.span_on(self._stream, kind, mode):
+        with self.span_on(cupy.cuda.get_current_stream(), kind, mode):
             yield
 
     @contextmanager

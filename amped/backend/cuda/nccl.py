@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import cupy
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from ...mpi import Comm, Reduction
 
-ABORT_SECONDS = 5.0
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
 
@@ -47,9 +45,3 @@ class NcclExchange:
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
         at, stream = array.data.ptr, cupy.cuda.get_current_stream().ptr
         self._nccl.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
-
-    def abort(self) -> None:
-        """See `Exchange`. In a thread under a deadline, because aborting waits for kernels that wait for peers."""
-        thread = threading.Thread(target=self._nccl.abort, daemon=True)
-        thread.start()
-        thread.join(ABORT_SECONDS)
