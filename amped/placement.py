@@ -26,7 +26,6 @@ SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for millisecond
 SMALLEST_SLOT = 1024  # nonzeros
 SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
 MAX_RANK = 1024
-RUNTIME_BYTES = 4 << 20  # of host memory: compiled code, buffers of MPI
 
 
 @dataclass(frozen=True)
@@ -164,7 +163,7 @@ def make_plan(
     stride = -(-rank // unit) * unit
     limit = backend.memory(local_ranks) if memory is None else memory
     shares = [_share(mode, cut, part) for mode, cut in enumerate(cuts)]
-    fixed = _fixed_bytes(shares, rank, stride, dtype)
+    fixed = _fixed_bytes(shares, rank, stride, dtype, backend.dense_blocks)
     each = nonzero_bytes(len(cuts), dtype)
     total, largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
     room = limit - sum(fixed.values())
@@ -196,6 +195,7 @@ def make_plan(
     }
     on_host = bytes_of if backend.name == "cpu" else {}
     host = _host_bytes(modes, on_host, loading if part == 0 else Loading(streamed=loading.streamed))
+    host += backend.host_runtime_bytes
     return Plan(modes, rank, stride, dtype, slot, bytes_of, host)
 
 
@@ -206,7 +206,7 @@ def _host_bytes(modes: Sequence[ModePlan], on_host: dict[str, int], loading: Loa
     largest, halved = max(m.nnz for m in modes), any(0 < m.resident < m.nnz for m in modes)
     tensor = loading.tensor - (loading.shareable if on_host and not halved else 0)
     dealing = loading.dealing + (4 * largest if halved else 0)
-    return RUNTIME_BYTES + max(loading.reading, tensor + dealing + shards, tensor + kept)
+    return max(loading.reading, tensor + dealing + shards, tensor + kept)
 
 
 def _share(mode: int, cut: Cut, part: int) -> ModePlan:
@@ -222,13 +222,15 @@ def _with_resident(share: ModePlan, resident: int) -> ModePlan:
     return ModePlan(share.mode, share.cut, share.nnz, resident, share.owned, share.rows)
 
 
-def _fixed_bytes(shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.dtype[Any]) -> dict[str, int]:
+def _fixed_bytes(
+    shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.dtype[Any], blocks: int
+) -> dict[str, int]:
     row = stride * dtype.itemsize
     owned = max(s.owned.stop - s.owned.start for s in shares)
     return {
         "factor matrices": sum(int(s.cut.rows[-1]) for s in shares) * row,
         "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * stride * 8,
-        "dense work": 2 * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
+        "dense work": blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
     }
 
 

@@ -101,6 +101,7 @@ def _load(plan: Plan, mode: int, source: Source, backend: Backend) -> ModeShards
         resident.append(backend.column(first, dtype))
         # What is mapped from a file stays there.
         streamed.append(rest if isinstance(rest, np.memmap) else backend.source(rest, dtype))
+        del column, first, rest  # before the next column is gathered
     rows = streamed[0]
     continues = bool(rows.size and rows[0] == last_row)
     # Shards may grow by a little on both sides, to end where a row ends.

@@ -76,7 +76,11 @@ class Backend(Protocol):
     vector_bytes: int
     """Rows of factor matrices are padded to a multiple of this."""
     runtime_bytes: int
-    """Memory that the device's own runtime takes, outside what the plan counts."""
+    """Device memory that the device's own runtime takes, outside what the plan counts."""
+    host_runtime_bytes: int
+    """Host memory that libraries load and allocate once a run computes."""
+    dense_blocks: int
+    """Blocks of rows that `dense` has in memory at once."""
 
     def memory(self, local_ranks: int) -> int:
         """Bytes that a plan may count on, when so many ranks share the node."""

@@ -28,6 +28,8 @@ class CpuBackend:
     kernels: Sequence[str] = KERNELS
     vector_bytes = 1
     runtime_bytes = 0
+    host_runtime_bytes = 4 << 20
+    dense_blocks = 2
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         self.threads = threads or fair_threads(comm)

@@ -26,6 +26,8 @@ class CudaBackend:
     kernels: Sequence[str] = KERNELS
     vector_bytes = VECTOR
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
+    host_runtime_bytes = 120 << 20
+    dense_blocks = 3
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
