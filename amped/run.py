@@ -102,7 +102,7 @@ def _shared_flags() -> Parser:
     flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
     flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
     flags.add_argument("--force", action="store_true", help="overwrite what exists")
-    flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    flags.add_argument("--quiet", action="store_true", help="print errors, and what info and plan are asked for, alone")
     return shared
 
 
