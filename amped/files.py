@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.readers.npz import DAMAGED
 
 from .errors import InputError
 
@@ -81,16 +80,11 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
             raise InputError("not an .npz file", path=path)
         with archive:
             return {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise InputError(error.strerror or str(error), path=path) from None
     except InputError:
         raise
-    except (
-        ValueError, KeyError, EOFError, SyntaxError, NotImplementedError, MemoryError, AttributeError,
-        zipfile.BadZipFile, zlib.error, tokenize.TokenError,
-    ) as error:  # fmt: skip
-        # What NumPy and zipfile raise on bytes that are not what they should be.
-        raise InputError(f"damaged or not an .npz file: {error}", path=path) from None
+    except DAMAGED as error:
+        told = error.strerror if isinstance(error, OSError) else None
+        raise InputError(told or f"damaged or not an .npz file: {error}", path=path) from None
 
 
 def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:

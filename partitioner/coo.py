@@ -107,7 +107,7 @@ class SparseTensor:
         ordered = np.empty_like(self.columns)
         for source, target in zip(self.columns, ordered, strict=True):
             np.take(source, perm, out=target, mode="clip")
-        values = self.values[perm]
+        values = self.values.take(perm, mode="clip")
         kept, distinct = merge_duplicates(ordered, values)
         self.duplicates, self.zeros = given - distinct, distinct - kept
         if not np.all(np.isfinite(values[:kept])):

@@ -49,12 +49,13 @@ class SortedTensor:
     def column(self, k: int) -> NDArray[np.int32]:
         """See `ModeCopy`."""
         column: NDArray[np.int32] = self._tensor.columns[self._modes[k]]
-        return column if self._perm is None else column[self._perm]
+        return column if self._perm is None else column.take(self._perm, mode="clip")
 
     @property
     def values(self) -> NDArray[np.floating]:
         """See `ModeCopy`."""
-        return self._tensor.values if self._perm is None else self._tensor.values[self._perm]
+        values = self._tensor.values
+        return values if self._perm is None else values.take(self._perm, mode="clip")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..coo import MAX_MODE_LENGTH, SparseTensor, check_order
 from ..errors import InputError
 
 # What zipfile and NumPy raise for a member that is damaged or of another kind.
-_DAMAGED = (
+DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
     tokenize.TokenError,
@@ -64,7 +64,7 @@ def _load(path: str | PathLike[str]) -> tuple[NDArray[Any], NDArray[Any], tuple[
             file.seek(0)
             try:
                 archive = np.load(file, allow_pickle=False)
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 raise InputError(f"damaged archive: {_said(error)}") from None
             with archive:
                 indices, values = _array(archive, "indices"), _array(archive, "values")
@@ -82,7 +82,7 @@ def _array(archive: NpzFile, name: str) -> NDArray[Any]:
         raise InputError(f"no array '{name}' in the archive, which holds {found}")
     try:
         array = archive[name]
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise InputError(f"cannot read '{name}': {_said(error)}") from None
     if not isinstance(array, np.ndarray):
         raise InputError(f"'{name}' is not an array")
