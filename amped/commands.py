@@ -336,7 +336,7 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
     with Run(args, comm, lambda: _check_plan(args.rank, ranks)) as run:
         source = run.open()
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        loading = source.loading(ranks, run.options.dtype)
+        loading = source.loading(ranks, run.options.dtype, run.backend.name == "cpu")
 
         options = run.options
 

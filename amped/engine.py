@@ -113,7 +113,7 @@ class Engine:
         self.backend = backend or together(comm, lambda: choose(options.device, comm, options.threads))
         self.exchange = exchange or connect(self.backend, comm)
         cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
-        loading = source.loading(comm.size, options.dtype)
+        loading = source.loading(comm.size, options.dtype, self.backend.name == "cpu")
         self.plan = together(
             comm,
             lambda: make_plan(

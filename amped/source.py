@@ -54,8 +54,8 @@ class Source(Protocol):
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
 
-    def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
-        """Return what rank 0 needs to load the tensor for so many ranks."""
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
 
 
 class TensorSource:
@@ -96,13 +96,13 @@ class TensorSource:
         """See `Source`."""
         return self._root
 
-    def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `Source`. Dealing a mode takes its permutation, and a whole column where that is not kept."""
         root = self._root
         each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
             return Loading(streamed=each)
-        same, alone = root.values.dtype == dtype, ranks == 1
+        same, alone = root.values.dtype == dtype, ranks == 1 and on_host
         column = 0 if alone and same else root.values.itemsize
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
@@ -135,7 +135,7 @@ class StoreSource:
         """See `Source`."""
         return on_root(self._comm, self._store.tensor)
 
-    def loading(self, ranks: int, dtype: np.dtype[Any]) -> Loading:
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `Source`: files are mapped, not read into memory."""
         return Loading(streamed=nonzero_bytes(len(self.shape), self._store.value_dtype))
 
