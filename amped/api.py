@@ -118,7 +118,7 @@ def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any
     source = _source(X, comm)
     if not 0 <= mode < len(source.shape):
         raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-    given = list(factors)
+    given = list(factors) if comm.rank == 0 else []
     if len(given) == len(source.shape):  # or `initial_factors` says what is wrong
         ranks = [np.shape(f)[1] for f in (given[mode], *given) if np.ndim(f) == 2]
         given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))

@@ -139,14 +139,14 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
         run.begin(engine, source)
         seconds, stopped = _iterate(run, engine, state, source)
+        record = _record(run, engine, state, seconds)
         result = f"model in {folder / MODEL}"
         if stopped and args.checkpoint is not None:  # the same command with --resume will write the model
             result = f"checkpoint in {args.checkpoint}"
         else:
-            record = _record(run, engine, state, seconds)
             on_root(comm, lambda: _write_model(folder, als.model(engine, state), record))
         memory = run.memory_line(engine)
-        run.metrics.event("end", **_record(run, engine, state, seconds))
+        run.metrics.event("end", **record)
         change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
         run.display.close()
         run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")

@@ -6,7 +6,7 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -257,8 +257,3 @@ def _check_range(source: Source, dtype: np.dtype[Any]) -> None:
     if not 1 / limit <= largest <= limit:
         advice = ": use precision fp64, or scale them" if dtype == np.float32 else ": scale them"
         raise InputError(f"values up to {largest:.3g} are beyond what {dtype} computes with{advice}")
-
-
-def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[NDArray[Any]]:
-    """Return the whole MTTKRP of each of `modes` in host memory, on every rank."""
-    return [engine.gathered(mode, engine.mttkrp(mode)) for mode in modes]

@@ -237,9 +237,7 @@ def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
         assert array is not None
         return array
     shape, dtype = comm.bcast((array.shape, array.dtype) if comm.rank == 0 and array is not None else ((0, 0), None))
-    whole = np.empty(shape, dtype)
-    if comm.rank == 0 and array is not None:
-        whole = np.ascontiguousarray(array)
+    whole = np.ascontiguousarray(array) if comm.rank == 0 and array is not None else np.empty(shape, dtype)
     offsets = np.full(comm.size + 1, shape[0], np.int64)
     offsets[0] = 0
     comm.all_gather_rows(whole, offsets)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -152,7 +152,10 @@ def make_plan(
     placement : {"auto", "resident", "stream"}
         Keep everything, nothing, or (auto) as much as fits.
     memory : int, optional
-        Bytes of device memory to use; by default what the backend has.
+        Bytes of device memory to use; by default this rank's share of what is free.
+    local_ranks : int
+        Among how many ranks of the node that is shared.
+
     Raises
     ------
     InputError
@@ -185,7 +188,7 @@ def make_plan(
         spare = room - SLOTS * slot * each - scratch(largest)
         resident = max(0, spare) // each if placement == "auto" else 0
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
-    modes = tuple(_with_resident(s, s.nnz * resident // total if total else 0) for s in shares)
+    modes = tuple(replace(s, resident=s.nnz * resident // total if total else 0) for s in shares)
     worst = max(max(m.resident, min(m.streamed, slot)) for m in modes)
     bytes_of = {
         "resident nonzeros": sum(m.resident for m in modes) * each,
@@ -216,10 +219,6 @@ def _share(mode: int, cut: Cut, part: int) -> ModePlan:
     # An owned range starts right after the shared row, because rows between them would be empty and owned earlier.
     rows = owned if head < 0 else slice(head, max(owned.stop, head + 1))
     return ModePlan(mode, cut, nnz, 0, owned, rows)
-
-
-def _with_resident(share: ModePlan, resident: int) -> ModePlan:
-    return ModePlan(share.mode, share.cut, share.nnz, resident, share.owned, share.rows)
 
 
 def _fixed_bytes(

@@ -143,8 +143,9 @@ class SparseTensor:
 
     def magnitudes(self) -> tuple[float, float]:
         """Return the smallest and the largest magnitude of a value."""
-        blocks = [np.abs(self.values[b : b + BLOCK]) for b in range(0, self.nnz, BLOCK)]
-        return min(float(v.min()) for v in blocks), max(float(v.max()) for v in blocks)
+        blocks = (np.abs(self.values[b : b + BLOCK]) for b in range(0, self.nnz, BLOCK))
+        ends = [(float(v.min()), float(v.max())) for v in blocks]
+        return min(low for low, _ in ends), max(high for _, high in ends)
 
     def __repr__(self) -> str:
         return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -26,3 +28,10 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cuda" and (missing := probe()):
         pytest.skip(missing)
     return str(request.param)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, and the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

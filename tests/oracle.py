@@ -22,7 +22,7 @@ from amped import placement
 from amped.backend import Backend
 from amped.backend.cpu import mttkrp as cpu_mttkrp
 from amped.backend.cpu.device import CpuBackend
-from amped.engine import Engine, Options, mttkrp_all
+from amped.engine import Engine, Options
 from amped.exchange import Exchange
 from amped.mpi import Comm
 from amped.source import Source, TensorSource
@@ -203,6 +203,11 @@ def make_engine(
     for mode, factor in enumerate(factors):
         engine.set_factor(mode, factor)
     return engine
+
+
+def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[np.ndarray]:
+    """Return the whole MTTKRP of each of `modes`, on every rank."""
+    return [engine.gathered(mode, engine.mttkrp(mode)) for mode in modes]
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from oracle import (
     coo_mttkrp,
     load,
     make_engine,
+    mttkrp_all,
     mttkrp_error,
     on_examples,
     random_factors,
@@ -30,7 +31,6 @@ from oracle import (
 
 import amped
 from amped.backend import choose
-from amped.engine import mttkrp_all
 from amped.errors import InputError
 from amped.exchange import connect
 from amped.mpi import Comm, on_root

@@ -54,13 +54,6 @@ TEXTS: dict[str, tuple[str, int | None, tuple[str, ...]]] = {
 }
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def refuse(path: Path, *parts: object) -> str:
     """Check that a tensor is refused by every verb that reads it, and leaves no file behind."""
     before = entries(Path.cwd())

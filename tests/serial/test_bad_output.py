@@ -13,13 +13,6 @@ RANK = 4
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a test fail if the tensor is read: output is to be checked before any work."""
 

@@ -36,13 +36,6 @@ COMMON = ["--rank", RANK, "--tol", 0, "--precision", "fp64", "--device", "cpu"]
 AFTER_A_STOP = 3  # iterations of the runs that go on
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def fits_in(folder: Path | str) -> list[float]:
     """Return the fits that a run has recorded."""
     return [float(fit) for fit in json.loads((Path(folder) / "run.json").read_text())["fits"]]

@@ -39,13 +39,6 @@ FLAGS = {
 SHARED = "--device --precision --placement --device-memory --kernel --deterministic --threads --metrics --force --quiet"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def fits_of(*arguments: object) -> list[float]:
     """Run `cpd` and return the fits of its iterations."""
     succeeded(run_amped("cpd", *arguments, "--output", "fits", "--force", *CPU))

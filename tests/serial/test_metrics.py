@@ -18,13 +18,6 @@ RANK = 4
 CPU = ["--device", "cpu"]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def events(path: Path | str, name: str = "") -> list[dict[str, Any]]:
     """Return the events of a file, or those of one name."""
     text = Path(path).read_text()

@@ -23,13 +23,6 @@ from oracle import dense_mttkrp
 RANK = 4
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def check_mttkrp(folder: Path, path: Path, shape: tuple[int, ...], tensor: np.ndarray, ranks: int = 1) -> str:
     """Compare every mode's MTTKRP with its definition; return what was printed."""
     factors = write_factors(folder / "start.npz", shape, RANK)

@@ -40,13 +40,6 @@ SHAPE = (9, 7, 5)
 CPU = ["--device", "cpu"]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def names(folder: Path) -> set[str]:
     """Return the names of all files, however deep, hidden ones too."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}

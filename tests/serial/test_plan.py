@@ -19,13 +19,6 @@ CPU = ["--device", "cpu"]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of its own, and the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def tables(text: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Return the two tables of a plan, row by row: of ranks and modes, and of memory."""
     found: list[list[dict[str, str]]] = []

@@ -17,6 +17,7 @@ from oracle import (
     cases,
     coo_mttkrp,
     make_engine,
+    mttkrp_all,
     random_factors,
     random_nonzeros,
     small_pieces,
@@ -25,7 +26,7 @@ from oracle import (
 
 from amped.backend import Backend
 from amped.backend.cpu.device import HostSlot
-from amped.engine import Engine, mttkrp_all
+from amped.engine import Engine
 from amped.errors import InputError
 from amped.mpi import Comm
 from amped.placement import SLOTS
