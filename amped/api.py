@@ -81,7 +81,6 @@ def cp_als(
     engine = Engine(source, rank, comm, Options(**options))
     for mode, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, seed, init)):
         engine.set_factor(mode, factor)
-    engine.tune()
     state = als.State(np.ones(rank))
     for _ in als.iterate(engine, state, max_iters, tol):
         engine.clock.collect()

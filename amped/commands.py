@@ -100,8 +100,7 @@ class Run:
             engine.set_factor(mode, factor)
 
     def begin(self, engine: Engine, source: Source) -> None:
-        """Choose kernels and open the metrics: nothing is left to be refused."""
-        engine.tune()
+        """Open the metrics: nothing is left to be refused."""
         path, append = self.args.metrics, getattr(self.args, "resume", False)
         self.metrics = on_root(self.comm, lambda: Metrics(path, append)) or self.metrics
         everyone = (
@@ -341,11 +340,14 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
         options = run.options
 
         def make(part: int) -> Plan:
-            where = cuts, part, args.rank, options.dtype, run.backend, loading
+            where = cuts, part, args.rank, options.dtype, source.value_range, run.backend, loading
             # A plan for other ranks than those started is a plan for one node.
             sharing = comm.local_size if ranks == comm.size else ranks
             memory = options.device_memory
-            return make_plan(*where, placement=options.placement, memory=memory, local_ranks=sharing)
+            return make_plan(
+                *where, kernel=options.kernel, deterministic=options.deterministic,
+                placement=options.placement, memory=memory, local_ranks=sharing,
+            )  # fmt: skip
 
         text = on_root(comm, lambda: report.plan_text([make(part) for part in range(ranks)], run.backend.description))
     if text is not None:

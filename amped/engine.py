@@ -6,7 +6,6 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -20,14 +19,13 @@ from .backend.dense import block_rows
 from .errors import InputError
 from .exchange import Exchange, connect
 from .mpi import Comm, Reduction, together
-from .placement import PLACEMENTS, PlacementName, make_plan
+from .placement import PLACEMENTS, ModePlan, PlacementName, make_plan
 from .source import Source
-from .stream import Stream
+from .stream import Make, Stream
 
 Precision = Literal["fp32", "fp64"]
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
-TUNING_NONZEROS = 1 << 22
 TUNING_RUNS = 3
 
 
@@ -117,34 +115,47 @@ class Engine:
         self.plan = together(
             comm,
             lambda: make_plan(
-                cuts, comm.rank, rank, options.dtype, self.backend, loading,
+                cuts, comm.rank, rank, options.dtype, source.value_range, self.backend, loading,
+                kernel=options.kernel, deterministic=options.deterministic,
                 placement=options.placement, memory=options.device_memory, local_ranks=comm.local_size,
             ),
         )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank
-        self.kernels = together(comm, self._named_kernels)
         self.clock = self.backend.clock()
         stride, dtype = self.plan.stride, self.plan.dtype
         self.factors = [self.backend.zeros((length, stride), dtype) for length in self.shape]
         rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
         self._out = self.backend.empty((rows, stride), np.float64)
-        self._stream = Stream(self.plan, source, self.backend, self.clock)
-        self._compile()
+        self._stream = Stream(self.plan, source, self.backend, self.clock, self._choose)
+        self.kernels = self._stream.kernels
+        self.clock.collect()
 
-    def _named_kernels(self) -> list[str]:
-        name = self.options.kernel
-        if name != "auto" and name not in self.backend.kernels:
-            raise InputError(f"kernel {name!r}: {self.backend.name} has auto, {', '.join(self.backend.kernels)}")
-        return [self.backend.kernels[0] if name == "auto" else name] * len(self.shape)
+    def _choose(self, mode: ModePlan, make: Make) -> tuple[str, Shard | None]:
+        """Choose a kernel by timing the candidates on a mode's first shard; a single one is compiled, no more."""
+        names = mode.share.kernels
+        if len(names) == 1:
+            self._compute(make(names[0], 1), mode.mode)
+            self.backend.synchronize()
+            return names[0], None
+        best, fastest, kept = float("inf"), names[0], None
+        for name in names:
+            shard = make(name, mode.nnz)
+            if kept is not None and shard.nbytes > self.backend.shard_bytes(mode.share, shard.nnz):
+                continue  # more than the plan has room for
+            # What is streamed is copied for longer than it is computed.
+            cost = self._seconds(shard, mode.mode) if mode.resident else shard.nbytes
+            if cost < best:
+                best, fastest, kept = cost, name, shard
+        return fastest, kept
 
-    def _compile(self) -> None:
-        """Compile the kernels on a single nonzero, so that no later time holds it."""
-        index, value = np.zeros(1, np.int32), np.ones(1, self.plan.dtype)
-        columns = [self.backend.column(index, np.int32) for _ in self.shape]
-        shard = Shard(columns, self.backend.column(value, self.plan.dtype), 1, False)
-        out = self.backend.zeros((1, self.plan.stride), np.float64)
-        self.backend.mttkrp(shard, self.factors[1:], out, 0, self.backend.kernels[0])
-        self.backend.synchronize()
+    def _seconds(self, shard: Shard, mode: int) -> float:
+        best = float("inf")
+        for _ in range(TUNING_RUNS):
+            self.clock.collect()
+            with self.clock.span("tune", mode):
+                self._compute(shard, mode)
+            best = min(best, self.clock.collect()["tune", mode])
+        return best
 
     @property
     def order(self) -> int:
@@ -183,14 +194,15 @@ class Engine:
         out.fill(0)
         for shard in self._stream.shards(mode):
             with self.clock.span("compute", mode):
-                self._compute(shard, mode, self.kernels[mode])
+                self._compute(shard, mode)
         self._add_split_rows(mode, out)
         first = share.owned.start - share.rows.start
         return out[first : first + share.owned.stop - share.owned.start, : self.rank]
 
-    def _compute(self, shard: Shard, mode: int, kernel: str) -> None:
+    def _compute(self, shard: Shard, mode: int) -> None:
+        rows = self.plan.modes[mode].rows
         inputs = [factor for m, factor in enumerate(self.factors) if m != mode]
-        self.backend.mttkrp(shard, inputs, self._out, self.plan.modes[mode].rows.start, kernel)
+        self.backend.mttkrp(shard, inputs, self._out[: rows.stop - rows.start])
 
     def _add_split_rows(self, mode: int, out: Array) -> None:
         """Give the owner of each row that several ranks computed the sum of their parts."""
@@ -226,34 +238,10 @@ class Engine:
         self.comm.all_gather_rows(whole, share.cut.rows)
         return whole
 
-    def tune(self) -> None:
-        """Time the backend's kernels on the resident nonzeros of each mode and keep the fastest."""
-        fixed = self.options.kernel != "auto" or self.options.deterministic
-        if fixed or len(self.backend.kernels) == 1:
-            return
-        for mode in range(self.order):
-            whole = self._stream.resident(mode)
-            part = Shard(whole.indices, whole.values, min(whole.nnz, TUNING_NONZEROS), False)
-            if part.nnz:
-                self.kernels[mode] = min(self.backend.kernels, key=self._timer(part, mode))
-        self.clock.collect()
-
-    def _timer(self, shard: Shard, mode: int) -> Callable[[str], float]:
-        def seconds(kernel: str) -> float:
-            best = float("inf")
-            for _ in range(TUNING_RUNS):
-                self.clock.collect()
-                with self.clock.span("tune", mode):
-                    self._compute(shard, mode, kernel)
-                best = min(best, self.clock.collect()["tune", mode])
-            return best
-
-        return seconds
-
 
 def _check_range(source: Source, dtype: np.dtype[Any]) -> None:
     """Refuse values so large or small that their products, or the squares of their norm, are no numbers."""
-    largest, limit = source.magnitudes[1], RANGES[dtype.name]
+    largest, limit = source.value_range.largest, RANGES[dtype.name]
     if not 1 / limit <= largest <= limit:
         advice = ": use precision fp64, or scale them" if dtype == np.float32 else ": scale them"
         raise InputError(f"values up to {largest:.3g} are beyond what {dtype} computes with{advice}")

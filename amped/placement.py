@@ -12,9 +12,10 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
-from .backend import Backend
+from .backend import Backend, Share
 from .backend.dense import block_rows
 from .errors import InputError
 
@@ -24,6 +25,7 @@ PLACEMENTS = get_args(PlacementName)
 SLOTS = 2
 SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
 SMALLEST_SLOT = 1024  # nonzeros
+PACKING_SHARE = 4  # of device memory, one in so many bytes at most is for making shards
 SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
 MAX_RANK = 1024
 
@@ -37,22 +39,29 @@ class ModePlan:
     mode : int
     cut : Cut
         How all ranks share the mode.
-    nnz : int
-        Nonzeros of this rank.
     resident : int
-        How many of them, the first ones, stay on the device.
+        How many of this rank's nonzeros, the first ones, stay on the device.
     owned : slice
         The output rows that this rank owns.
-    rows : slice
-        The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank.
+    share : Share
+        What it computes.
     """
 
     mode: int
     cut: Cut
-    nnz: int
     resident: int
     owned: slice
-    rows: slice
+    share: Share
+
+    @property
+    def nnz(self) -> int:
+        """Nonzeros of this rank."""
+        return self.share.nnz
+
+    @property
+    def rows(self) -> slice:
+        """The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank."""
+        return self.share.rows
 
     @property
     def streamed(self) -> int:
@@ -102,6 +111,8 @@ class Plan:
         Of values and factors.
     slot : int
         Nonzeros that a slot for streamed shards holds; 0 if nothing is streamed.
+    piece : int
+        The most nonzeros of a resident shard.
     device_bytes : dict of str to int
         Bytes of device memory by use; their sum is the peak.
     host_bytes : int
@@ -113,12 +124,13 @@ class Plan:
     stride: int
     dtype: np.dtype[Any]
     slot: int
+    piece: int
     device_bytes: dict[str, int]
     host_bytes: int
 
 
 def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
-    """Return the bytes of one nonzero of a shard: a 32-bit index for each mode, and a value."""
+    """Return the bytes of a nonzero in coordinate form: a 32-bit index for each mode, and a value."""
     return 4 * order + dtype.itemsize
 
 
@@ -127,9 +139,12 @@ def make_plan(
     part: int,
     rank: int,
     dtype: np.dtype[Any],
+    values: ValueRange,
     backend: Backend,
     loading: Loading = ALREADY_LOADED,
     *,
+    kernel: str = "auto",
+    deterministic: bool = False,
     placement: PlacementName = "auto",
     memory: int | None = None,
     local_ranks: int = 1,
@@ -146,9 +161,13 @@ def make_plan(
         Columns of the factor matrices, 1 to 1024.
     dtype : numpy.dtype
         float32 or float64.
+    values : ValueRange
     backend : Backend
     loading : Loading
         Host memory beside the shards; see `Source.loading`.
+    kernel : str
+        The one to use; "auto" leaves the choice to timing, unless `deterministic`.
+    deterministic : bool
     placement : {"auto", "resident", "stream"}
         Keep everything, nothing, or (auto) as much as fits.
     memory : int, optional
@@ -159,84 +178,136 @@ def make_plan(
     Raises
     ------
     InputError
-        If the rank is out of range, or the device memory cannot hold what has to be there.
+        If the rank is out of range, there is no such kernel, or the device memory cannot hold what has to be there.
     """
     check_rank(rank)
     unit = max(1, backend.vector_bytes // dtype.itemsize)
     stride = -(-rank // unit) * unit
     limit = backend.memory(local_ranks) if memory is None else memory
-    shares = [_share(mode, cut, part) for mode, cut in enumerate(cuts)]
-    fixed = _fixed_bytes(shares, rank, stride, dtype, backend.dense_blocks)
-    each = nonzero_bytes(len(cuts), dtype)
-    total, largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
-    room = limit - sum(fixed.values())
-
-    def scratch(nonzeros: int) -> int:
-        return backend.scratch_bytes(nonzeros, stride) if nonzeros else 0
-
-    def slots(nonzeros: int) -> int:
-        return SLOTS * nonzeros * each + scratch(nonzeros)
-
-    whole, least = total * each + scratch(largest), slots(min(largest, SMALLEST_SLOT))
+    modes = [_mode_plan(mode, cuts, part, stride, dtype, values) for mode in range(len(cuts))]
+    modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
+    need = _Need(modes, rank, limit, backend)
+    total, largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
+    least = need.streaming(min(largest, SMALLEST_SLOT))
+    whole = need.resident(total) + need.working(0)
+    room = limit - sum(need.fixed.values())
     if (whole if placement == "resident" else least) > room and whole > room:
         what = "the resident tensor" if placement == "resident" else "two shards"
-        need = sum(fixed.values()) + (whole if placement == "resident" else least)
-        raise InputError(_does_not_fit(need, limit, f"the factor matrices and {what}"))
+        bytes_needed = sum(need.fixed.values()) + (whole if placement == "resident" else least)
+        raise InputError(_does_not_fit(bytes_needed, limit, f"the factor matrices and {what}"))
     slot, resident = 0, total
     if placement == "stream" or whole > room:
-        slot = _slot(largest, each, room, slots)
-        spare = room - SLOTS * slot * each - scratch(largest)
-        resident = max(0, spare) // each if placement == "auto" else 0
+        slot = _slot(largest, need.slot(largest), room, need.streaming)
+        spare = room - need.slots(slot) - need.working(slot)
+        fitting = bisect_right(range(total + 1), spare, key=need.resident) - 1
+        resident = max(0, fitting) if placement == "auto" else 0
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
-    modes = tuple(replace(s, resident=s.nnz * resident // total if total else 0) for s in shares)
-    worst = max(max(m.resident, min(m.streamed, slot)) for m in modes)
+    modes = [replace(m, resident=_fraction(m.nnz, resident, total)) for m in modes]
     bytes_of = {
-        "resident nonzeros": sum(m.resident for m in modes) * each,
-        "stream slots": SLOTS * slot * each,
-        **fixed,
-        "scratch": scratch(worst),
+        "resident nonzeros": need.resident(resident),
+        "stream slots": need.slots(slot),
+        **need.fixed,
+        "working memory": need.working(slot),
     }
-    on_host = bytes_of if backend.name == "cpu" else {}
-    host = _host_bytes(modes, on_host, loading if part == 0 else Loading(streamed=loading.streamed))
-    host += backend.host_runtime_bytes
-    return Plan(modes, rank, stride, dtype, slot, bytes_of, host)
+    mine = loading if part == 0 else Loading(streamed=loading.streamed)
+    host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + backend.host_runtime_bytes
+    return Plan(tuple(modes), rank, stride, dtype, slot, need.piece, bytes_of, host)
 
 
-def _host_bytes(modes: Sequence[ModePlan], on_host: dict[str, int], loading: Loading) -> int:
-    """Return the peak of host memory; `on_host` are the device's bytes if they are in host memory too."""
-    shards = sum(m.streamed for m in modes) * loading.streamed + on_host.get("resident nonzeros", 0)
-    kept = shards + sum(on_host.values()) - on_host.get("resident nonzeros", 0)
-    largest, halved = max(m.nnz for m in modes), any(0 < m.resident < m.nnz for m in modes)
-    tensor = loading.tensor - (loading.shareable if on_host and not halved else 0)
-    dealing = loading.dealing + (4 * largest if halved else 0)
-    return max(loading.reading, tensor + dealing + shards, tensor + kept)
+def _fraction(nnz: int, resident: int, total: int) -> int:
+    return nnz * resident // total if total else 0
 
 
-def _share(mode: int, cut: Cut, part: int) -> ModePlan:
+class _Need:
+    """Bytes of device memory, by what is there."""
+
+    def __init__(self, modes: Sequence[ModePlan], rank: int, limit: int, backend: Backend) -> None:
+        self._modes, self._backend = modes, backend
+        self._shares = [m.share for m in modes]
+        self._total = sum(m.nnz for m in modes)
+        share = self._shares[0]
+        row = share.stride * share.dtype.itemsize
+        owned = max(m.owned.stop - m.owned.start for m in modes)
+        blocks = backend.dense_blocks
+        self._dense = blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
+        self.fixed = {
+            "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * row,
+            "MTTKRP output": max(s.rows.stop - s.rows.start for s in self._shares) * share.stride * 8,
+        }
+        most = range(max(1, min(backend.most_nonzeros, max(m.nnz for m in modes))) + 1)
+        self.piece = max(1, bisect_right(most, limit // PACKING_SHARE, key=self._packing) - 1)
+
+    def resident(self, nonzeros: int) -> int:
+        """Of so many resident nonzeros, the same fraction of each mode."""
+        each = (_fraction(m.nnz, nonzeros, self._total) for m in self._modes)
+        return sum(self._backend.shard_bytes(m.share, n) for m, n in zip(self._modes, each, strict=True))
+
+    def slot(self, nonzeros: int) -> int:
+        """Of a slot for so many."""
+        return max(self._backend.shard_bytes(share, nonzeros) for share in self._shares)
+
+    def slots(self, nonzeros: int) -> int:
+        """Of all slots."""
+        return SLOTS * self.slot(nonzeros) if nonzeros else 0
+
+    def working(self, slot: int) -> int:
+        """Of everything that is there for a while; shards are made before there are slots."""
+        largest = max(s.nnz for s in self._shares)
+        piece = min(largest, slot or self.piece)
+        scratch = max(self._backend.scratch_bytes(share, min(share.nnz, piece)) for share in self._shares)
+        # Beside a shard that is being made there is the best so far, where there is a choice.
+        beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares)
+        packing = self._packing(piece) - self.slots(slot) + beside * self.slot(piece)
+        return int(max(scratch, self._dense, packing))
+
+    def streaming(self, slot: int) -> int:
+        """Of slots for so many nonzeros, and what computing them needs."""
+        return self.slots(slot) + self.working(slot)
+
+    def _packing(self, nonzeros: int) -> int:
+        return max(self._backend.packing_bytes(share, min(share.nnz, nonzeros)) for share in self._shares)
+
+
+def _host_bytes(modes: Sequence[ModePlan], backend: Backend, on_device: int, loading: Loading) -> int:
+    """Return the peak of host memory. Where that is the device's, all bytes of the plan, `on_device`, are in it."""
+    streamed = sum(m.streamed for m in modes)
+    if backend.name == "cuda":  # shards are packed on the device, from columns that are all there at once
+        shards = sum(backend.shard_bytes(m.share, m.streamed) for m in modes)
+        columns = max(m.nnz for m in modes) * loading.streamed
+        return max(loading.reading, loading.tensor + loading.dealing + columns + shards)
+    resident = sum(backend.shard_bytes(m.share, m.resident) for m in modes)
+    shards = streamed * loading.streamed + resident
+    tensor = loading.tensor - loading.shareable
+    return max(loading.reading, tensor + loading.dealing + shards, tensor + shards + on_device - resident)
+
+
+def _mode_plan(
+    mode: int, cuts: Sequence[Cut], part: int, stride: int, dtype: np.dtype[Any], values: ValueRange
+) -> ModePlan:
+    cut = cuts[mode]
     nnz = int(cut.nonzeros[part + 1] - cut.nonzeros[part])
     owned = slice(int(cut.rows[part]), int(cut.rows[part + 1]))
     head = int(cut.heads[part])
     # An owned range starts right after the shared row, because rows between them would be empty and owned earlier.
     rows = owned if head < 0 else slice(head, max(owned.stop, head + 1))
-    return ModePlan(mode, cut, nnz, 0, owned, rows)
+    lengths = tuple(int(other.rows[-1]) for m, other in enumerate(cuts) if m != mode)
+    return ModePlan(mode, cut, 0, owned, Share(lengths, rows, nnz, stride, dtype, values))
 
 
-def _fixed_bytes(
-    shares: Sequence[ModePlan], rank: int, stride: int, dtype: np.dtype[Any], blocks: int
-) -> dict[str, int]:
-    row = stride * dtype.itemsize
-    owned = max(s.owned.stop - s.owned.start for s in shares)
-    return {
-        "factor matrices": sum(int(s.cut.rows[-1]) for s in shares) * row,
-        "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * stride * 8,
-        "dense work": blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8,
-    }
+def _with_kernels(share: Share, backend: Backend, kernel: str, deterministic: bool) -> Share:
+    known = backend.kernels(len(share.lengths) + 1)
+    if kernel != "auto" and kernel not in known:
+        raise InputError(f"kernel {kernel!r}: {backend.name} has auto, {', '.join(known)} for this tensor")
+    candidates = backend.candidates(share)
+    chosen = candidates[:1] if deterministic else candidates
+    return replace(share, kernels=chosen if kernel == "auto" else (kernel,))
 
 
-def _slot(largest: int, each: int, room: int, slots: Callable[[int], int]) -> int:
+def _slot(largest: int, bytes_of_largest: int, room: int, streaming: Callable[[int], int]) -> int:
     """Return the nonzeros of a slot: as many as fit, but no more than a full-sized shard, or some shards a mode."""
-    wanted = min(largest, SLOT_BYTES // each, max(SMALLEST_SLOT, -(-largest // SHARDS)))
-    return bisect_right(range(wanted + 1), room, key=slots) - 1
+    full = max(1, largest * SLOT_BYTES // max(1, bytes_of_largest))
+    wanted = min(largest, full, max(SMALLEST_SLOT, -(-largest // SHARDS)))
+    return bisect_right(range(wanted + 1), room, key=streaming) - 1
 
 
 def check_rank(rank: int) -> None:

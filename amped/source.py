@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
+from partitioner.coo import SparseTensor, ValueRange
 from partitioner.readers import read
 from partitioner.shards import Cut, SortedTensor, cut_mode
 from partitioner.store import Store
@@ -32,8 +32,7 @@ class Source(Protocol):
     shape : tuple of int
     nnz : int
     norm : float
-    magnitudes : (float, float)
-        The smallest and the largest magnitude of a value.
+    value_range : ValueRange
     duplicates, zeros : int
         What was merged and dropped on reading.
     """
@@ -41,7 +40,7 @@ class Source(Protocol):
     shape: tuple[int, ...]
     nnz: int
     norm: float
-    magnitudes: tuple[float, float]
+    value_range: ValueRange
     duplicates: int
     zeros: int
 
@@ -66,11 +65,11 @@ class TensorSource:
         facts = None
         if comm.rank == 0 and tensor is not None:
             repaired = tensor.duplicates, tensor.zeros
-            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.magnitudes(), *repaired
+            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.value_range(), *repaired
         known = comm.bcast(facts)
         if known is None:
             raise InputError("no tensor on rank 0")
-        self.shape, self.nnz, self.norm, self.magnitudes, self.duplicates, self.zeros = known
+        self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = known
 
     def cut(self, mode: int, parts: int) -> Cut:
         """See `Source`."""
@@ -115,7 +114,7 @@ class StoreSource:
     def __init__(self, store: Store, comm: Comm) -> None:
         self._store, self._comm = store, comm
         self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
-        self.magnitudes = store.magnitudes
+        self.value_range = store.value_range
         self.duplicates, self.zeros = store.duplicates, store.zeros
 
     def cut(self, mode: int, parts: int) -> Cut:

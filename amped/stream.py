@@ -1,13 +1,14 @@
-"""A rank's nonzeros in place: the shard that stays on the device, and the shards that pass through it.
+"""A rank's nonzeros in place: the shards that stay on the device, and those that pass through it.
 
-Streamed shards go through two slots, so that one is copied in while the other is computed on.
+Streamed shards go through two slots, so that one is copied in while the other is computed on. Copies run ahead from
+mode to mode: the modes are expected to come in turn, as they do in a decomposition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,103 +17,114 @@ from numpy.typing import NDArray
 from partitioner.shards import BALANCE, equal_offsets
 
 from .backend import Backend, Clock, Shard, Slot
-from .placement import SLOTS, Plan
+from .placement import SLOTS, ModePlan, Plan
 from .source import Source
+
+Make = Callable[[str, int], Shard]
+"""Make a shard for a kernel from the first nonzeros of a mode, at most so many."""
+
+Choose = Callable[[ModePlan, Make], tuple[str, Shard | None]]
+"""Return the kernel to use for a mode, and the whole first shard if it was made."""
 
 
 @dataclass(frozen=True)
 class ModeShards:
-    """One rank's nonzeros of one mode.
+    """One rank's nonzeros of one mode: the first ones on the device, the others on the host."""
 
-    Attributes
-    ----------
-    resident : Shard
-        The first of them, on the device.
-    indices, values
-        The rest of them, on the host.
-    offsets : (shards + 1,) int64 array
-        Where the rest is cut into shards.
-    continues : bool
-        Whether the rest begins in the middle of the resident shard's last row.
-    """
-
-    resident: Shard
-    indices: Sequence[NDArray[np.int32]]
-    values: NDArray[Any]
-    offsets: NDArray[np.int64]
-    continues: bool
-
-    def starts_inside_row(self, at: int) -> bool:
-        """Tell whether the streamed nonzero `at` has the output row of the one before it."""
-        rows = self.indices[0]
-        return bool(rows[at] == rows[at - 1]) if at else self.continues
+    kernel: str
+    resident: Sequence[Any]
+    streamed: Sequence[Any]
 
 
 class Stream:
-    """The shards of all modes, in the order in which a rank computes them."""
+    """The shards of all modes, in the order in which a rank computes them.
 
-    def __init__(self, plan: Plan, source: Source, backend: Backend, clock: Clock) -> None:
+    Attributes
+    ----------
+    kernels : list of str
+        The kernel that each mode's shards are made for.
+    """
+
+    def __init__(self, plan: Plan, source: Source, backend: Backend, clock: Clock, choose: Choose) -> None:
         """Load this rank's share of `source` as `plan` says. Collective."""
-        order = len(plan.modes)
-        self._modes = [_load(plan, mode, source, backend) for mode in range(order)]
-        self._slots: list[Slot] = [
-            backend.slot(order, plan.slot, plan.dtype, clock) for _ in range(SLOTS if plan.slot else 0)
-        ]
+        self._modes = [_load(plan, mode, source, backend, choose) for mode in plan.modes]
+        self.kernels = [shards.kernel for shards in self._modes]
+        shares = [mode.share for mode in plan.modes]
+        self._slots: list[Slot] = [backend.slot(shares, plan.slot, clock) for _ in range(SLOTS if plan.slot else 0)]
+        self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
+        self._next_slot = 0
 
-    def resident(self, mode: int) -> Shard:
-        """Return the shard of `mode` that stays on the device; it may be empty."""
-        return self._modes[mode].resident
-
-    def shards(self, mode: int) -> Iterator[Shard]:
+    def shards(self, mode: int) -> Iterator[Any]:
         """Yield the shards of `mode`, each usable by the work queued until the next is asked for."""
         data = self._modes[mode]
-        count = data.offsets.size - 1
-        for k in range(min(SLOTS, count)):
-            self._fill(data, mode, k)
-        if data.resident.nnz:
-            yield data.resident
-        for k in range(count):
-            with self._turn(k) as shard:
-                yield shard
-            if k + SLOTS < count:
-                self._fill(data, mode, k + SLOTS)
+        if self._slots:
+            if self._filled and self._filled[0] != self._at_or_after(mode, 0):
+                self._filled.clear()  # not the mode that was expected
+            self._fill(mode, 0)
+        yield from data.resident
+        for k in range(len(data.streamed)):
+            slot = self._slots[(self._next_slot - len(self._filled)) % SLOTS]
+            yield slot.shard()
+            slot.release()
+            self._filled.pop(0)
+            self._fill(mode, k + 1)
 
-    def _fill(self, data: ModeShards, mode: int, k: int) -> None:
-        start, stop = int(data.offsets[k]), int(data.offsets[k + 1])
-        indices = [column[start:stop] for column in data.indices]
-        self._slots[k % SLOTS].fill(indices, data.values[start:stop], data.starts_inside_row(start), mode)
+    def _fill(self, mode: int, k: int) -> None:
+        """Fill free slots with the streamed shards that come after those that are there, or from `k` of `mode` on."""
+        while len(self._filled) < len(self._slots):
+            wanted = self._at_or_after(mode, k)
+            if self._filled:
+                last_mode, last = self._filled[-1]
+                wanted = self._at_or_after(last_mode, last + 1)
+            self._slots[self._next_slot].fill(self._modes[wanted[0]].streamed[wanted[1]], wanted[0])
+            self._filled.append(wanted)
+            self._next_slot = (self._next_slot + 1) % SLOTS
 
-    @contextmanager
-    def _turn(self, k: int) -> Iterator[Shard]:
-        slot = self._slots[k % SLOTS]
-        yield slot.shard()
-        slot.release()
+    def _at_or_after(self, mode: int, k: int) -> tuple[int, int]:
+        """Return the streamed shard number `k` of `mode`, or the next one there is; some mode has one."""
+        while k >= len(self._modes[mode].streamed):
+            mode, k = (mode + 1) % len(self._modes), 0
+        return mode, k
 
 
-def _load(plan: Plan, mode: int, source: Source, backend: Backend) -> ModeShards:
-    share = plan.modes[mode]
-    keep, last_row = share.resident, -1
+def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: Choose) -> ModeShards:
+    """Make the shards of one mode."""
+    columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype)))
+    keep, nnz = mode.resident, mode.nnz
+    bounds = [*range(0, keep, plan.piece), *(keep + columns.cuts(keep, plan.slot)), nnz]
+    pieces = [(a, b) for a, b in pairwise(bounds) if b > a]
+    kernel, first = mode.share.kernels[0], None
+    if pieces:
+        end = pieces[0][1]
+        kernel, first = choose(mode, lambda name, most: columns.shard(backend, mode, name, 0, min(most, end)))
     resident, streamed = [], []
-    for k, column in enumerate(source.load(mode, share.cut, plan.dtype)):
-        dtype = plan.dtype if k == len(plan.modes) else np.dtype(np.int32)
-        if k == 0 and keep:
-            last_row = int(column[keep - 1])
-        first, rest = _split(column, keep)
-        resident.append(backend.column(first, dtype))
-        # What is mapped from a file stays there.
-        streamed.append(rest if isinstance(rest, np.memmap) else backend.source(rest, dtype))
-        del column, first, rest  # before the next column is gathered
-    rows = streamed[0]
-    continues = bool(rows.size and rows[0] == last_row)
-    # Shards may grow by a little on both sides, to end where a row ends.
-    shards = -(-rows.size // max(1, int(plan.slot * (1 - 2 * BALANCE)))) if rows.size else 0
-    offsets = equal_offsets(rows, shards) if shards else np.zeros(1, np.int64)
-    return ModeShards(Shard(resident[:-1], resident[-1], keep, False), streamed[:-1], streamed[-1], offsets, continues)
+    for start, stop in pieces:
+        shard = first or columns.shard(backend, mode, kernel, start, stop)
+        first = None
+        if stop <= keep:
+            resident.append(shard)
+        else:
+            streamed.append(backend.unload(shard))
+    return ModeShards(kernel, resident, streamed)
 
 
-def _split(column: NDArray[Any], at: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Split an array in two, neither of which keeps the memory of the other alive."""
-    first, rest = column[:at], column[at:]
-    if isinstance(column, np.memmap) or not (first.size and rest.size):
-        return first, rest
-    return first.copy(), rest.copy()
+class _Columns:
+    """A rank's share of a mode copy, on its way to the device."""
+
+    def __init__(self, columns: Sequence[Any]) -> None:
+        self._indices, self._values = columns[:-1], columns[-1]
+
+    def cuts(self, begin: int, slot: int) -> NDArray[np.int64]:
+        """Return where the nonzeros from `begin` on are cut into streamed shards."""
+        rows = self._indices[0][begin:]
+        # Shards may grow by a little on both sides, to end where a row ends.
+        shards = -(-rows.size // max(1, int(slot * (1 - 2 * BALANCE)))) if rows.size else 0
+        return equal_offsets(rows, shards)[:-1] if shards else np.zeros(0, np.int64)
+
+    def shard(self, backend: Backend, mode: ModePlan, kernel: str, start: int, stop: int) -> Shard:
+        """Make the shard of the nonzeros `start` to `stop`."""
+        rows = self._indices[0]
+        continues = bool(start and rows[start] == rows[start - 1])
+        columns = [column[start:stop] for column in self._indices]
+        shard: Shard = backend.shard(columns, self._values[start:stop], mode.share, kernel, continues)
+        return shard

@@ -47,7 +47,6 @@ def run(args: argparse.Namespace) -> None:
     placed = time.perf_counter()
     for mode, factor in enumerate(initial_factors(source, args.rank, comm, engine.plan.dtype)):
         engine.set_factor(mode, factor)
-    engine.tune()
     seconds, spans, fits = _iterations(engine, comm, args.iterations)
     devices = comm.allgather(engine.backend.description)
     kernels = comm.allgather(engine.kernels)

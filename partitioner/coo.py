@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,28 @@ MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values looked at together
+FINEST_GRAIN = 8  # binary places after the point
+
+
+class ValueRange(NamedTuple):
+    """What bounds the values of a tensor.
+
+    Attributes
+    ----------
+    low, high : float
+        The smallest and the largest value.
+    grain : float
+        The largest power of two, from 1 down to 2**-8, of which all values are multiples; 0 if there is none.
+    """
+
+    low: float
+    high: float
+    grain: float
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.low), abs(self.high))
 
 
 class SparseTensor:
@@ -137,18 +159,32 @@ class SparseTensor:
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
-        largest = self.magnitudes()[1]  # squares of what is scaled by it neither overflow nor all vanish
-        blocks = (self.values[b : b + BLOCK] for b in range(0, self.nnz, BLOCK))
-        return largest * float(np.sqrt(sum(np.square(v.astype(np.float64) / largest).sum() for v in blocks)))
+        largest = self.value_range().largest  # squares of what is scaled by it neither overflow nor all vanish
+        return largest * float(np.sqrt(sum(np.square(v.astype(np.float64) / largest).sum() for v in self._blocks())))
 
-    def magnitudes(self) -> tuple[float, float]:
-        """Return the smallest and the largest magnitude of a value."""
-        blocks = (np.abs(self.values[b : b + BLOCK]) for b in range(0, self.nnz, BLOCK))
-        ends = [(float(v.min()), float(v.max())) for v in blocks]
-        return min(low for low, _ in ends), max(high for _, high in ends)
+    def value_range(self) -> ValueRange:
+        """Return what bounds the values."""
+        ends = [(float(v.min()), float(v.max())) for v in self._blocks()]
+        return ValueRange(min(low for low, _ in ends), max(high for _, high in ends), self._grain())
+
+    def _grain(self) -> float:
+        exponent = 0
+        for block in self._blocks():
+            while not _is_whole(np.ldexp(block, exponent)):
+                exponent += 1
+                if exponent > FINEST_GRAIN:
+                    return 0.0
+        return 2.0**-exponent
+
+    def _blocks(self) -> Iterator[NDArray[np.floating]]:
+        return (self.values[b : b + BLOCK] for b in range(0, self.nnz, BLOCK))
 
     def __repr__(self) -> str:
         return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"
+
+
+def _is_whole(values: NDArray[np.floating]) -> bool:
+    return bool(np.all(values == np.rint(values)))
 
 
 def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:

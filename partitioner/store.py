@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .coo import SparseTensor
+from .coo import SparseTensor, ValueRange
 from .errors import InputError
 from .shards import SortedTensor, mode_order
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "amped-store", 1
+FORMAT, VERSION = "amped-store", 2
 BLOCK = 1 << 24  # bytes under one checksum
 
 
@@ -37,8 +37,7 @@ class Store:
     nnz : int
     norm : float
         Frobenius norm of the tensor.
-    magnitudes : (float, float)
-        The smallest and the largest magnitude of a value.
+    value_range : ValueRange
     duplicates, zeros : int
         What was merged and dropped when the tensor was read.
     """
@@ -51,8 +50,8 @@ class Store:
             self.shape = tuple(int(s) for s in manifest["shape"])
             self.nnz = int(manifest["nnz"])
             self.norm = float(manifest["norm"])
-            smallest, largest = manifest["magnitudes"]
-            self.magnitudes = float(smallest), float(largest)
+            low, high, grain = (float(v) for v in manifest["value_range"])
+            self.value_range = ValueRange(low, high, grain)
             self.duplicates, self.zeros = int(manifest["duplicates"]), int(manifest["zeros"])
             self.value_dtype = np.dtype(manifest["value_dtype"])
             self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
@@ -233,7 +232,7 @@ def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], N
         "shape": tensor.shape,
         "nnz": tensor.nnz,
         "norm": tensor.norm(),
-        "magnitudes": tensor.magnitudes(),
+        "value_range": tensor.value_range(),
         "value_dtype": narrow.name,
         "duplicates": tensor.duplicates,
         "zeros": tensor.zeros,

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 import amped
 from amped import placement
-from amped.backend import Backend
+from amped.backend import Backend, Share
 from amped.backend.cpu import mttkrp as cpu_mttkrp
-from amped.backend.cpu.device import CpuBackend
+from amped.backend.cpu.device import CpuBackend, HostSlot
+from amped.backend.cpu.mttkrp import HostShard
 from amped.engine import Engine, Options
 from amped.exchange import Exchange
 from amped.mpi import Comm
@@ -211,11 +212,10 @@ def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[np.ndarray]:
 
 
 @contextmanager
-def small_pieces(slot: int, order: int, precision: str = "fp32") -> Iterator[None]:
+def small_pieces(slot: int) -> Iterator[None]:
     """Make streamed shards hold at most `slot` nonzeros, and CPU threads share even a few of them."""
-    bytes_of_slot = slot * placement.nonzero_bytes(order, Options(precision=precision).dtype)
     with (
-        mock.patch.multiple(placement, SLOT_BYTES=bytes_of_slot, SMALLEST_SLOT=min(slot, placement.SMALLEST_SLOT)),
+        mock.patch.multiple(placement, SMALLEST_SLOT=slot, SHARDS=1 << 30),
         mock.patch.object(cpu_mttkrp, "SMALLEST", 3),
     ):
         yield
@@ -227,23 +227,53 @@ def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
     return sum(streaming.device_bytes.values()) + streaming.slot + more
 
 
+@dataclass(frozen=True)
+class NullShard(HostShard):
+    """A shard that was made for one kernel."""
+
+    kernel: str
+
+
+class NullSlot(HostSlot):
+    def _copy(self, shard: Any, mode: int) -> NullShard:
+        return NullShard(**vars(super()._copy(shard, mode)), kernel=shard.kernel)
+
+
 class NullDevice(CpuBackend):
-    """The CPU under the rules of a GPU: padded rows, working memory by the nonzero, a choice of kernels."""
+    """The CPU under the rules of a GPU: padded rows, working memory by the nonzero, shards for one of two kernels.
+
+    `used` are the kernels that have computed, and how many nonzeros each time.
+    """
 
     name = "null"
-    kernels = ("slow", "fast")
     vector_bytes = 16
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)
-        self.used: list[str] = []
+        self.used: list[tuple[str, int]] = []
 
-    def scratch_bytes(self, nnz: int, stride: int) -> int:
-        return -(-nnz // 64) * stride * 8
+    def kernels(self, order: int) -> Sequence[str]:
+        return "slow", "fast"
 
-    def mttkrp(self, shard: Any, factors: Any, out: Any, row_begin: int, kernel: str) -> None:
-        self.used.append(kernel)
-        super().mttkrp(shard, factors, out, row_begin, kernel)
+    def candidates(self, share: Share) -> tuple[str, ...]:
+        return "slow", "fast"
+
+    def packing_bytes(self, share: Share, nnz: int) -> int:
+        return self.shard_bytes(share, nnz)
+
+    def scratch_bytes(self, share: Share, nnz: int) -> int:
+        return -(-nnz // 64) * share.stride * 8
+
+    def shard(self, columns: Any, values: Any, share: Share, kernel: str, continues: bool) -> NullShard:
+        assert kernel in share.kernels
+        return NullShard(**vars(super().shard(columns, values, share, kernel, continues)), kernel=kernel)
+
+    def slot(self, shares: Sequence[Share], capacity: int, clock: Any) -> NullSlot:
+        return NullSlot(len(shares), capacity, shares[0].dtype, clock)
+
+    def mttkrp(self, shard: Any, factors: Any, out: Any) -> None:
+        self.used.append((shard.kernel, shard.nnz))
+        super().mttkrp(shard, factors, out)
 
 
 # Reference results

@@ -10,6 +10,8 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import ValueRange
+
 from ..errors import InputError
 from ..mpi import Comm
 
@@ -18,34 +20,54 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES = get_args(DeviceName)
 
 
-@dataclass
-class Shard:
-    """Nonzeros in device memory, sorted by output row.
+@dataclass(frozen=True)
+class Share:
+    """What is known of the nonzeros of one mode that a rank computes, before they are loaded.
 
     Attributes
     ----------
-    indices : sequence of (capacity,) int32 arrays
-        The output index, then the input modes' indices in ascending order of modes.
-    values : (capacity,) array
+    lengths : tuple of int
+        Of the input modes, ascending.
+    rows : slice
+        The output rows.
     nnz : int
-        How many nonzeros are in use.
-    continues : bool
-        The first row already has a sum, from the shard before this one, to be added to.
+    stride : int
+        Columns of a factor matrix in memory.
+    dtype : numpy.dtype
+        Of values and factors.
+    values : ValueRange
+    kernels : tuple of str
+        The kernels that may compute them.
     """
 
-    indices: Sequence[Array]
-    values: Array
+    lengths: tuple[int, ...]
+    rows: slice
     nnz: int
-    continues: bool
+    stride: int
+    dtype: np.dtype[Any]
+    values: ValueRange
+    kernels: tuple[str, ...] = ()
+
+
+class Shard(Protocol):
+    """Nonzeros of a run of output rows, in device memory or on their way there."""
+
+    @property
+    def nnz(self) -> int:
+        """How many there are."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they take."""
 
 
 class Slot(Protocol):
     """A device buffer that holds one streamed shard at a time."""
 
-    def fill(self, indices: Sequence[NDArray[np.int32]], values: NDArray[Any], continues: bool, mode: int) -> None:
+    def fill(self, shard: Any, mode: int) -> None:
         """Start to copy a shard in from the host, once the last one is no longer in use."""
 
-    def shard(self) -> Shard:
+    def shard(self) -> Any:
         """Return the shard, usable by the work queued next."""
 
     def release(self) -> None:
@@ -72,7 +94,6 @@ class Backend(Protocol):
     def xp(self) -> Any:
         """The array module: NumPy or CuPy."""
 
-    kernels: Sequence[str]
     vector_bytes: int
     """Rows of factor matrices are padded to a multiple of this."""
     runtime_bytes: int
@@ -81,6 +102,14 @@ class Backend(Protocol):
     """Host memory that libraries load and allocate once a run computes."""
     dense_blocks: int
     """Blocks of rows that `dense` has in memory at once."""
+    most_nonzeros: int
+    """Of a shard."""
+
+    def kernels(self, order: int) -> Sequence[str]:
+        """Return the names of the kernels for tensors of `order` modes."""
+
+    def candidates(self, share: Share) -> tuple[str, ...]:
+        """Return the kernels worth timing on such nonzeros; the first gives bitwise equal results every time."""
 
     def memory(self, local_ranks: int) -> int:
         """Bytes that a plan may count on, when so many ranks share the node."""
@@ -100,22 +129,41 @@ class Backend(Protocol):
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory."""
 
-    def source(self, host: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """Return an array in host memory from which slots are filled fastest: a copy, if need be."""
+    def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> Any:
+        """Return nonzeros as a kernel wants them, in device memory.
 
-    def column(self, host: NDArray[Any], dtype: Any) -> Array:
-        """Return one column of a resident shard, padded as the kernels need."""
+        Parameters
+        ----------
+        columns : sequence of (nnz,) int32 arrays
+            Output indices, ascending, then those of the input modes; in host or device memory.
+        values : (nnz,) array
+        share : Share
+            What they are a part of.
+        kernel : str
+            One of `kernels`.
+        continues : bool
+            The first row already has a sum, from the shard before this one, to be added to.
+        """
 
-    def slot(self, order: int, capacity: int, dtype: Any, clock: Clock) -> Slot:
-        """Return a buffer for shards of up to `capacity` nonzeros."""
+    def unload(self, shard: Any) -> Any:
+        """Return a copy of a shard in host memory, from which slots are filled fastest."""
+
+    def shard_bytes(self, share: Share, nnz: int) -> int:
+        """Return the most bytes that shards of so many nonzeros of a share take."""
+
+    def packing_bytes(self, share: Share, nnz: int) -> int:
+        """Return the device memory that `shard` needs for a while, beside the shard."""
+
+    def scratch_bytes(self, share: Share, nnz: int) -> int:
+        """Return the device memory that `mttkrp` of a shard of so many nonzeros needs for a while."""
+
+    def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> Slot:
+        """Return a buffer for shards, of any of the shares, of up to `capacity` nonzeros."""
 
     def clock(self) -> Clock:
         """Return a new clock."""
 
-    def scratch_bytes(self, nnz: int, stride: int) -> int:
-        """Bytes of working memory that `mttkrp` takes for a shard of `nnz` nonzeros."""
-
-    def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
+    def mttkrp(self, shard: Any, factors: Sequence[Array], out: Array) -> None:
         """Add a shard's MTTKRP to `out`.
 
         Parameters
@@ -124,10 +172,7 @@ class Backend(Protocol):
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending.
         out : (rows, stride) float64 array
-            Row 0 stands for output row `row_begin`; rows that no nonzero names are left alone.
-        row_begin : int
-        kernel : str
-            One of `kernels`.
+            Of the share; zero where no shard has been added.
         """
 
     def synchronize(self) -> None:

@@ -68,7 +68,7 @@ def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> N
         case, placement, slot, more = example
         tensor = on_rank_0(comm, case.tensor)
         options: dict[str, Any] = {"precision": precision, "placement": placement}
-        with small_pieces(slot, len(case.shape), precision):
+        with small_pieces(slot):
             if placement == "auto":
                 streaming = make_engine(tensor, case.factors, comm, *machine, precision=precision, placement="stream")
                 options["device_memory"] = with_room_for(streaming.plan, more)
@@ -106,7 +106,7 @@ def test_heavy_rows_are_split_and_summed(comm: Comm, machine: Any, placement: st
     columns, values = random_nonzeros(1, shape, 20_011)
     factors = random_factors(1, shape, 9)
     tensor = on_rank_0(comm, SparseTensor(columns.T, values, shape))
-    with small_pieces(300, 4, precision):
+    with small_pieces(300):
         engine = make_engine(tensor, factors, comm, *machine, precision=precision, placement=placement)
         results = mttkrp_all(engine, range(4))
     for mode, result in enumerate(results):
@@ -169,7 +169,7 @@ def test_files_and_stores(comm: Comm, machine: Any, shared_path: Path, kind: str
     )
     assert (source.tensor() is None) == (comm.rank > 0)
     factors = random_factors(4, shape, 6)
-    with small_pieces(100, 4, "fp64"):
+    with small_pieces(100):
         engine = make_engine(source, factors, comm, *machine, precision="fp64", placement=placement)
         results = mttkrp_all(engine, range(4))
     for mode, result in enumerate(results):
@@ -240,6 +240,6 @@ def test_rank_0s_matrices_count(comm: Comm) -> None:
 def test_reference(comm: Comm, machine: Any, name: str, placement: str, precision: str) -> None:
     tensor_path(name)
     source = TensorSource(on_root(comm, lambda: load(name)), comm)
-    with small_pieces(20_000, len(source.shape), precision):
+    with small_pieces(20_000):
         error = mttkrp_error(name, source, comm, *machine, placement=placement, precision=precision)
     assert all(comm.allgather(error <= REFERENCE_MTTKRP[precision]))

@@ -246,7 +246,7 @@ def test_the_same_seed_gives_the_same_bits(device: str, precision: str) -> None:
 
 def test_placements_take_the_same_path(device: str) -> None:
     resident = amped.cp_als(TENSOR, 4, tol=0, max_iters=5, device=device, precision="fp64", placement="resident")
-    with small_pieces(20, 3, "fp64"):
+    with small_pieces(20):
         streamed = amped.cp_als(TENSOR, 4, tol=0, max_iters=5, device=device, precision="fp64", placement="stream")
     np.testing.assert_allclose(streamed.fits, resident.fits, atol=1e-12)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitioner import coo
 from partitioner.coo import MAX_MODE_LENGTH, SparseTensor
 from partitioner.errors import InputError
 
@@ -103,6 +105,47 @@ def test_norm_is_in_double_precision() -> None:
     values = np.array([1e30, 2e30, 1e-30], np.float32)
     tensor = SparseTensor([[0, 0], [0, 1], [1, 1]], values)
     assert tensor.norm() == pytest.approx(np.linalg.norm(values.astype(np.float64)), rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("values", "grain"),
+    [
+        ([1, 7, 3], 1),
+        ([-5, -5], 1),
+        ([0.5, 2, -7.5], 0.5),
+        ([4, 3, -0.25], 0.25),
+        ([2.0**-8, 1], 2.0**-8),
+        ([2.0**-9, 1], 0),
+        ([1 + 2.0**-9], 0),
+        ([0.1, 0.2], 0),
+        ([1e-20, 1e20], 0),
+        ([2.0**24 + 2, 2.0**30, -1], 1),
+        ([2.0**100], 1),
+        ([2.0**20 + 0.125, -(2.0**20)], 0.125),
+    ],
+)
+def test_what_bounds_the_values(dtype: type, values: list[float], grain: float) -> None:
+    stored = np.array(values, dtype)
+    found = SparseTensor([[0, k] for k in range(len(values))], stored).value_range()
+    assert found == (float(stored.min()), float(stored.max()), grain)
+    assert found.largest == abs(stored).max()
+
+
+@given(st.integers(0, 9), st.integers(0, 2**32 - 1))
+def test_the_grain_is_the_largest(places: int, seed: int) -> None:
+    whole = np.random.default_rng(seed).integers(-1000, 1000, 20) * 2 + 1  # odd: no larger grain will do
+    found = SparseTensor([[0, k] for k in range(20)], whole * 2.0**-places).value_range()
+    assert found == (whole.min() * 2.0**-places, whole.max() * 2.0**-places, 2.0**-places if places <= 8 else 0)
+
+
+def test_one_value_of_another_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coo, "BLOCK", 3)
+    for at, value in itertools.product(range(8), (-0.5, 99.5, 2.0**-8)):
+        values = np.arange(1.0, 9)
+        values[at] = value
+        grain = 0.5 if value != 2.0**-8 else 2.0**-8
+        assert SparseTensor([[0, k] for k in range(8)], values).value_range() == (values.min(), values.max(), grain)
 
 
 @pytest.mark.parametrize(

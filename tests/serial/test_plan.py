@@ -60,7 +60,7 @@ def test_nothing_is_written_or_allocated(folder: Path, monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a plan allocates")
 
-    for name in ("empty", "zeros", "slot", "column", "mttkrp"):
+    for name in ("empty", "zeros", "shard", "slot", "mttkrp"):
         monkeypatch.setattr(CpuBackend, name, refuse)
     path = small_tns(folder)
     before = entries(folder)

@@ -42,7 +42,7 @@ def test_the_start_is_the_one_defined() -> None:
 @pytest.mark.parametrize("name", [*BUNDLED, *SMALL])
 def test_mttkrp(comm: Comm, device: str, name: str, placement: str, precision: str) -> None:
     source = TensorSource(load(name), comm)
-    with small_pieces(20_000, len(source.shape), precision):
+    with small_pieces(20_000):
         error = mttkrp_error(name, source, comm, device=device, placement=placement, precision=precision)
     assert error <= REFERENCE_MTTKRP[precision]
 

@@ -58,7 +58,7 @@ def test_round_trip(tmp_path: Path, dtype: Any) -> None:
     tensor = small_tensor(dtype)
     store = write_store(tensor, tmp_path / "store")
     assert (store.shape, store.nnz, store.order) == (tensor.shape, tensor.nnz, tensor.order)
-    assert store.norm == tensor.norm()
+    assert (store.norm, store.value_range) == (tensor.norm(), tensor.value_range())
     assert (store.duplicates, store.zeros) == (tensor.duplicates, tensor.zeros)
     assert tensor.duplicates > 0
     for mode in range(tensor.order):
@@ -152,12 +152,14 @@ def test_what_is_no_manifest_is_refused(path: Path, text: str) -> None:
 
 
 def test_another_version_is_refused_by_its_number(path: Path) -> None:
-    rewrite(path, version=2)
-    with pytest.raises(InputError, match="version 2, this amped reads 1"):
+    rewrite(path, version=1)
+    with pytest.raises(InputError, match="version 1, this amped reads 2"):
         Store(path)
 
 
-@pytest.mark.parametrize("change", [{"shape": None}, {"nnz": "many"}, {"files": []}, {"value_dtype": "no"}])
+@pytest.mark.parametrize(
+    "change", [{"shape": None}, {"nnz": "many"}, {"files": []}, {"value_dtype": "no"}, {"value_range": [1.0, 2.0]}]
+)
 def test_a_manifest_that_makes_no_sense_is_refused(path: Path, change: dict[str, Any]) -> None:
     rewrite(path, **change)
     with pytest.raises(InputError, match=re.escape(str(path / MANIFEST))):

@@ -47,7 +47,7 @@ def test_any_tensor_any_placement(
     comm: Comm, device: str, precision: str, case: Case, placement: str, slot: int, more: int
 ) -> None:
     options: dict[str, Any] = {"device": device, "precision": precision, "threads": 1 + slot % 3}
-    with small_pieces(slot, len(case.shape), precision):
+    with small_pieces(slot):
         if placement == "auto":
             streaming = make_engine(case.tensor, case.factors, comm, placement="stream", **options)
             options["device_memory"] = with_room_for(streaming.plan, more)
@@ -63,7 +63,7 @@ def test_any_tensor_any_placement(
 def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot: int, more: int) -> None:
     """A device that pads rows and needs working memory by the nonzero, as GPUs do."""
     backend = NullDevice(comm)
-    with small_pieces(slot, len(case.shape)):
+    with small_pieces(slot):
         streaming = make_engine(case.tensor, case.factors, comm, backend, placement="stream")
         memory = with_room_for(streaming.plan, more) if placement == "auto" else None
         engine = make_engine(case.tensor, case.factors, comm, backend, placement=placement, device_memory=memory)
@@ -77,7 +77,7 @@ def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot
 @pytest.mark.parametrize("memory", [None, 0.95, 0.7, 0.5])
 def test_emulated_small_device_memory(comm: Comm, device: str, precision: str, memory: float | None) -> None:
     options: dict[str, Any] = {"device": device, "precision": precision}
-    with small_pieces(50, len(SHAPE), precision):
+    with small_pieces(50):
         if memory is not None:
             whole = make_engine(TENSOR, FACTORS, comm, **options).plan
             options["device_memory"] = int(memory * sum(whole.device_bytes.values()))
@@ -90,7 +90,7 @@ def test_emulated_small_device_memory(comm: Comm, device: str, precision: str, m
 
 @pytest.mark.parametrize("slot", [1, 2, 49, 50, 51, 200])
 def test_shards_are_the_nonzeros_in_order(comm: Comm, slot: int) -> None:
-    with small_pieces(slot, len(SHAPE)):
+    with small_pieces(slot):
         whole = make_engine(TENSOR, FACTORS, comm, device="cpu").plan
         memory = int(0.6 * sum(whole.device_bytes.values()))
         engine = make_engine(TENSOR, FACTORS, comm, device="cpu", device_memory=memory)
@@ -127,7 +127,7 @@ def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: 
 
     monkeypatch.setattr(HostSlot, "_copy", slow_copy)
     monkeypatch.setattr(HostSlot, "release", noted_release)
-    with small_pieces(100, len(SHAPE)):
+    with small_pieces(100):
         engine = make_engine(TENSOR, FACTORS, comm, device="cpu", placement="stream")
         result = engine.gathered(0, engine.mttkrp(0))
     assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
@@ -140,7 +140,7 @@ def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: 
 
 
 def test_repeats_and_modes_in_any_order(comm: Comm, device: str) -> None:
-    with small_pieces(100, len(SHAPE)):
+    with small_pieces(100):
         engine = make_engine(TENSOR, FACTORS, comm, device=device, placement="stream")
         results = {mode: mttkrp_all(engine, [mode])[0] for mode in (3, 0, 2, 1)}
         for mode in (0, 1, 1, 2, 3, 0):

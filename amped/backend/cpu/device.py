@@ -16,8 +16,8 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from ...mpi import Comm
-from ..base import Array, Clock, Shard
-from .mttkrp import KERNELS, Threads
+from ..base import Array, Clock, Share
+from .mttkrp import KERNELS, HostShard, Threads
 
 
 class CpuBackend:
@@ -25,17 +25,25 @@ class CpuBackend:
 
     name = "cpu"
     xp = np
-    kernels: Sequence[str] = KERNELS
     vector_bytes = 1
     runtime_bytes = 0
     host_runtime_bytes = 4 << 20
     dense_blocks = 2
+    most_nonzeros = 1 << 62
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         self.threads = threads or fair_threads(comm)
         self.description = f"CPU, {self.threads} thread{'s' * (self.threads > 1)}"
         self._threads = Threads(self.threads)
         threadpoolctl.threadpool_limits(self.threads)  # BLAS beside our own threads would fight them for the cores
+
+    def kernels(self, order: int) -> Sequence[str]:
+        """See `Backend`."""
+        return KERNELS
+
+    def candidates(self, share: Share) -> tuple[str, ...]:
+        """See `Backend`."""
+        return KERNELS
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free on this node."""
@@ -61,30 +69,40 @@ class CpuBackend:
         """See `Backend`."""
         return np.asarray(array)
 
-    def source(self, host: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """See `Backend`."""
-        return np.ascontiguousarray(host, dtype)
+    def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> HostShard:
+        """See `Backend`: the columns themselves, also where they are mapped from a file."""
+        indices = [np.ascontiguousarray(column, np.int32) for column in columns]
+        values = np.ascontiguousarray(values, share.dtype)
+        return HostShard(indices, values, share.rows.start, continues)
 
-    def column(self, host: NDArray[Any], dtype: Any) -> Array:
+    def unload(self, shard: HostShard) -> HostShard:
         """See `Backend`."""
-        return np.ascontiguousarray(host, dtype)
+        return shard
 
-    def slot(self, order: int, capacity: int, dtype: Any, clock: Clock) -> HostSlot:
+    def shard_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return HostSlot(order, capacity, dtype, clock)
+        return nnz * (4 * (len(share.lengths) + 1) + share.dtype.itemsize)
+
+    def packing_bytes(self, share: Share, nnz: int) -> int:
+        """See `Backend`."""
+        return 0
+
+    def scratch_bytes(self, share: Share, nnz: int) -> int:
+        """See `Backend`."""
+        return self.threads * share.stride * 24 if nnz else 0
+
+    def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> HostSlot:
+        """See `Backend`."""
+        return HostSlot(len(shares), capacity, shares[0].dtype, clock)
 
     def clock(self) -> HostClock:
         """See `Backend`."""
         return HostClock()
 
-    def scratch_bytes(self, nnz: int, stride: int) -> int:
-        """See `Backend`."""
-        return self.threads * stride * 24 if nnz else 0
-
-    def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
+    def mttkrp(self, shard: HostShard, factors: Sequence[Array], out: Array) -> None:
         """See `Backend`."""
         if shard.nnz:
-            self._threads.mttkrp(shard, factors, out, row_begin)
+            self._threads.mttkrp(shard, factors, out)
 
     def synchronize(self) -> None:
         """See `Backend`."""
@@ -98,20 +116,22 @@ class HostSlot:
         self._values = np.empty(capacity, dtype)
         self._copier = ThreadPoolExecutor(1, "amped-copy")
         self._clock = clock
-        self._filled: Future[Shard]
+        self._filled: Future[HostShard]
 
-    def fill(self, indices: Sequence[NDArray[np.int32]], values: NDArray[Any], continues: bool, mode: int) -> None:
+    def fill(self, shard: HostShard, mode: int) -> None:
         """See `Slot`."""
-        self._filled = self._copier.submit(self._copy, indices, values, continues, mode)
+        self._filled = self._copier.submit(self._copy, shard, mode)
 
-    def _copy(self, indices: Sequence[NDArray[np.int32]], values: NDArray[Any], continues: bool, mode: int) -> Shard:
+    def _copy(self, shard: HostShard, mode: int) -> HostShard:
+        nnz = shard.nnz
         with self._clock.span("copy", mode):
-            for source, target in zip(indices, self._indices, strict=True):
-                np.copyto(target[: source.size], source)
-            np.copyto(self._values[: values.size], values, casting="same_kind")
-        return Shard(self._indices, self._values, values.size, continues)
+            for source, target in zip(shard.indices, self._indices, strict=True):
+                np.copyto(target[:nnz], source)
+            np.copyto(self._values[:nnz], shard.values, casting="same_kind")
+        indices = [column[:nnz] for column in self._indices]
+        return HostShard(indices, self._values[:nnz], shard.row_begin, shard.continues)
 
-    def shard(self) -> Shard:
+    def shard(self) -> HostShard:
         """See `Slot`."""
         return self._filled.result()
 

@@ -4,15 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import Shard
 from .segmented import segmented
 
 KERNELS = ("segmented",)
 SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
+
+
+@dataclass(frozen=True)
+class HostShard:
+    """Nonzeros sorted by output row.
+
+    Attributes
+    ----------
+    indices : sequence of (nnz,) int32 arrays
+        The output index, then the input modes' indices in ascending order of modes.
+    values : (nnz,) array
+    row_begin : int
+        The output index that is row 0 of the output.
+    continues : bool
+        The first row already has a sum, to be added to.
+    """
+
+    indices: Sequence[NDArray[np.int32]]
+    values: NDArray[Any]
+    row_begin: int
+    continues: bool
+
+    @property
+    def nnz(self) -> int:
+        """The number of nonzeros."""
+        return int(self.values.size)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of indices and values."""
+        return sum(column.nbytes for column in self.indices) + self.values.nbytes
 
 
 class Threads:
@@ -26,9 +58,7 @@ class Threads:
         self.count = count
         self._pool = ThreadPoolExecutor(count, "amped-mttkrp") if count > 1 else None
 
-    def mttkrp(
-        self, shard: Shard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], row_begin: int
-    ) -> None:
+    def mttkrp(self, shard: HostShard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating]) -> None:
         """See `Backend.mttkrp`."""
         parts = max(1, min(self.count, shard.nnz // SMALLEST))
         bounds = [shard.nnz * t // parts for t in range(parts + 1)]
@@ -42,7 +72,7 @@ class Threads:
                 shard.values,
                 tuple(factors),
                 out,
-                row_begin,
+                shard.row_begin,
                 bounds[t],
                 bounds[t + 1],
                 carried[t],
@@ -56,4 +86,4 @@ class Threads:
             list(self._pool.map(work, range(parts)))
         for t in range(parts):
             if carried[t]:
-                out[rows[bounds[t]] - row_begin] += carries[t]
+                out[rows[bounds[t]] - shard.row_begin] += carries[t]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import cupy
@@ -12,10 +13,10 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
-from ..base import Array, Clock, Shard
-from .mttkrp import KERNELS, VECTOR, mttkrp, scratch_bytes
-
-PADDING = 32  # nonzeros: kernels load several at once, also past the end
+from ..base import Array, Clock, Share
+from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, worthwhile
+from .mttkrp import mttkrp, scratch_bytes
+from .shard import CudaShard, make_shard, packing_bytes, shard_bytes
 
 
 class CudaBackend:
@@ -23,11 +24,11 @@ class CudaBackend:
 
     name = "cuda"
     xp = cupy
-    kernels: Sequence[str] = KERNELS
     vector_bytes = VECTOR
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
     host_runtime_bytes = 120 << 20
     dense_blocks = 3
+    most_nonzeros = 1 << 27
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
@@ -39,12 +40,24 @@ class CudaBackend:
         self.identity = str(self._device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()} ({self.identity})"
+        self._limits = Limits(
+            properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"], properties["l2CacheSize"]
+        )
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
         one = cupy.ones((1, 1))
         cupy.matmul(one, one)  # makes the cuBLAS handle and its workspace
         self._resting_bytes: int = self._pool.total_bytes()
+        self._peak_bytes = 0
+
+    def kernels(self, order: int) -> Sequence[str]:
+        """See `Backend`."""
+        return kernel_names(order)
+
+    def candidates(self, share: Share) -> tuple[str, ...]:
+        """See `Backend`."""
+        return tuple(k for k in self.kernels(len(share.lengths) + 1) if worthwhile(make_layout(k, share, self._limits)))
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free, less the runtime's own need."""
@@ -52,7 +65,10 @@ class CudaBackend:
         return free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - self.runtime_bytes
 
     def peak_bytes(self) -> int:
-        """See `Backend`: the memory pool gives nothing back, so what it holds is its peak."""
+        """See `Backend`."""
+        return max(self._peak_bytes, self._held())
+
+    def _held(self) -> int:
         held: int = self._pool.total_bytes()
         return held - self._resting_bytes
 
@@ -73,34 +89,55 @@ class CudaBackend:
         result: NDArray[Any] = cupy.asnumpy(array)
         return result
 
-    def source(self, host: NDArray[Any], dtype: Any) -> NDArray[Any]:
-        """See `Backend`: page-locked memory, which the copy engine reads at the full speed of the link."""
-        pinned = pinned_empty(host.size, dtype)
-        np.copyto(pinned, host, casting="same_kind")
-        return pinned
-
-    def column(self, host: NDArray[Any], dtype: Any) -> Array:
+    def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> CudaShard:
         """See `Backend`."""
-        column = cupy.empty(-(-host.size // PADDING) * PADDING, dtype)
-        column[: host.size].set(np.ascontiguousarray(host, dtype))
-        return column
+        layout = make_layout(kernel, share, self._limits)
+        on_device = [cupy.asarray(column, np.int32) for column in columns]
+        shard = make_shard(
+            on_device, cupy.asarray(values, share.dtype), layout, share.rows.start, continues, self._limits
+        )
+        del on_device
+        self._peak_bytes = max(self._peak_bytes, self._held())
+        self._pool.free_all_blocks()  # blocks of other sizes are needed next
+        return shard
 
-    def slot(self, order: int, capacity: int, dtype: Any, clock: Clock) -> CudaSlot:
+    def unload(self, shard: CudaShard) -> CudaShard:
+        """See `Backend`: page-locked memory, which the copy engine reads at the full speed of the link."""
+        pinned = pinned_empty(shard.nbytes)
+        shard.memory.get(out=pinned)
+        return replace(shard, memory=pinned)
+
+    def shard_bytes(self, share: Share, nnz: int) -> int:
+        """See `Backend`."""
+        return shard_bytes(self._plain(share), nnz, self.most_nonzeros)
+
+    def packing_bytes(self, share: Share, nnz: int) -> int:
+        """See `Backend`."""
+        return max(packing_bytes(layout, nnz) for layout in self._layouts(share))
+
+    def scratch_bytes(self, share: Share, nnz: int) -> int:
+        """See `Backend`."""
+        return max(scratch_bytes(layout, nnz, self._limits) for layout in self._layouts(share))
+
+    def _plain(self, share: Share) -> Layout:
+        return make_layout("segmented", share, self._limits)
+
+    def _layouts(self, share: Share) -> list[Layout]:
+        return [make_layout(kernel, share, self._limits) for kernel in share.kernels]
+
+    def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> CudaSlot:
         """See `Backend`."""
         assert isinstance(clock, CudaClock)
-        return CudaSlot(order, capacity, dtype, clock, self._copies)
+        return CudaSlot(max(self.shard_bytes(share, capacity) for share in shares), clock, self._copies)
 
     def clock(self) -> CudaClock:
         """See `Backend`."""
         return CudaClock()
 
-    def scratch_bytes(self, nnz: int, stride: int) -> int:
+    def mttkrp(self, shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
         """See `Backend`."""
-        return scratch_bytes(nnz, stride)
-
-    def mttkrp(self, shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
-        """See `Backend`."""
-        mttkrp(shard, factors, out, row_begin, kernel)
+        if shard.nnz:
+            mttkrp(shard, factors, out)
 
     def synchronize(self) -> None:
         """See `Backend`."""
@@ -110,38 +147,23 @@ class CudaBackend:
 class CudaSlot:
     """See `Slot`. Events order copies and kernels on the device; the host only queues."""
 
-    def __init__(self, order: int, capacity: int, dtype: Any, clock: CudaClock, copies: Any) -> None:
-        size = -(-capacity // PADDING) * PADDING
-        self._indices = [cupy.empty(size, np.int32) for _ in range(order)]
-        self._values = cupy.empty(size, dtype)
+    def __init__(self, nbytes: int, clock: CudaClock, copies: Any) -> None:
+        self._memory = cupy.empty(nbytes, np.uint8)
         self._clock, self._copies = clock, copies
         self._filled, self._released = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self.release()
-        self._staging: dict[int, NDArray[Any]] = {}
-        self._shard = Shard(self._indices, self._values, 0, False)
+        self._shard: CudaShard
 
-    def fill(self, indices: Sequence[NDArray[np.int32]], values: NDArray[Any], continues: bool, mode: int) -> None:
+    def fill(self, shard: CudaShard, mode: int) -> None:
         """See `Slot`."""
-        staged = [self._staged(k, array) for k, array in enumerate((*indices, values))]
         self._copies.wait_event(self._released)
+        memory = self._memory[: shard.nbytes]
         with self._clock.span_on(self._copies, "copy", mode):
-            for source, target in zip(staged, (*self._indices, self._values), strict=True):
-                target[: source.size].set(source, stream=self._copies)
+            memory.set(shard.memory, stream=self._copies)
         self._filled.record(self._copies)
-        self._shard = Shard(self._indices, self._values, values.size, continues)
+        self._shard = replace(shard, memory=memory)
 
-    def _staged(self, k: int, array: NDArray[Any]) -> NDArray[Any]:
-        """Return `array` in pinned memory: itself, or a copy where it is (say) a file mapped into memory."""
-        target = (*self._indices, self._values)[k]
-        if not array.size or (array.dtype == target.dtype and is_pinned(array)):
-            return array
-        if k not in self._staging:
-            self._staging[k] = pinned_empty(target.size, target.dtype)
-        self._filled.synchronize()  # the last copy out of this buffer
-        np.copyto(self._staging[k][: array.size], array, casting="same_kind")
-        return self._staging[k][: array.size]
-
-    def shard(self) -> Shard:
+    def shard(self) -> CudaShard:
         """See `Slot`."""
         cupy.cuda.get_current_stream().wait_event(self._filled)
         return self._shard
@@ -186,15 +208,6 @@ class CudaClock:
         return dict(seconds)
 
 
-def pinned_empty(size: int, dtype: Any) -> NDArray[Any]:
-    """Return a new array in page-locked host memory."""
-    nbytes = size * np.dtype(dtype).itemsize
-    if not nbytes:
-        return np.empty(0, dtype)
-    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), dtype, size)
-
-
-def is_pinned(array: NDArray[Any]) -> bool:
-    """Tell whether the copy engine can read `array` directly."""
-    attributes = cupy.cuda.runtime.pointerGetAttributes(array.ctypes.data)
-    return bool(attributes.type == cupy.cuda.runtime.memoryTypeHost) and array.flags.c_contiguous
+def pinned_empty(nbytes: int) -> NDArray[np.uint8]:
+    """Return new page-locked host memory."""
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)

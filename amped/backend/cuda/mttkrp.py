@@ -1,4 +1,4 @@
-"""MTTKRP of one shard on a GPU: compiling and launching ``segmented.cu``."""
+"""MTTKRP of one shard on a GPU: compiling and launching ``mttkrp.cu`` and ``combine.cu``."""
 
 from __future__ import annotations
 
@@ -9,26 +9,34 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..base import Array, Shard
+from ..base import Array
+from .layout import Layout, Limits
+from .shard import CudaShard
 from .source import compile_options, text
 
-CHUNKS = {"segmented-128": 128, "segmented-256": 256, "segmented-512": 512}
-KERNELS = ("segmented-256", "segmented-128", "segmented-512")  # the first is the one for --deterministic
-FAN_IN = 32  # as in segmented.cu
-BLOCK = 128  # threads
-VECTOR = 16  # bytes that a thread loads at once
+FAN_IN = 32  # as in combine.cu
+THREADS = 128
+NOWHERE = np.uint64(0)
 
 
 @cache
-def _functions(order: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
+def _kernel(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
     # CuPy keeps compiled kernels on disk, keyed by source, options and architecture.
-    module = cupy.RawModule(code=text(), options=compile_options(order, dtype))
-    return module.get_function("segmented"), module.get_function("combine")
+    module = cupy.RawModule(code=text("mttkrp"), options=compile_options(dict(macros)))
+    function = module.get_function("mttkrp")
+    function.max_dynamic_shared_size_bytes = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
+    return function
 
 
-def _levels(nnz: int, chunk: int) -> Iterator[tuple[int, int, int]]:
+@cache
+def _sums(device: int) -> tuple[Any, Any]:
+    module = cupy.RawModule(code=text("combine"), options=compile_options({}))
+    return module.get_function("combine"), module.get_function("widen")
+
+
+def levels(items: int) -> Iterator[tuple[int, int, int]]:
     """Yield (items, step, back) of each level of the sum of carries; see ``combine``."""
-    items, step, back = -(-nnz // chunk), chunk, 1
+    step, back = 1, 0
     while True:
         yield items, step, back
         if items <= FAN_IN:
@@ -36,40 +44,64 @@ def _levels(nnz: int, chunk: int) -> Iterator[tuple[int, int, int]]:
         items, step, back = -(-items // FAN_IN), step * FAN_IN, step
 
 
-def scratch_bytes(nnz: int, stride: int) -> int:
-    """Return the bytes of carries for the smallest chunk."""
-    levels = [items for items, _, _ in _levels(nnz, min(CHUNKS.values()))]
-    return (levels[0] + sum(-(-items // FAN_IN) for items in levels)) * stride * 8
+def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
+    """Return the bytes that `mttkrp` of `nnz` nonzeros needs for a while."""
+    share = layout.share
+    if not nnz:
+        return 0
+    if layout.tiled:
+        return (share.rows.stop - share.rows.start) * share.stride * 4 if share.dtype == np.float32 else 0
+    sizes = [items for items, _, _ in levels(-(-nnz // layout.chunk_of(nnz, limits)))]
+    return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
 
 
-def mttkrp(shard: Shard, factors: Sequence[Array], out: Array, row_begin: int, kernel: str) -> None:
+def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
     """See `Backend.mttkrp`; queued on the current stream."""
-    if not shard.nnz:
-        return
-    stride, dtype = out.shape[1], factors[0].dtype
-    segmented, combine = _functions(len(factors) + 1, dtype, out.device.id)
-    width = stride * dtype.itemsize // VECTOR
-    tiles = -(-width // BLOCK)
-    lanes = -(-width // tiles)
-    per_block = BLOCK // lanes
-    chunk = CHUNKS[kernel]
-    rows = shard.indices[0]
-    shape = np.int32(lanes), np.int32(width), np.int32(row_begin), np.int32(shard.continues)
+    layout, columns = shard.layout, out.shape[1]
+    macros = tuple(layout.macros().items())
+    function = _kernel(macros, out.device.id)
+    combine, widen = _sums(out.device.id)
+    inputs = np.zeros(1, _inputs_type(len(factors)))
+    inputs["factor"] = [f.data.ptr for f in factors]
+    inputs["block"], inputs["length"] = layout.blocks, layout.share.lengths
+    narrow = carry = None
+    part = out[shard.first_row : shard.first_row + shard.rows]
+    if layout.tiled and out.dtype != factors[0].dtype:
+        narrow = cupy.zeros(part.shape, np.float32)
+    if not layout.tiled:
+        carry = cupy.empty((shard.chunks, columns), np.float64)
+    staged = any(layout.staged)
+    grid = (shard.blocks,) if staged else (shard.jobs, layout.panels)
+    function(
+        grid,
+        (layout.groups * layout.lanes,),
+        (
+            np.frombuffer(inputs.tobytes(), np.dtype((np.void, inputs.nbytes)))[0],
+            *(shard.at(k) for k in (0, 1, 4, 2, 3)),
+            out,
+            NOWHERE if narrow is None else np.uint64(narrow.data.ptr - shard.first_row * columns * 4),
+            NOWHERE if carry is None else carry,
+        ),
+        shared_mem=layout.shared_bytes,
+    )
+    if narrow is not None:
+        vectors = narrow.size // 4
+        widen((-(-vectors // THREADS),), (THREADS,), (narrow, part, np.int64(vectors)))
+    if carry is not None:
+        _combine(combine, shard, carry, out)
 
-    def launch(function: Any, items: int, *args: Any) -> None:
-        function((-(-items // per_block), tiles), (per_block * lanes,), (*args, *shape))
 
-    carry = cupy.empty((-(-shard.nnz // chunk), stride), np.float64)
-    inputs = _pointers([*shard.indices[1:], *factors])
-    launch(segmented, len(carry), inputs, rows, shard.values, out, carry, np.int64(shard.nnz), np.int32(chunk))
-    for items, step, back in _levels(shard.nnz, chunk):
+def _combine(combine: Any, shard: CudaShard, carry: Array, out: Array) -> None:
+    columns = out.shape[1]
+    for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
-        up = cupy.empty((groups, stride), np.float64)
-        launch(combine, groups, rows, carry, up, out, np.int64(items), np.int64(step), np.int64(back))
+        up = cupy.empty((groups, columns), np.float64)
+        numbers = np.int64(items), np.int64(step), np.int64(back), np.int32(columns)
+        grid = (-(-groups * columns // THREADS),)
+        combine(grid, (THREADS,), (shard.at(2), shard.at(3), carry, up, out, *numbers))
         carry = up
 
 
-def _pointers(arrays: Sequence[Array]) -> Any:
-    """Pack device addresses into a structure that is passed to a kernel by value."""
-    packed = np.array([a.data.ptr for a in arrays], np.uint64)
-    return packed.view(np.dtype((np.void, packed.nbytes)))[0]
+@cache
+def _inputs_type(inputs: int) -> np.dtype[Any]:
+    return np.dtype([("factor", "u8", (inputs,)), ("block", "i4", (inputs,)), ("length", "i4", (inputs,))], align=True)

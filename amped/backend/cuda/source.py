@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -10,11 +11,11 @@ import numpy as np
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
-def text() -> str:
-    """Return the source of the kernels."""
-    return files(__package__).joinpath("segmented.cu").read_text()
+def text(name: str) -> str:
+    """Return the source of a file of kernels."""
+    return files(__package__).joinpath(f"{name}.cu").read_text()
 
 
-def compile_options(order: int, dtype: Any) -> tuple[str, ...]:
-    """Return the options that make the kernels for tensors of `order` modes and factors of `dtype`."""
-    return ("-std=c++17", f"-DORDER={order}", f"-DREAL={REALS[np.dtype(dtype)]}", "-DWIDE=double")
+def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options of the compiler."""
+    return ("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()))

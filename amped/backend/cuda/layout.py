@@ -1,0 +1,287 @@
+"""How a GPU holds nonzeros: the order they are in, the bits of a record, and who computes which.
+
+Nothing here needs a GPU. `mttkrp.cu` explains tiles, jobs, chunks and records.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base import Share
+
+VECTOR = 16  # bytes that a thread loads at once
+STRIP = 4  # chunks side by side, as in mttkrp.cu
+AT_ONCE = 4  # nonzeros that a thread reads at once
+PANEL = 8  # vectors of a row that shared memory holds: wider rows are computed in several passes over the records
+GATHER_THREADS = 256
+CHUNK = 256  # nonzeros; as many are summed up in single precision
+FIBRE_CHUNK = 512  # sums of fibres are in double precision
+LEAST_CHUNK = 32
+WAVES = 4  # blocks of threads for each multiprocessor, at least
+RESERVED_SHARED = 2048  # bytes
+DENSE_TILE = 16384  # nonzeros: what a tile must hold to be worth loading into shared memory
+LEAST_RUN = 2.5  # nonzeros: shorter runs cost more to add to the output than blocks of rows save
+MOST_TILES = 1 << 16
+LEAST_FIBRE = 1.5
+L2_PARTS = {"third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
+LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
+
+
+class Limits(NamedTuple):
+    """What a GPU has: multiprocessors, bytes of shared memory for a block, bytes of L2 cache."""
+
+    processors: int
+    shared: int
+    l2: int
+
+
+class Code(NamedTuple):
+    """How a value stands in a record: as it is if `grain` is 0, or as the integer ``value / grain - low``."""
+
+    bits: int
+    grain: float
+    low: int
+
+
+def value_code(share: Share) -> Code:
+    """Return the shortest exact code of a tensor's values."""
+    raw = share.dtype.itemsize * 8
+    low, high, grain = share.values
+    if grain:
+        least, most = min(0, round(low / grain)), max(0, round(high / grain))
+        bits = (most - least).bit_length()
+        if bits < min(raw, 24):  # as many as single precision holds
+            return Code(bits, grain, least)
+    return Code(raw, 0.0, 0)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to order, pack and compute the nonzeros of a mode.
+
+    Attributes
+    ----------
+    kernel : str
+    share : Share
+    code : Code
+    blocks : tuple of int
+        Rows of a block of each input mode; its length if it is not blocked.
+    staged : tuple of bool
+        Whether blocks of that mode are held in shared memory.
+    fibre : bool
+        Whether the first input mode's rows are multiplied once for each fibre.
+    tiled : bool
+        Whether sums are added to the output rather than stored.
+    """
+
+    kernel: str
+    share: Share
+    code: Code
+    blocks: tuple[int, ...]
+    staged: tuple[bool, ...]
+    fibre: bool = False
+    tiled: bool = False
+    fields: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Set the bits of each index."""
+        object.__setattr__(self, "fields", tuple((block - 1).bit_length() for block in self.blocks))
+
+    @property
+    def width(self) -> int:
+        """Vectors of a factor row."""
+        return self.share.stride * self.share.dtype.itemsize // VECTOR
+
+    @property
+    def lanes(self) -> int:
+        """Threads that share a row."""
+        return row_lanes(self.width, PANEL if any(self.staged) else 32)
+
+    @property
+    def panels(self) -> int:
+        """Passes over the records."""
+        return -(-self.width // self.lanes)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, before `lanes` divides them."""
+        if not any(self.staged):
+            return GATHER_THREADS
+        if len(self.blocks) == 2 and all(self.staged) and self.share.dtype == np.float32:
+            return 1024
+        return 768 if len(self.blocks) <= 3 and self.share.dtype == np.float32 else 384
+
+    @property
+    def groups(self) -> int:
+        """Groups of threads in a block: chunks of a job."""
+        return max(1, self.threads // self.lanes // STRIP) * STRIP
+
+    @property
+    def record(self) -> int:
+        """Bytes of a nonzero."""
+        return -(-(self.code.bits + sum(self.fields) + self.fibre + 1) // 8)
+
+    @property
+    def unit(self) -> int:
+        """Bytes of the records that are laid out together."""
+        return STRIP * AT_ONCE * self.record
+
+    @property
+    def chunk(self) -> int:
+        """The most nonzeros of a chunk, where shared memory does not ask for more."""
+        return FIBRE_CHUNK if self.fibre else CHUNK
+
+    def chunk_of(self, nnz: int, limits: Limits) -> int:
+        """Return the nonzeros of a chunk: so few that every multiprocessor has work."""
+        busy = -(-nnz // (limits.processors * WAVES * self.groups * AT_ONCE)) * AT_ONCE
+        return min(self.chunk, max(LEAST_CHUNK, busy))
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block of threads."""
+        return sum(b for b, s in zip(self.blocks, self.staged, strict=True) if s) * self.lanes * VECTOR
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """How many blocks of rows each input mode has."""
+        return tuple(-(-n // b) for n, b in zip(self.share.lengths, self.blocks, strict=True))
+
+    def macros(self) -> dict[str, Any]:
+        """Return what `mttkrp.cu` is compiled for."""
+        inputs, staged, threads = len(self.blocks), any(self.staged), self.threads
+        return {
+            "INPUTS": inputs,
+            "REAL": "float" if self.share.dtype == np.float32 else "double",
+            "STORED": "STORED_AS_REAL",
+            "LANES": self.lanes,
+            "WIDTH": self.width,
+            "GROUPS": self.groups,
+            "BLOCKS": 1 if staged or inputs > 4 else 3 if inputs <= 2 else 2,
+            "BATCH": 4 if inputs <= 2 + (not staged) and threads < 1024 else 2 if inputs <= 4 else 1,
+            "TILED": int(self.tiled),
+            "STAGED": sum(1 << m for m, s in enumerate(self.staged) if s),
+            "FIBRE": int(self.fibre),
+            "RECORD": self.record,
+            "VALUE_BITS": self.code.bits,
+            "VALUE_RAW": int(not self.code.grain),
+            "VALUE_GRAIN": repr(self.code.grain),
+            "VALUE_LOW": self.code.low,
+            "FIELDS": ",".join(map(str, self.fields)),
+        }
+
+
+def row_lanes(width: int, most: int) -> int:
+    """Return how many threads share a row of `width` vectors, `most` at once: as few as the number of passes allows."""
+    return -(-width // -(-width // most))
+
+
+def kernel_names(order: int) -> tuple[str, ...]:
+    """Return the names of the layouts there are for tensors of `order` modes."""
+    inputs = order - 1
+    fibre = ("fibre",) if inputs > 1 else ()
+    return ("segmented", *fibre, *(f"tiled-{k + 1}" for k in range(inputs)), *(f"blocked-{name}" for name in L2_PARTS))
+
+
+def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
+    """Return the layout of that name."""
+    code, whole, nothing = value_code(share), share.lengths, (False,) * len(share.lengths)
+    family, _, part = kernel.partition("-")
+    if family == "tiled":
+        return _staged(share, code, limits, int(part))
+    if family == "blocked":
+        return _blocked(share, code, limits, part)
+    return Layout(kernel, share, code, whole, nothing, fibre=family == "fibre")
+
+
+def worthwhile(layout: Layout) -> bool:
+    """Tell whether a layout may be faster than the plain one, from the average fibre, tile and run."""
+    share, tiles = layout.share, math.prod(layout.grid)
+    rows: int = max(1, share.rows.stop - share.rows.start)
+    if layout.fibre:
+        return share.nnz >= LEAST_FIBRE * rows * share.lengths[0]
+    if not layout.tiled:
+        return True
+    dense = share.nnz >= DENSE_TILE * tiles if any(layout.staged) else tiles > 1
+    few = tiles <= MOST_TILES and LEAST_RUN * rows * tiles <= share.nnz
+    return dense and few and share.nnz >= LEAST_TILED
+
+
+def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
+    """Hold blocks of the `count` shortest input modes in shared memory."""
+    width = share.stride * share.dtype.itemsize // VECTOR
+    left = (limits.shared - RESERVED_SHARED) // (row_lanes(width, PANEL) * VECTOR)
+    blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
+    for k, m in enumerate(chosen):
+        blocks[m] = equal_block(share.lengths[m], left // (count - k))
+        left -= blocks[m]
+    staged = tuple(m in chosen for m in range(len(blocks)))
+    return Layout(f"tiled-{count}", share, code, tuple(blocks), staged, tiled=True)
+
+
+def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
+    """Gather from one block after the other of the longest input mode; a block stays in the L2 cache."""
+    longest = max(range(len(share.lengths)), key=share.lengths.__getitem__)
+    most = int(limits.l2 * L2_PARTS[part]) // (share.stride * share.dtype.itemsize)
+    blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
+    return Layout(f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True)
+
+
+def equal_block(length: int, most: int) -> int:
+    """Return the rows of a block when a mode is cut into equal blocks of at most `most` rows."""
+    return -(-length // -(-length // max(1, most)))
+
+
+class Jobs(NamedTuple):
+    """Who computes what, in the order of tiles.
+
+    Attributes
+    ----------
+    tile, chunk : (jobs,) arrays
+    begin, nonzeros : (jobs,) int64 arrays
+        Where the nonzeros of a job begin, and how many they are.
+    unit : (jobs + 1,) int64 array
+        Where its records begin, in units.
+    first : (blocks + 1,) int32 array
+        Which jobs each block of threads takes.
+    """
+
+    tile: NDArray[np.int32]
+    begin: NDArray[np.int64]
+    nonzeros: NDArray[np.int64]
+    chunk: NDArray[np.int32]
+    unit: NDArray[np.int64]
+    first: NDArray[np.int32]
+
+
+def cut_jobs(layout: Layout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
+    """Cut the nonzeros of tiles, whose numbers `tiles` are, into jobs of equal size."""
+    ends = np.concatenate([[0], np.cumsum(tiles)])
+    nnz = int(ends[-1])
+    groups, blocks = layout.groups, limits.processors
+    if any(layout.staged):  # each block of threads stays on a multiprocessor, and takes an equal run of nonzeros
+        cuts = np.unique(np.concatenate([ends, [nnz * b // blocks for b in range(1, blocks)]]))
+        chunk = -(-np.diff(cuts) // (groups * AT_ONCE)) * AT_ONCE
+        first = np.searchsorted(cuts, [nnz * b // blocks for b in range(blocks + 1)])
+    else:
+        size = layout.chunk_of(nnz, limits)
+        runs = [np.arange(a, b, size * groups) for a, b in pairwise(ends) if b > a]
+        cuts = np.concatenate([*runs, [nnz]])
+        chunk = np.full(cuts.size - 1, size)
+        first = np.arange(cuts.size)
+    unit = np.concatenate([[0], np.cumsum(chunk // AT_ONCE * (groups // STRIP))])
+    tile = np.searchsorted(ends, cuts[:-1], "right") - 1
+    narrow = np.int32
+    return Jobs(tile.astype(narrow), cuts[:-1], np.diff(cuts), chunk.astype(narrow), unit, first.astype(narrow))
+
+
+def bases(layout: Layout, tile: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the first row of each input mode's block of each tile, (tiles, inputs)."""
+    index = np.stack(np.unravel_index(tile, layout.grid), axis=1)
+    first: NDArray[np.int32] = (index * np.array(layout.blocks)).astype(np.int32)
+    return first

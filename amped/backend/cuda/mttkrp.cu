@@ -1,0 +1,312 @@
+// MTTKRP over packed nonzeros that are ordered by tile and, within a tile, by output row.
+//
+// A tile is a block of rows of each input factor matrix. A job is a run of nonzeros of one tile; its GROUPS chunks, one
+// for each group of LANES threads, are inter-shard partitions (AMPED, section 3.1.2). Each thread keeps 16 bytes of an
+// output row in registers and adds up a run: nonzeros of equal row. What becomes of the sum depends on the kernel:
+//
+// segmented  One tile. Complete runs are stored; a run that began in an earlier chunk goes to the chunk's carry, and
+//            `combine` adds the carries up in double precision, in a fixed order: no atomics, bitwise repeatable.
+// TILED      Output rows recur from tile to tile, so sums are added to the output by vector reductions in L2: short
+//            runs in the factors' precision, long ones (marked by the packer, which also splits them) in double.
+//            Blocks of the input modes named in STAGED are held in shared memory.
+//
+// Compiled for one layout: INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors of a factor row), GROUPS,
+// BLOCKS (on a multiprocessor), BATCH (nonzeros whose factor rows are in flight together), TILED, STAGED (bit mask), FIBRE,
+// and the record: RECORD bytes; VALUE_BITS, of which the value is the number itself if VALUE_RAW, or else
+// VALUE_GRAIN * (code + VALUE_LOW); then FIELDS, the bits of each input index; then a bit for a new fibre (if FIBRE) and
+// one for a new run. FIBRE: over nonzeros of equal output and first input index, that input's row is multiplied once.
+
+typedef REAL real;
+typedef unsigned int word;
+
+#define STORED_AS_REAL 0
+#define STORED_AS_FP16 1
+#define STORED_AS_BF16 2
+
+constexpr int PER_VECTOR = STORED == STORED_AS_REAL ? 16 / sizeof(real) : 8;
+constexpr int THREADS = GROUPS * LANES, PANELS = (WIDTH + LANES - 1) / LANES, COLUMNS = WIDTH * PER_VECTOR;
+constexpr int WHOLE = RECORD / 4, WORDS = (RECORD + 3) / 4;  // 32-bit words of a record: whole ones, and with the rest
+constexpr int STRIP = 4;                                     // chunks side by side, so that a warp reads whole lines
+constexpr int AT_ONCE = 4;                                   // records a thread reads at once
+constexpr int UNIT = STRIP * AT_ONCE * RECORD;               // bytes
+constexpr int FIELD_BITS[] = {FIELDS};
+constexpr unsigned LONG = 1u << 31;  // marks a run in `runs`
+
+__device__ constexpr int field_at(int m) { return m ? field_at(m - 1) + FIELD_BITS[m - 1] : VALUE_BITS; }
+constexpr int FIBRE_AT = field_at(INPUTS), RUN_AT = FIBRE_AT + FIBRE;
+
+struct __align__(16) Packed {  // a vector of a factor row as it is in memory
+  uint4 bits;
+};
+struct Vector {
+  real at[PER_VECTOR];
+};
+struct Record {
+  word at[WORDS];
+};
+struct Records {
+  Record at[AT_ONCE];
+};
+struct Job {
+  long long unit;
+  int chunk;  // nonzeros
+  int base[INPUTS];
+};
+struct Inputs {
+  const Packed* factor[INPUTS];
+  int block[INPUTS];   // rows, of the modes that are staged
+  int length[INPUTS];
+};
+
+template <int AT, int BITS>
+__device__ __forceinline__ word bits(const Record& r) {
+  constexpr int k = AT / 32, shift = AT % 32;
+  constexpr word mask = BITS >= 32 ? ~0u : (1u << BITS % 32) - 1;
+  if constexpr (BITS == 0) return 0;
+  else if constexpr (shift + BITS <= 32) return r.at[k] >> shift & mask;
+  else return __funnelshift_r(r.at[k], r.at[k + 1], shift) & mask;
+}
+
+__device__ __forceinline__ real value_of(const Record& r) {
+#if VALUE_RAW
+  if constexpr (sizeof(real) == 4) return __uint_as_float(r.at[0]);
+  else return __hiloint2double(r.at[1], r.at[0]);
+#else
+  return (real)(VALUE_GRAIN) * (real)(int)(bits<0, VALUE_BITS>(r) + (VALUE_LOW));
+#endif
+}
+
+// The records of one chunk among the 16 of a unit: a plane for each whole word, one of 16 bits, one of 8 bits. They are
+// read once, and must not push factor rows out of the caches.
+__device__ __forceinline__ Records read(const char* unit, int chunk) {
+  Records r;
+#pragma unroll
+  for (int k = 0; k < WHOLE; k++) {
+    const uint4 x = __ldcs((const uint4*)(unit + k * 64 + chunk * 16));
+    r.at[0].at[k] = x.x;
+    r.at[1].at[k] = x.y;
+    r.at[2].at[k] = x.z;
+    r.at[3].at[k] = x.w;
+  }
+  if constexpr (RECORD % 4) {
+    word rest[AT_ONCE] = {};
+    if constexpr (RECORD & 2) {
+      const uint2 x = __ldcs((const uint2*)(unit + WHOLE * 64 + chunk * 8));
+      rest[0] = x.x & 0xffff;
+      rest[1] = x.x >> 16;
+      rest[2] = x.y & 0xffff;
+      rest[3] = x.y >> 16;
+    }
+    if constexpr (RECORD & 1) {
+      const word x = __ldcs((const word*)(unit + WHOLE * 64 + (RECORD & 2) * 16 + chunk * 4));
+#pragma unroll
+      for (int u = 0; u < AT_ONCE; u++) rest[u] |= (x >> 8 * u & 0xff) << (RECORD & 2) * 8;
+    }
+#pragma unroll
+    for (int u = 0; u < AT_ONCE; u++) r.at[u].at[WHOLE] = rest[u];
+  }
+  return r;
+}
+
+__device__ __forceinline__ Vector unpack(const Packed& p) {
+  Vector v;
+#if STORED == STORED_AS_REAL
+  v = *(const Vector*)&p;
+#else
+  const word* w = (const word*)&p.bits;
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+#if STORED == STORED_AS_BF16
+    v.at[2 * k] = __uint_as_float(w[k] << 16);
+    v.at[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
+#else
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(v.at[2 * k]), "=f"(v.at[2 * k + 1]) : "r"(w[k]));
+#endif
+  }
+#endif
+  return v;
+}
+
+extern __shared__ Packed held[];
+
+struct Rows {  // of the factor matrices, as one thread sees them: a vector of each
+  const Packed* global[INPUTS];
+  int shared[INPUTS];
+
+  template <int M>
+  __device__ __forceinline__ Vector row(const Record& r) const {
+    const word i = bits<field_at(M), FIELD_BITS[M]>(r);
+    if constexpr (STAGED >> M & 1) return unpack(held[shared[M] + i * LANES]);
+    Packed p;
+    p.bits = __ldg(&(global[M] + (unsigned long long)i * WIDTH)->bits);
+    return unpack(p);
+  }
+};
+
+// Multiply rows of the input modes from M on into `product`; the first of them sets it.
+template <int M>
+__device__ __forceinline__ void multiply(const Rows& rows, const Record* r, Vector* product) {
+  if constexpr (M < INPUTS) {
+#pragma unroll
+    for (int u = 0; u < BATCH; u++) {
+      const Vector f = rows.row<M>(r[u]);
+#pragma unroll
+      for (int k = 0; k < PER_VECTOR; k++) product[u].at[k] = M == FIBRE ? f.at[k] : product[u].at[k] * f.at[k];
+    }
+    multiply<M + 1>(rows, r, product);
+  }
+}
+
+#if FIBRE
+typedef double sum_t;
+#else
+typedef real sum_t;
+#endif
+
+struct Output {
+  double* wide;
+  float* narrow;   // for short runs (TILED)
+  double* carry;   // of the chunk (not TILED)
+  int column;      // the first of the thread's
+
+  __device__ __forceinline__ void add(word run, const sum_t* sum, bool carried) const {
+#if TILED
+    const long long at = (long long)(run & ~LONG) * COLUMNS + column;
+    if (sizeof(real) == 8 || run & LONG) {
+#pragma unroll
+      for (int k = 0; k < PER_VECTOR; k++) atomicAdd(wide + at + k, (double)sum[k]);
+    } else {
+#pragma unroll
+      for (int k = 0; k < PER_VECTOR; k += 4)
+        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(narrow + at + k), "f"((float)sum[k]),
+                     "f"((float)sum[k + 1]), "f"((float)sum[k + 2]), "f"((float)sum[k + 3]) : "memory");
+    }
+#else
+    double* target = (carried ? carry : wide + (long long)run * COLUMNS) + column;
+#pragma unroll
+    for (int k = 0; k < PER_VECTOR; k += 2) ((double2*)target)[k / 2] = make_double2(sum[k], sum[k + 1]);
+#endif
+  }
+};
+
+// Add up the `count` nonzeros of a chunk. `start`: which run it begins in, times 2, and 1 if that run began before.
+__device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const word* __restrict__ runs,
+                                     int start, const Output& out) {
+  int run = start >> 1;
+  word current = runs[run], next = runs[++run];
+  bool carried = start & 1;
+  sum_t sum[PER_VECTOR] = {};
+#if FIBRE
+  Vector part = {}, lead;
+  auto close = [&] {
+#pragma unroll
+    for (int k = 0; k < PER_VECTOR; k++) {
+      sum[k] += (sum_t)lead.at[k] * part.at[k];
+      part.at[k] = 0;
+    }
+  };
+#endif
+  auto flush = [&] {
+    out.add(current, sum, carried);
+    carried = false;
+    current = next;
+    next = runs[++run];
+#pragma unroll
+    for (int k = 0; k < PER_VECTOR; k++) sum[k] = 0;
+  };
+  Records ahead = read(unit, chunk);  // one step ahead: the latency of memory is that of a whole step's work
+#if FIBRE
+  lead = rows.row<0>(ahead.at[0]);
+#endif
+  for (; count > 0; count -= AT_ONCE) {
+    const Records now = ahead;
+    unit += UNIT;
+    ahead = read(unit, chunk);
+#pragma unroll
+    for (int b = 0; b < AT_ONCE; b += BATCH) {
+      Vector product[BATCH];
+      multiply<FIBRE>(rows, now.at + b, product);
+#pragma unroll
+      for (int u = 0; u < BATCH; u++) {
+        const Record& r = now.at[b + u];
+#if FIBRE
+        if (bits<FIBRE_AT, 1>(r)) {
+          close();
+          lead = rows.row<0>(r);
+          if (bits<RUN_AT, 1>(r)) flush();
+        }
+        real* into = part.at;
+#else
+        if (bits<RUN_AT, 1>(r)) flush();
+        sum_t* into = sum;
+#endif
+#pragma unroll
+        for (int k = 0; k < PER_VECTOR; k++) into[k] += value_of(r) * product[u].at[k];
+      }
+    }
+  }
+#if FIBRE
+  close();
+#endif
+  flush();
+}
+
+#if STAGED
+// Copy the blocks of rows that a job's tile asks for to shared memory, unless they are there.
+__device__ __forceinline__ void stage(const Inputs& in, const Job& job, int panel, int* holds) {
+  __syncthreads();
+  Packed* to = held;
+#pragma unroll
+  for (int m = 0; m < INPUTS; m++)
+    if (STAGED >> m & 1) {
+      if (job.base[m] != holds[m] || PANELS > 1) {
+        holds[m] = job.base[m];
+        const int count = min(in.block[m], in.length[m] - job.base[m]) * LANES;
+        for (int i = threadIdx.x; i < count; i += THREADS) {
+          const int column = panel * LANES + i % LANES;
+          if (column < WIDTH) to[i] = in.factor[m][(long long)(job.base[m] + i / LANES) * WIDTH + column];
+        }
+      }
+      to += in.block[m] * LANES;
+    }
+  __syncthreads();
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+mttkrp(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
+       const char* __restrict__ records, const int* __restrict__ starts, const word* __restrict__ runs, double* __restrict__ wide,
+       float* __restrict__ narrow, double* __restrict__ carry) {
+  const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+#if STAGED
+  int holds[INPUTS];
+#pragma unroll
+  for (int m = 0; m < INPUTS; m++) holds[m] = -1;
+  for (int panel = 0; panel < PANELS; panel++)
+    for (int j = first_job[blockIdx.x]; j < first_job[blockIdx.x + 1]; j++) {
+      const Job& job = jobs[j];
+      stage(in, job, panel, holds);
+#else
+  const int panel = blockIdx.y, j = blockIdx.x;
+  {
+    const Job& job = jobs[j];
+#endif
+      const int column = panel * LANES + lane;
+      const long long c = (long long)j * GROUPS + group;
+      const int start = starts[c];
+      if (start >= 0 && column < WIDTH) {
+        Rows rows;
+        int at = lane;
+#pragma unroll
+        for (int m = 0; m < INPUTS; m++) {
+          rows.shared[m] = at;
+          if (STAGED >> m & 1) at += in.block[m] * LANES;
+          else rows.global[m] = in.factor[m] + (long long)job.base[m] * WIDTH + column;
+        }
+        const Output out = {wide, narrow, carry + c * COLUMNS, column * PER_VECTOR};
+        const long long strip = job.unit + (long long)(group / STRIP) * (job.chunk / AT_ONCE);
+        walk(rows, records + strip * UNIT, group % STRIP, job.chunk, runs, start, out);
+      }
+    }
+}

@@ -1,0 +1,155 @@
+// Packs nonzeros for mttkrp.cu; see there for jobs, chunks, records and runs. Compiled for INPUTS and REAL; one thread
+// takes one chunk. `count_runs` comes first: the runs that begin in each chunk, to place those of the chunks after it.
+
+typedef REAL real;
+typedef unsigned int word;
+
+constexpr int STRIP = 4, AT_ONCE = 4;
+constexpr int LONG_RUN = 64;       // nonzeros; sums of longer runs, and of parts of a run, are added in double precision
+constexpr int LONGEST_RUN = 512;   // nonzeros summed up in single precision
+constexpr word LONG = 1u << 31;
+
+struct Job {
+  long long unit;
+  int chunk;
+  int base[INPUTS];
+};
+struct Span {
+  long long begin, count;  // of a job, in the order of tiles
+  int tile;
+};
+struct Sorted {
+  const int* column[INPUTS + 1];  // output indices, then those of the input modes
+  const real* values;
+  const word* order;  // of tiles; null: as they are
+  __device__ long long at(long long x) const { return order ? order[x] : x; }
+};
+struct Layout {
+  int jobs, groups, record, value_bits, fibre, tiled, continues, row_begin;
+  double grain;  // 0: the value itself
+  long long low;
+  int bits[INPUTS];
+};
+struct Chunk {
+  long long begin, end;
+  bool carried;     // its first run began in the chunk, or the shard, before, and is summed up across them
+  bool owns;     // that run has an entry of its own in `runs`
+  bool cut_before, cut_after;  // nonzeros of its first, its last row and tile are in the chunk before, after it
+  __device__ Chunk(const Sorted& in, const Job* jobs, const Span* spans, const Layout& layout, int c) {
+    const int j = c / layout.groups;
+    const Span& span = spans[j];
+    const long long stop = span.begin + span.count;
+    begin = min(span.begin + (long long)(c % layout.groups) * jobs[j].chunk, stop);
+    end = min(begin + jobs[j].chunk, stop);
+    const auto row = [&](long long x) { return in.column[0][in.at(x)]; };
+    const bool empty = begin == end, first = begin == span.begin, last = end == stop;
+    const bool tile_before = !first || (j > 0 && spans[j - 1].tile == span.tile);
+    const bool tile_after = !last || (j + 1 < layout.jobs && spans[j + 1].tile == span.tile);
+    cut_before = !empty && tile_before && row(begin) == row(begin - 1);
+    cut_after = !empty && tile_after && row(end - 1) == row(end);
+    carried = !layout.tiled && (cut_before || (layout.continues && begin == 0));
+    owns = !empty && (!carried || begin == 0);
+  }
+};
+// Whether a new run begins at a nonzero: at a new row, or where a run in single precision has become too long.
+__device__ __forceinline__ bool breaks(const Layout& layout, int row, int last, int length) {
+  return row != last || (layout.tiled && length >= LONGEST_RUN);
+}
+
+extern "C" __global__ void count_runs(Sorted in, const Job* __restrict__ jobs, const Span* __restrict__ spans, Layout layout,
+                                      int chunks, int* __restrict__ counts) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= chunks) return;
+  const Chunk chunk(in, jobs, spans, layout, c);
+  int count = chunk.owns, length = 0, last = 0;
+  for (long long x = chunk.begin; x < chunk.end; x++, length++) {
+    const int row = in.column[0][in.at(x)];
+    if (x > chunk.begin && breaks(layout, row, last, length)) {
+      count++;
+      length = 0;
+    }
+    last = row;
+  }
+  counts[c] = count;
+}
+
+// Writes one record, from its lowest bit up, into the planes of its unit.
+struct Writer {
+  unsigned char* unit;
+  int slot, whole, rest, at = 0, filled = 0;
+  unsigned long long pending = 0;
+  __device__ Writer(unsigned char* unit, int slot, int record) : unit(unit), slot(slot), whole(record / 4), rest(record % 4) {}
+  __device__ __forceinline__ void word_out() {
+    if (at < whole) ((word*)(unit + at * 64))[slot] = (word)pending;
+    else {
+      if (rest & 2) ((unsigned short*)(unit + whole * 64))[slot] = (unsigned short)pending;
+      if (rest & 1) (unit + whole * 64 + (rest & 2) * 16)[slot] = (unsigned char)(pending >> (rest & 2) * 8);
+    }
+    at++;
+    pending >>= 32;
+  }
+  __device__ __forceinline__ void put(unsigned long long field, int bits) {  // at most 32 bits
+    pending |= field << filled;
+    filled += bits;
+    if (filled < 32) return;
+    word_out();
+    filled -= 32;
+  }
+  __device__ __forceinline__ void finish() {
+    while (at < whole + (rest > 0)) word_out();
+  }
+};
+
+extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const Span* __restrict__ spans, Layout layout, int chunks,
+                                const int* __restrict__ first_run, int* __restrict__ starts, word* __restrict__ runs,
+                                unsigned char* __restrict__ records) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= chunks) return;
+  const Chunk chunk(in, jobs, spans, layout, c);
+  const Job& job = jobs[c / layout.groups];
+  const int group = c % layout.groups;
+  const long long strip = job.unit + (long long)(group / STRIP) * (job.chunk / AT_ONCE);
+  const int unit_bytes = STRIP * AT_ONCE * layout.record;
+  int run = first_run[c] - !chunk.owns, length = 0, last = 0, lead = 0;
+  bool part = chunk.cut_before;  // of a run
+  starts[c] = chunk.begin < chunk.end ? run * 2 + chunk.carried : -1;
+  auto close = [&] {
+    if (run >= first_run[c])
+      runs[run] = (word)(last - layout.row_begin) | (layout.tiled && (part || length >= LONG_RUN) ? LONG : 0);
+  };
+  const int value_low = min(layout.value_bits, 32), value_high = layout.value_bits - value_low;
+  for (int t = 0; t < job.chunk; t++) {
+    Writer out(records + (strip + t / AT_ONCE) * unit_bytes, group % STRIP * AT_ONCE + t % AT_ONCE, layout.record);
+    const long long x = chunk.begin + t;
+    if (x < chunk.end) {
+      const long long at = in.at(x);
+      const int row = in.column[0][at], head = in.column[1][at];
+      const bool begins = t && breaks(layout, row, last, length), fibre = begins || (t && head != lead);
+      if (begins) {
+        close();
+        run++;
+        length = 0;
+        part = row == last;
+      }
+      last = row;
+      lead = head;
+      length++;
+      const real value = in.values[at];
+      unsigned long long code;
+      if (layout.grain != 0) code = (unsigned long long)(__double2ll_rn((double)value / layout.grain) - layout.low);
+      else if (sizeof(real) == 4) code = __float_as_uint((float)value);
+      else code = __double_as_longlong((double)value);
+      out.put(code & 0xffffffff, value_low);
+      out.put(code >> 32, value_high);
+#pragma unroll
+      for (int m = 0; m < INPUTS; m++) out.put((word)(in.column[m + 1][at] - job.base[m]), layout.bits[m]);
+      if (layout.fibre) out.put(fibre, 1);
+      out.put(begins, 1);
+    } else if (layout.grain != 0) {  // past the end: the code of a zero
+      out.put((unsigned long long)-layout.low, value_low);
+    }
+    out.finish();
+  }
+  part |= chunk.cut_after;
+  if (chunk.begin < chunk.end) close();
+}

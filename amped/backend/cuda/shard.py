@@ -1,0 +1,187 @@
+"""A shard of packed nonzeros: how a GPU makes one from sorted columns, and how it looks in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ..base import Array
+from .layout import CHUNK, LEAST_CHUNK, LEAST_TILED, Jobs, Layout, Limits, bases, cut_jobs
+from .source import REALS, compile_options, text
+
+THREADS = 128
+AHEAD = 2  # runs that a thread reads ahead
+ALIGNMENT = 256
+
+
+@dataclass
+class CudaShard:
+    """Packed nonzeros of a run of output rows.
+
+    Attributes
+    ----------
+    layout : Layout
+    nnz : int
+    rows : int
+        Length of the run of output rows, counted from row `first_row` of the rank's.
+    first_row : int
+    jobs, blocks : int
+        Jobs, and blocks of threads that share them.
+    chunks : int
+        How many chunks hold nonzeros.
+    offsets : tuple of int
+        Where in `memory` the jobs, the first job of each block, starts, runs and records begin.
+    memory : (bytes,) uint8 array
+        On the device, or page-locked on the host.
+    """
+
+    layout: Layout
+    nnz: int
+    first_row: int
+    rows: int
+    jobs: int
+    blocks: int
+    chunks: int
+    offsets: tuple[int, ...]
+    memory: Array
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of `memory`."""
+        return int(self.memory.size)
+
+    def at(self, part: int) -> np.uint64:
+        """Return the device address of a part."""
+        return np.uint64(self.memory.data.ptr + self.offsets[part])
+
+
+def shard_bytes(layout: Layout, nnz: int, most: int) -> int:
+    """Return the most bytes that shards of at most `most` nonzeros, `nnz` in all, take."""
+    if not nnz:
+        return 0
+    share, shards = layout.share, -(-nnz // most)
+    chunks = nnz // LEAST_CHUNK if nnz < LEAST_TILED else nnz // CHUNK
+    runs: int = min(nnz, share.rows.stop - share.rows.start) + chunks // 8
+    job = layout.groups * layout.chunk
+    each: int = (
+        job * layout.record + layout.groups * 4 + 6 * ALIGNMENT + 64
+    )  # a job that is not full, and ends of parts
+    return nnz * layout.record + runs * 4 + chunks * 5 + shards * each
+
+
+@cache
+def _packer(inputs: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
+    macros = {"INPUTS": inputs, "REAL": REALS[dtype]}
+    module = cupy.RawModule(code=text("pack"), options=compile_options(macros))
+    return module.get_function("count_runs"), module.get_function("pack")
+
+
+def packing_bytes(layout: Layout, nnz: int) -> int:
+    """Return the bytes that `make_shard` needs for a while, beside the shard."""
+    share = layout.share
+    columns = 4 * (len(share.lengths) + 1) + share.dtype.itemsize
+    order = 4 + 4 + 3 * 8 if math.prod(layout.grid) > 1 else 0  # tiles, their order, and what sorting takes
+    return nnz * (columns + order)
+
+
+def make_shard(
+    columns: Sequence[Array], values: Array, layout: Layout, row_begin: int, continues: bool, limits: Limits
+) -> CudaShard:
+    """Pack nonzeros that are sorted by output row, then by the input modes in order.
+
+    Parameters
+    ----------
+    columns : sequence of (nnz,) int32 arrays
+        Output indices, then those of the input modes; in device memory.
+    values : (nnz,) array
+    layout : Layout
+    row_begin : int
+        The output index that is row 0 of the rank's output.
+    continues : bool
+        Whether the first row already has a sum, to be added to.
+    limits : Limits
+    """
+    counts, order = _tiles(columns[1:], layout)
+    jobs = cut_jobs(layout, counts, limits)
+    spans = np.zeros(jobs.tile.size, np.dtype([("begin", "i8"), ("count", "i8"), ("tile", "i4")], align=True))
+    spans["begin"], spans["count"], spans["tile"] = jobs.begin, jobs.nonzeros, jobs.tile
+    table = _table(layout, jobs)
+    sorted_columns = _struct(
+        np.array([*(c.data.ptr for c in columns), values.data.ptr, 0 if order is None else order.data.ptr], np.uint64)
+    )
+    packed = _struct(_packed_layout(layout, jobs.tile.size, continues, row_begin))
+    count_runs, pack = _packer(len(columns) - 1, values.dtype, values.device.id)
+    chunks = jobs.tile.size * layout.groups
+    grid = (-(-chunks // THREADS),)
+    on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
+    first_run = cupy.empty(chunks + 1, np.int32)
+    count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), first_run[1:]))
+    first_run[0] = 0
+    cupy.cumsum(first_run, out=first_run)
+    runs = int(first_run[-1])
+    records = (int(jobs.unit[-1]) + 1) * layout.unit  # and one that is read ahead
+    offsets, size = _offsets([table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, records])
+    memory = cupy.empty(size, np.uint8)
+    memory[: table.nbytes] = on_device[0]
+    memory[offsets[1] : offsets[1] + jobs.first.nbytes].set(jobs.first.view(np.uint8))
+    nonempty = int(np.sum(-(-jobs.nonzeros // jobs.chunk)))
+    first, last = (int(columns[0][at]) for at in (0, -1))
+    rows, blocks = last - first + 1, jobs.first.size - 1
+    shard = CudaShard(layout, values.size, first - row_begin, rows, jobs.tile.size, blocks, nonempty, offsets, memory)
+    parts = (shard.at(part) for part in (2, 3, 4))
+    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), first_run, *parts))
+    return shard
+
+
+def _tiles(inputs: Sequence[Array], layout: Layout) -> tuple[Any, Array | None]:
+    """Return how many nonzeros each tile has, and the order of tiles unless the nonzeros are in it."""
+    grid = layout.grid
+    tiles = math.prod(grid)
+    if tiles == 1:
+        return np.array([inputs[0].size]), None
+    tile = cupy.zeros(inputs[0].size, np.uint16 if tiles <= 1 << 16 else np.uint32)
+    for column, parts, block in zip(inputs, grid, layout.blocks, strict=True):
+        if parts > 1:
+            _number(column, parts, block, tile)
+    counts = cupy.asnumpy(cupy.bincount(tile, minlength=tiles))
+    return counts, cupy.argsort(tile).astype(np.uint32)  # a stable sort
+
+
+_number = cupy.ElementwiseKernel(
+    "int32 index, int32 parts, int32 block", "T tile", "tile = tile * parts + index / block", "amped_number_tiles"
+)
+
+
+def _table(layout: Layout, jobs: Jobs) -> Any:
+    inputs = len(layout.blocks)
+    kind = np.dtype([("unit", "i8"), ("chunk", "i4"), ("base", "i4", (inputs,))], align=True)
+    table = np.zeros(jobs.tile.size, kind)
+    table["unit"], table["chunk"], table["base"] = jobs.unit[:-1], jobs.chunk, bases(layout, jobs.tile)
+    return table
+
+
+def _packed_layout(layout: Layout, jobs: int, continues: bool, row_begin: int) -> Any:
+    names = "jobs", "groups", "record", "value_bits", "fibre", "tiled", "continues", "row_begin"
+    fields = [(n, "i4") for n in names] + [("grain", "f8"), ("low", "i8"), ("bits", "i4", (len(layout.fields),))]
+    packed = np.zeros(1, np.dtype(fields, align=True))
+    numbers = jobs, layout.groups, layout.record, layout.code.bits, layout.fibre, layout.tiled, continues, row_begin
+    for name, number in zip(names, numbers, strict=True):
+        packed[name] = number
+    packed["grain"], packed["low"], packed["bits"] = layout.code.grain, layout.code.low, layout.fields
+    return packed
+
+
+def _offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
+    ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
+    return (0, *(int(end) for end in ends[:-1])), int(ends[-1])
+
+
+def _struct(array: Any) -> Any:
+    """Return an array's bytes as a structure that is passed to a kernel by value."""
+    return np.frombuffer(array.tobytes(), np.dtype((np.void, array.nbytes)))[0]
