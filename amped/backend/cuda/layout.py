@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -93,22 +94,22 @@ class Layout:
         """Set the bits of each index."""
         object.__setattr__(self, "fields", tuple((block - 1).bit_length() for block in self.blocks))
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Vectors of a factor row."""
         return self.share.stride * self.share.dtype.itemsize // VECTOR
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         """Threads that share a row."""
         return row_lanes(self.width, PANEL if any(self.staged) else 32)
 
-    @property
+    @cached_property
     def panels(self) -> int:
         """Passes over the records."""
         return -(-self.width // self.lanes)
 
-    @property
+    @cached_property
     def threads(self) -> int:
         """Threads of a block, before `lanes` divides them."""
         if not any(self.staged):
@@ -117,22 +118,22 @@ class Layout:
             return 1024
         return 768 if len(self.blocks) <= 3 and self.share.dtype == np.float32 else 384
 
-    @property
+    @cached_property
     def groups(self) -> int:
         """Groups of threads in a block: chunks of a job."""
         return max(1, self.threads // self.lanes // STRIP) * STRIP
 
-    @property
+    @cached_property
     def record(self) -> int:
         """Bytes of a nonzero."""
         return -(-(self.code.bits + sum(self.fields) + self.fibre + 1) // 8)
 
-    @property
+    @cached_property
     def unit(self) -> int:
         """Bytes of the records that are laid out together."""
         return STRIP * AT_ONCE * self.record
 
-    @property
+    @cached_property
     def chunk(self) -> int:
         """The most nonzeros of a chunk, where shared memory does not ask for more."""
         return FIBRE_CHUNK if self.fibre else CHUNK
@@ -142,20 +143,21 @@ class Layout:
         busy = -(-nnz // (limits.processors * WAVES * self.groups * AT_ONCE)) * AT_ONCE
         return min(self.chunk, max(LEAST_CHUNK, busy))
 
-    @property
+    @cached_property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block of threads."""
         return sum(b for b, s in zip(self.blocks, self.staged, strict=True) if s) * self.lanes * VECTOR
 
-    @property
+    @cached_property
     def grid(self) -> tuple[int, ...]:
         """How many blocks of rows each input mode has."""
         return tuple(-(-n // b) for n, b in zip(self.share.lengths, self.blocks, strict=True))
 
-    def macros(self) -> dict[str, Any]:
-        """Return what `mttkrp.cu` is compiled for."""
+    @cached_property
+    def macros(self) -> tuple[tuple[str, Any], ...]:
+        """What `mttkrp.cu` is compiled for: names and values."""
         inputs, staged, threads = len(self.blocks), any(self.staged), self.threads
-        return {
+        named = {
             "INPUTS": inputs,
             "REAL": "float" if self.share.dtype == np.float32 else "double",
             "STORED": "STORED_AS_REAL",
@@ -174,6 +176,7 @@ class Layout:
             "VALUE_LOW": self.code.low,
             "FIELDS": ",".join(map(str, self.fields)),
         }
+        return tuple(named.items())
 
 
 def row_lanes(width: int, most: int) -> int:

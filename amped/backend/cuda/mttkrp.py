@@ -58,8 +58,7 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
 def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
     """See `Backend.mttkrp`; queued on the current stream."""
     layout, columns = shard.layout, out.shape[1]
-    macros = tuple(layout.macros().items())
-    function = _kernel(macros, out.device.id)
+    function = _kernel(layout.macros, out.device.id)
     combine, widen = _sums(out.device.id)
     inputs = np.zeros(1, _inputs_type(len(factors)))
     inputs["factor"] = [f.data.ptr for f in factors]
