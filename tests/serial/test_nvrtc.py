@@ -99,7 +99,7 @@ def test_every_rank_and_kind_of_value(precision: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("order", [3, 4, 8])
+@pytest.mark.parametrize("order", [3, 8])
 def test_other_architectures(order: int, precision: str, architecture: str) -> None:
     variants = {kernel: {(32, "raw"), (16, "coded")} for kernel in kernel_names(order)}
     check_all(order, precision, variants, architecture)
@@ -108,7 +108,7 @@ def test_other_architectures(order: int, precision: str, architecture: str) -> N
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_packing_and_sums_of_chunks(architecture: str) -> None:
     check(compiled("combine", {}, architecture), {"combine", "widen"})
-    for inputs, real in product(range(1, 8), REALS.values()):
+    for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "pack"})
 
 
