@@ -57,7 +57,9 @@ def share(
 
 @pytest.mark.parametrize("dtype", [F4, F8])
 @pytest.mark.parametrize("grain", [1.0, 0.5, 2.0**-8])
-@pytest.mark.parametrize(("low", "high"), [(1, 1), (-1, -1), (1, 2), (3, 4), (-3, 4), (-300, -5), (7, 1000), (-128, 127)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1, 1), (-1, -1), (1, 2), (3, 4), (-3, 4), (-300, -5), (7, 1000), (-128, 127)]
+)
 def test_coded_values_are_exact(dtype: np.dtype[Any], grain: float, low: int, high: int) -> None:
     code = value_code(share((9,), dtype=dtype, values=ValueRange(low * grain, high * grain, grain)))
     values = (np.arange(low, high + 1) * grain).astype(dtype)
@@ -240,7 +242,9 @@ def test_jobs_are_the_nonzeros_in_order(tiling: tuple[Layout, np.ndarray, Limits
 def test_what_staged_blocks_compute_is_equal() -> None:
     """With the zeros that fill chunks up, to a hundredth and a step of every group for each of its tiles."""
     layout = make_layout("tiled-2", share((9184, 28818), rows=12092, nnz=76_900_000), H100)
-    tiles = np.random.default_rng(0).multinomial(76_900_000, np.full(math.prod(layout.grid), 1 / math.prod(layout.grid)))
+    tiles = np.random.default_rng(0).multinomial(
+        76_900_000, np.full(math.prod(layout.grid), 1 / math.prod(layout.grid))
+    )
     jobs = cut_jobs(layout, tiles, H100)
     check_jobs(jobs, layout, tiles)
     steps = np.diff(np.concatenate([[0], np.cumsum(jobs.chunk)])[jobs.first])

@@ -19,9 +19,10 @@ from amped.decomp import als
 from amped.errors import InputError
 from amped.mpi import Comm
 from amped.placement import SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
-from partitioner.coo import SparseTensor
+from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 
+VALUES = ValueRange(0.0, 1.0, 0.0)
 DTYPES = st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)])
 
 
@@ -36,7 +37,7 @@ class Job:
     backend: CpuBackend
 
     def plan(self, part: int, **options: Any) -> Plan:
-        return make_plan(self.cuts, part, self.rank, self.dtype, self.backend, **options)
+        return make_plan(self.cuts, part, self.rank, self.dtype, VALUES, self.backend, **options)
 
     def plans(self, **options: Any) -> list[Plan]:
         return [self.plan(part, **options) for part in range(self.parts)]
@@ -173,7 +174,7 @@ def test_what_is_always_there(job: Job) -> None:
 def test_a_rank_out_of_range_is_refused(rank: int) -> None:
     cut = cut_mode(np.zeros(1, np.int32), 1, 1)
     with pytest.raises(InputError, match=f"rank {rank} "):
-        make_plan([cut, cut], 0, rank, np.dtype(np.float32), BACKENDS[0])
+        make_plan([cut, cut], 0, rank, np.dtype(np.float32), VALUES, BACKENDS[0])
 
 
 @pytest.mark.parametrize("memory", [-5, 0, 1, 1000])
@@ -181,7 +182,7 @@ def test_a_rank_out_of_range_is_refused(rank: int) -> None:
 def test_too_little_memory_is_refused(memory: int, placement: Any) -> None:
     cut = cut_mode(np.arange(1000, dtype=np.int32), 1000, 1)
     with pytest.raises(InputError, match=r"need [\d,]+ bytes, [\d,]+ are there"):
-        make_plan([cut] * 3, 0, 8, np.dtype(np.float32), BACKENDS[0], placement=placement, memory=memory)
+        make_plan([cut] * 3, 0, 8, np.dtype(np.float32), VALUES, BACKENDS[0], placement=placement, memory=memory)
 
 
 def test_what_is_said_to_be_needed_is_enough() -> None:
@@ -190,7 +191,9 @@ def test_what_is_said_to_be_needed_is_enough() -> None:
         for placement in ("auto", "resident", "stream"):
 
             def plan(memory: int, backend: Any = backend, placement: Any = placement) -> Plan:
-                return make_plan([cut] * 3, 0, 8, np.dtype(np.float32), backend, placement=placement, memory=memory)
+                return make_plan(
+                    [cut] * 3, 0, 8, np.dtype(np.float32), VALUES, backend, placement=placement, memory=memory
+                )
 
             with pytest.raises(InputError) as caught:
                 plan(1)
