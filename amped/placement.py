@@ -25,7 +25,8 @@ PLACEMENTS = get_args(PlacementName)
 SLOTS = 2
 SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
 SMALLEST_SLOT = 1024  # nonzeros
-PACKING_SHARE = 4  # of device memory, one in so many bytes at most is for making shards
+PACKING_SHARE = 4  # of device memory, one in so many bytes is for making shards, unless that leaves no room for them
+PIECES = 16  # resident shards of a mode, at most, where memory is short: many small ones are slow
 SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
 MAX_RANK = 1024
 
@@ -188,9 +189,9 @@ def make_plan(
     modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
     need = _Need(modes, rank, limit, backend)
     total, largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
-    least = need.streaming(min(largest, SMALLEST_SLOT))
-    whole = need.resident(total) + need.working(0)
     room = limit - sum(need.fixed.values())
+    least, piece = need.streaming(min(largest, SMALLEST_SLOT)), need.piece(room - need.resident(total))
+    whole = need.resident(total) + need.working(piece, 0)
     if (whole if placement == "resident" else least) > room and whole > room:
         what = "the resident tensor" if placement == "resident" else "two shards"
         bytes_needed = sum(need.fixed.values()) + (whole if placement == "resident" else least)
@@ -198,7 +199,7 @@ def make_plan(
     slot, resident = 0, total
     if placement == "stream" or whole > room:
         slot = _slot(largest, need.slot(largest), room, need.streaming)
-        spare = room - need.slots(slot) - need.working(slot)
+        piece, spare = slot or piece, room - need.streaming(slot)
         fitting = bisect_right(range(total + 1), spare, key=need.resident) - 1
         resident = max(0, fitting) if placement == "auto" else 0
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
@@ -207,11 +208,11 @@ def make_plan(
         "resident nonzeros": need.resident(resident),
         "stream slots": need.slots(slot),
         **need.fixed,
-        "working memory": need.working(slot),
+        "working memory": need.working(piece, slot),
     }
     mine = loading if part == 0 else Loading(streamed=loading.streamed)
     host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + backend.host_runtime_bytes
-    return Plan(tuple(modes), rank, stride, dtype, slot, need.piece, bytes_of, host)
+    return Plan(tuple(modes), rank, stride, dtype, slot, piece, bytes_of, host)
 
 
 def _fraction(nnz: int, resident: int, total: int) -> int:
@@ -222,7 +223,7 @@ class _Need:
     """Bytes of device memory, by what is there."""
 
     def __init__(self, modes: Sequence[ModePlan], rank: int, limit: int, backend: Backend) -> None:
-        self._modes, self._backend = modes, backend
+        self._modes, self._backend, self._limit = modes, backend, limit
         self._shares = [m.share for m in modes]
         self._total = sum(m.nnz for m in modes)
         share = self._shares[0]
@@ -234,8 +235,6 @@ class _Need:
             "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * row,
             "MTTKRP output": max(s.rows.stop - s.rows.start for s in self._shares) * share.stride * 8,
         }
-        most = range(max(1, min(backend.most_nonzeros, max(m.nnz for m in modes))) + 1)
-        self.piece = max(1, bisect_right(most, limit // PACKING_SHARE, key=self._packing) - 1)
 
     def resident(self, nonzeros: int) -> int:
         """Of so many resident nonzeros, the same fraction of each mode."""
@@ -250,10 +249,16 @@ class _Need:
         """Of all slots."""
         return SLOTS * self.slot(nonzeros) if nonzeros else 0
 
-    def working(self, slot: int) -> int:
+    def piece(self, spare: int) -> int:
+        """Return the most nonzeros of a resident shard, where so many bytes are left to make it in."""
+        largest = max(1, min(self._backend.most_nonzeros, max(s.nnz for s in self._shares)))
+        sizes = range(min(largest, max(SMALLEST_SLOT, largest // PIECES)), largest + 1)
+        fair = bisect_right(sizes, self._limit // PACKING_SHARE, key=self._packing)
+        fitting = bisect_right(sizes, spare, key=lambda size: self.working(size, 0))
+        return sizes[max(0, min(fair, fitting) - 1)]
+
+    def working(self, piece: int, slot: int) -> int:
         """Of everything that is there for a while; shards are made before there are slots."""
-        largest = max(s.nnz for s in self._shares)
-        piece = min(largest, slot or self.piece)
         scratch = max(self._backend.scratch_bytes(share, min(share.nnz, piece)) for share in self._shares)
         # Beside a shard that is being made there is the best so far, where there is a choice.
         beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares)
@@ -262,7 +267,7 @@ class _Need:
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""
-        return self.slots(slot) + self.working(slot)
+        return self.slots(slot) + self.working(slot, slot)
 
     def _packing(self, nonzeros: int) -> int:
         return max(self._backend.packing_bytes(share, min(share.nnz, nonzeros)) for share in self._shares)

@@ -125,6 +125,8 @@ class _Columns:
         """Make the shard of the nonzeros `start` to `stop`."""
         rows = self._indices[0]
         continues = bool(start and rows[start] == rows[start - 1])
-        columns = [column[start:stop] for column in self._indices]
-        shard: Shard = backend.shard(columns, self._values[start:stop], mode.share, kernel, continues)
+        columns, values = [column[start:stop] for column in self._indices], self._values[start:stop]
+        if start < mode.resident:  # what is streamed may stay mapped from a file, as it is there
+            values = np.ascontiguousarray(values, mode.share.dtype)
+        shard: Shard = backend.shard(columns, values, mode.share, kernel, continues)
         return shard

@@ -18,7 +18,7 @@ from amped.backend.dense import block_rows
 from amped.decomp import als
 from amped.errors import InputError
 from amped.mpi import Comm
-from amped.placement import SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
+from amped.placement import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 
@@ -104,8 +104,10 @@ def test_every_nonzero_has_one_place(job: Job, share: float, placement: Any) -> 
             assert 0 <= share_of_mode.resident <= share_of_mode.nnz
             assert share_of_mode.streamed == share_of_mode.nnz - share_of_mode.resident
         streamed = sum(m.streamed for m in plan.modes)
-        assert plan.device_bytes["resident nonzeros"] == sum(m.resident for m in plan.modes) * each
-        assert plan.device_bytes["stream slots"] == SLOTS * plan.slot * each
+        resident = sum(job.backend.shard_bytes(m.share, m.resident) for m in plan.modes)
+        slot = max(job.backend.shard_bytes(m.share, plan.slot) for m in plan.modes)
+        assert plan.device_bytes["resident nonzeros"] == resident
+        assert plan.device_bytes["stream slots"] == SLOTS * slot
         assert plan.slot * each <= SLOT_BYTES
         assert plan.host_bytes >= streamed * each
         assert not streamed or plan.slot > 0
@@ -165,9 +167,21 @@ def test_what_is_always_there(job: Job) -> None:
         assert plan.device_bytes["factor matrices"] == sum(lengths) * plan.stride * job.dtype.itemsize
         assert plan.device_bytes["MTTKRP output"] == rows * plan.stride * 8
         owned = max(m.owned.stop - m.owned.start for m in plan.modes)
-        assert plan.device_bytes["dense work"] >= min(owned, block_rows(job.rank)) * job.rank * 8
-        largest = max(m.resident for m in plan.modes)
-        assert plan.device_bytes["scratch"] >= job.backend.scratch_bytes(largest, plan.stride)
+        dense = min(owned, block_rows(job.rank)) * job.rank * 8
+        scratch = max(job.backend.scratch_bytes(m.share, min(m.nnz, plan.piece)) for m in plan.modes)
+        assert plan.device_bytes["working memory"] >= max(dense, scratch)
+
+
+@given(jobs(), MEMORY)
+def test_there_is_room_to_make_each_resident_shard(job: Job, share: float) -> None:
+    try:
+        plan = job.plan(0, memory=int(share * bytes_of(job.plan(0, memory=1 << 60))))
+    except InputError:
+        return
+    largest = [min(m.resident, plan.piece) for m in plan.modes]
+    packing = max(job.backend.packing_bytes(m.share, n) for m, n in zip(plan.modes, largest, strict=True))
+    assert plan.device_bytes["stream slots"] + plan.device_bytes["working memory"] >= packing
+    assert all(m.resident <= (PIECES + 1) * plan.piece for m in plan.modes if not m.streamed)
 
 
 @pytest.mark.parametrize("rank", [-1, 0, 1025])
@@ -215,15 +229,14 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
     memory = whole * 3 // 4 if placement == "auto" else None
     engine = make_engine(tensor, factors, comm, **options, device_memory=memory)
     plan, stream = engine.plan, engine._stream
-    resident = [engine._stream.resident(mode) for mode in range(engine.order)]
-    streamed = [column for data in stream._modes for column in (*data.indices, data.values)]
+    resident, streamed = ([s for m in stream._modes for s in getattr(m, kind)] for kind in ("resident", "streamed"))
     slots = [column for slot in stream._slots for column in (*slot._indices, slot._values)]
     assert plan.device_bytes["factor matrices"] == sum(f.nbytes for f in engine.factors)
     assert plan.device_bytes["MTTKRP output"] == engine._out.nbytes
-    assert plan.device_bytes["resident nonzeros"] == sum(c.nbytes for s in resident for c in (*s.indices, s.values))
+    assert plan.device_bytes["resident nonzeros"] == sum(s.nbytes for s in resident)
     assert plan.device_bytes["stream slots"] == sum(c.nbytes for c in slots)
     assert (plan.device_bytes["resident nonzeros"] > 0) == (placement != "stream")
-    on_host = sum(c.nbytes for c in streamed)
+    on_host = sum(s.nbytes for s in streamed)
     assert (on_host > 0) == (placement != "resident")
     assert plan.host_bytes >= on_host + bytes_of(plan), "on a CPU the device's memory is the host's"
 

@@ -190,6 +190,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("t.npz", 1, ["--placement", "stream"]),
         ("t.npz", 1, ["--device-memory", "60M", "--precision", "fp64"]),
         ("t.store", 1, ["--placement", "resident"]),
+        ("t.store", 1, ["--placement", "resident", "--precision", "fp64"]),
         ("t.store", 1, ["--placement", "stream", "--precision", "fp64"]),
         ("t.npz", 3, ["--placement", "stream"]),
     ],

@@ -72,8 +72,7 @@ class CpuBackend:
     def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> HostShard:
         """See `Backend`: the columns themselves, also where they are mapped from a file."""
         indices = [np.ascontiguousarray(column, np.int32) for column in columns]
-        values = np.ascontiguousarray(values, share.dtype)
-        return HostShard(indices, values, share.rows.start, continues)
+        return HostShard(indices, np.ascontiguousarray(values), share.rows.start, continues)
 
     def unload(self, shard: HostShard) -> HostShard:
         """See `Backend`."""
