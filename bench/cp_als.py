@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from amped.backend import choose
 from amped.decomp import als
 from amped.engine import Engine, Options
-from amped.initial import initial_factors
 from amped.metrics import KINDS, Spans
 from amped.mpi import Comm, world
-from amped.source import TensorSource
 
-from . import record
-from .synthetic import SHAPES, synthetic
+from . import pictures, record
+from .measure import fill_factors, tensor_facts, with_room
+from .synthetic import SHAPES, SyntheticSource, recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,43 +37,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure and write the result. Collective."""
     comm = world()
-    shape, nonzeros = SHAPES[args.shape]
+    backend = choose(args.device, comm)
+    source = SyntheticSource(recipe(args.shape, args.nonzeros, args.skew), comm, backend.xp)
     begin = time.perf_counter()
-    tensor = synthetic(shape, args.nonzeros or nonzeros, args.skew) if comm.rank == 0 else None
-    source = TensorSource(tensor, comm)
-    made = time.perf_counter()
-    options = Options(args.device, args.precision, args.placement)
+    options = with_room(source, Options(args.device, args.precision, args.placement), comm)
     engine = Engine(source, args.rank, comm, options)
+    engine.backend.synchronize()
     placed = time.perf_counter()
-    for mode, factor in enumerate(initial_factors(source, args.rank, comm, engine.plan.dtype)):
-        engine.set_factor(mode, factor)
+    fill_factors(engine)
     seconds, spans, fits = _iterations(engine, comm, args.iterations)
     devices = comm.allgather(engine.backend.description)
     kernels = comm.allgather(engine.kernels)
     if comm.rank:
         return
+    split = _split(spans, engine.order)
     facts: dict[str, Any] = {
         "shape": args.shape,
-        "lengths": shape,
-        "nonzeros": source.nnz,
-        "skew": args.skew,
+        **tensor_facts(source),
         "rank": args.rank,
         "ranks": comm.size,
         "precision": args.precision,
         "placement": args.placement,
         "exchange": engine.exchange.name,
         "kernels": kernels,
-        "seconds_to_generate": made - begin,
-        "seconds_to_partition_and_place": placed - made,
+        "seconds_to_load": {"all": placed - begin, **source.seconds},
         "seconds_an_iteration": record.summary(seconds),
         "seconds_each_iteration": seconds,
-        "seconds_of_the_slowest_rank": _split(spans, engine.order),
+        "seconds_of_the_slowest_rank": split,
+        "share_outside_mttkrp": _outside(seconds, split),
         "fits": fits,
     }
     name = f"cp_als-{args.shape}-{engine.backend.name}-{comm.size}-{args.precision}-{args.placement}"
     path = record.write(name, devices, facts, args.output)
-    median = statistics.median(seconds)
-    print(f"{path.name}: {median * 1e3:.2f} ms an iteration; {facts['seconds_of_the_slowest_rank']}", flush=True)
+    pictures.draw(path)
+    text = f"{statistics.median(seconds) * 1e3:.2f} ms an iteration, {facts['share_outside_mttkrp']:.1%} outside MTTKRP"
+    print(f"{path.name}: {text}; {split}", flush=True)
+
+
+def _outside(seconds: list[float], split: dict[str, Any]) -> float:
+    """Return the share of an iteration in which neither shards are computed nor waited for."""
+    busy: float = max(split[kind]["all modes"] for kind in ("compute", "copy"))
+    return 1 - busy / statistics.median(seconds)
 
 
 def _iterations(engine: Engine, comm: Comm, count: int) -> tuple[list[float], list[list[Spans]], list[float]]:

@@ -1,45 +1,292 @@
-"""Sparse tensors of the shapes of the FROSTT collection, with indices of a chosen skew, deterministic in the seed."""
+"""Sparse tensors of the shapes of the FROSTT collection, drawn where they are computed: each rank its own share.
+
+The same seed gives the same tensor on any number of ranks. Coordinates that are drawn twice stay two nonzeros, and
+the norm counts them as such; MTTKRPs are those of their sum all the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
+from amped.mpi import Comm
+from amped.placement import Loading, nonzero_bytes
+from partitioner.coo import SparseTensor, ValueRange
+from partitioner.shards import BALANCE, Cut, mode_order
+
+from .draws import WHOLE, HostDraws, Recipe
+
+Array = Any
 
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
     "nell2": ((12092, 9184, 28818), 76_879_419),
     "enron": ((6066, 5699, 244268, 1176), 54_202_099),
     "uber": ((183, 24, 1140, 1717), 3_309_490),
     "lbnl": ((1605, 4198, 1631, 4209, 868131), 1_698_825),
+    "delicious": ((532924, 17262471, 2480308, 1443), 140_126_181),
+    "amazon": ((4821207, 1774269, 1805187), 1_741_809_018),
+    "patents": ((46, 239172, 239172), 3_596_640_708),
+    "reddit": ((8211298, 176962, 8116559), 4_687_474_081),
+    "twitch": ((15524309, 6161666, 783865, 6103, 6103), 500_000_000),
+    "amazon4": ((4821207, 1774269, 1805187), 435_452_254),
+    "patents4": ((46, 239172, 239172), 899_160_177),
+    "reddit4": ((8211298, 176962, 8116559), 1_171_868_520),
+    "twitch4": ((15524309, 6161666, 783865, 6103, 6103), 125_000_000),
+    "genten": ((30000, 40000, 50000), 10_000_000),
+    "one-row": ((1, 50000, 60000), 50_000_000),
+    "heavy-row": ((100_000, 50_000, 60_000), 50_000_000),
 }
-BLOCK = 1 << 24
-SCRAMBLE = 2654435761  # spreads the popular indices over the mode
+HEAVY = {"heavy-row": 0.6}  # share of the nonzeros in one row
+BLOCKS = {"numpy": 1 << 20, "cupy": 1 << 25}  # nonzeros that are drawn together
+BUCKET = 1 << 27  # nonzeros that are sorted together
+BINS = 4096  # parts of a row that has more of them
+BLOCK_BYTES, BUCKET_BYTES = 100, 56  # of working memory, for each nonzero of a block and of a bucket
 
 
-def zipf_indices(rng: np.random.Generator, count: int, length: int, skew: float) -> NDArray[np.int32]:
-    """Return `count` indices below `length`, bounded Zipf of exponent `skew`, the popular ones spread out."""
-    uniform = rng.random(count)
-    if skew == 0:
-        index = uniform * length
-    elif skew == 1:
-        index = np.exp(uniform * np.log(length)) - 1
-    else:
-        index = (uniform * (length ** (1 - skew) - 1) + 1) ** (1 / (1 - skew)) - 1
-    whole = np.clip(index.astype(np.int64), 0, length - 1)
-    return ((whole * SCRAMBLE + 12345) % length).astype(np.int32)
+def recipe(name: str, nonzeros: int | None = None, skew: float = 0.6, integers: bool = False, seed: int = 1) -> Recipe:
+    """Return what the tensor of a named shape is made from."""
+    lengths, own = SHAPES[name]
+    return Recipe(lengths, nonzeros or own, skew, HEAVY.get(name, 0.0), integers, seed)
 
 
-def synthetic(shape: Sequence[int], nonzeros: int, skew: float, seed: int = 1) -> SparseTensor:
-    """Return a random tensor of about `nonzeros` nonzeros (duplicates are summed), values uniform in (0, 1]."""
-    columns = np.empty((len(shape), nonzeros), np.int32)
-    values = np.empty(nonzeros, np.float32)
-    rng = np.random.default_rng(seed)
-    for start in range(0, nonzeros, BLOCK):
-        stop = min(start + BLOCK, nonzeros)
-        for mode, length in enumerate(shape):
-            columns[mode, start:stop] = zipf_indices(rng, stop - start, length, skew)
-        values[start:stop] = 1 - rng.random(stop - start, dtype=np.float32)
-    return SparseTensor.from_columns(columns, values, shape)
+class Buckets(NamedTuple):
+    """How a rank's nonzeros of a mode are sorted piece by piece.
+
+    Attributes
+    ----------
+    keys : (buckets,) int64 array
+        The least key of each bucket; see `SyntheticSource._keys`.
+    offsets : (buckets + 1,) int64 array
+        Where each begins among the rank's nonzeros.
+    """
+
+    keys: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+
+class SyntheticSource:
+    """A tensor that is drawn from a recipe in the memory of a backend. See `amped.source.Source`.
+
+    Within a row that several ranks share, a rank takes a run of the row's nonzeros by their numbers.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    comm : Comm
+    xp : module
+        NumPy or CuPy.
+    block, bucket : int, optional
+        Nonzeros that are drawn, and sorted, together.
+
+    Attributes
+    ----------
+    recipe : Recipe
+    xp : module
+    seconds : dict of str to float
+        Spent so far to `count` the rows, to `draw` nonzeros and to `sort` them.
+    """
+
+    duplicates = zeros = 0
+
+    def __init__(self, recipe: Recipe, comm: Comm, xp: Any, block: int | None = None, bucket: int = BUCKET) -> None:
+        self.recipe, self.shape, self.nnz = recipe, recipe.lengths, recipe.nonzeros
+        self.value_range = ValueRange(1, WHOLE, 1) if recipe.integers else ValueRange(2.0**-24, 1, 0)
+        self._comm, self.xp = comm, xp
+        self._draws = recipe.draws(xp)
+        self._block, self._bucket = block or BLOCKS[xp.__name__], bucket
+        self._offsets: dict[int, NDArray[np.int64]] = {}
+        self.seconds = {"count": 0.0, "draw": 0.0, "sort": 0.0}
+        self.norm = math.sqrt(sum(self._squares(part) for part in self._parts()))
+
+    def on(self, comm: Comm) -> SyntheticSource:
+        """Return the same tensor for another group of ranks."""
+        other = copy.copy(self)
+        other._comm, other.seconds = comm, dict.fromkeys(self.seconds, 0.0)
+        return other
+
+    def cut(self, mode: int, parts: int) -> Cut:
+        """See `Source`."""
+        return cut_rows(self.offsets(mode), parts)
+
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[Array]:
+        """See `Source`: arrays of the backend, sorted by row and by the first input mode."""
+        begin, end = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
+        with self._timed("draw"):
+            buckets = self._buckets(mode, begin, end)
+            columns = self._drawn(mode, begin, end, buckets, dtype)
+        with self._timed("sort"):
+            for a, b in zip(buckets.offsets[:-1], buckets.offsets[1:], strict=True):
+                order = self.xp.argsort(self._keys(mode, columns[0][a:b], columns[1][a:b]), kind="stable")
+                for column in columns:
+                    column[a:b] = column[a:b][order]
+                del order
+        self._release()
+        yield from columns
+
+    def tensor(self) -> SparseTensor | None:
+        """See `Source`: for small tensors, with duplicates summed."""
+        if self._comm.rank:
+            return None
+        draws = HostDraws(self.recipe)
+        columns = np.stack([draws.indices(mode, range(self.nnz)) for mode in range(len(self.shape))])
+        return SparseTensor.from_columns(columns, draws.values(range(self.nnz), np.dtype(np.float64)), self.shape)
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        """See `Source`."""
+        return Loading(streamed=nonzero_bytes(len(self.shape), dtype) if on_host else 0)
+
+    def loading_bytes(self, nonzeros: int, dtype: np.dtype[Any]) -> int:
+        """Return the device memory that loading so many nonzeros of a mode takes for a while."""
+        columns = nonzeros * nonzero_bytes(len(self.shape), dtype)
+        working = BLOCK_BYTES * min(self._block, self.nnz), BUCKET_BYTES * min(self._bucket, nonzeros)
+        return columns + max(working)
+
+    def offsets(self, mode: int) -> NDArray[np.int64]:
+        """Return for each row of a mode how many nonzeros come before it, and their number."""
+        if mode not in self._offsets:
+            with self._timed("count"):
+                total = np.zeros(self.shape[mode] + 1, np.int64)
+                for part in self._parts():
+                    total[1:] += self._draws.counts(mode, part)
+                self._offsets[mode] = np.cumsum(total)
+        return self._offsets[mode]
+
+    def _parts(self) -> Iterator[range]:
+        return (range(p, min(p + self._block, self.nnz)) for p in range(0, self.nnz, self._block))
+
+    def _squares(self, part: range) -> float:
+        wide = self._draws.values(part, np.dtype(np.float64))
+        return float(self.xp.square(wide).sum())
+
+    def _keys(self, mode: int, rows: Array, first: Array) -> Array:
+        """Return numbers in the order of rows and, within a row, of the first input mode's indices."""
+        return rows.astype(np.int64) * self.shape[mode_order(len(self.shape), mode)[1]] + first
+
+    def _buckets(self, mode: int, begin: int, end: int) -> Buckets:
+        """Cut this rank's nonzeros at rows, and rows that are too long at first input indices."""
+        offsets, width = self.offsets(mode), self.shape[mode_order(len(self.shape), mode)[1]]
+        keys, starts, at = [], [], begin
+        while at < end:
+            row = row_of(offsets, at)
+            stop = min(end, int(offsets[row_of(offsets, min(at + self._bucket, int(offsets[-1])))]))
+            if end <= at + self._bucket:
+                stop = end
+            inner = [(0, 0)]
+            if stop <= at:
+                stop = min(end, int(offsets[row + 1]))
+                inner = self._inner_cuts(mode, begin, end, row)
+            keys += [row * width + first for first, _ in inner]
+            starts += [at - begin + before for _, before in inner]
+            at = stop
+        return Buckets(np.array(keys, np.int64), np.array([*starts, end - begin], np.int64))
+
+    def _inner_cuts(self, mode: int, begin: int, end: int, row: int) -> list[tuple[int, int]]:
+        """Cut this rank's part of a row; return the first input index of each piece and what comes before it."""
+        inner = mode_order(len(self.shape), mode)[1]
+        width = -(-self.shape[inner] // BINS)
+        counts = np.zeros(-(-self.shape[inner] // width), np.int64)
+        for numbers, rows in self._mine(mode, begin, end):
+            index = self._draws.indices(inner, numbers[rows == row])
+            counts += self._host(self.xp.bincount(index // width, minlength=counts.size))
+        cuts, ends = [(0, 0)], np.cumsum(counts)
+        for b in range(1, counts.size):
+            if ends[b] - cuts[-1][1] > self._bucket:
+                cuts.append((b * width, int(ends[b - 1])))
+        return cuts
+
+    def _mine(self, mode: int, begin: int, end: int) -> Iterator[tuple[Array, Array]]:
+        """Yield the numbers and the rows of this rank's nonzeros of a mode, in the order of their numbers."""
+        if begin == end:
+            return
+        xp, offsets = self.xp, self.offsets(mode)
+        first, last = row_of(offsets, begin), row_of(offsets, end - 1)
+        seen = dict.fromkeys((first, last), 0)
+        for part in self._parts():
+            rows = self._draws.indices(mode, part)
+            numbers = xp.flatnonzero((rows >= first) & (rows <= last))
+            rows = rows[numbers]
+            for row in seen:
+                of_row = xp.flatnonzero(rows == row)
+                # Of a row that is shared, the first nonzeros go to earlier ranks and the last to later ones.
+                low, high = (max(0, bound - int(offsets[row]) - seen[row]) for bound in (begin, end))
+                seen[row] += of_row.size
+                if low or high < of_row.size:
+                    keep = xp.ones(rows.size, bool)
+                    keep[xp.concatenate((of_row[:low], of_row[high:]))] = False
+                    numbers, rows = numbers[keep], rows[keep]
+            if rows.size:
+                yield numbers + part.start, rows
+
+    def _drawn(self, mode: int, begin: int, end: int, buckets: Buckets, dtype: np.dtype[Any]) -> list[Array]:
+        """Return this rank's columns and values, each nonzero in its bucket."""
+        xp, modes = self.xp, mode_order(len(self.shape), mode)
+        columns = [xp.empty(end - begin, kind) for kind in (*(np.int32 for _ in modes), dtype)]
+        filled = buckets.offsets[:-1].copy()
+        for numbers, rows in self._mine(mode, begin, end):
+            drawn = [rows, *(self._draws.indices(m, numbers) for m in modes[1:]), self._draws.values(numbers, dtype)]
+            counts = np.array([rows.size])
+            if filled.size > 1:
+                keys = self._keys(mode, *drawn[:2])
+                bucket = (xp.searchsorted(xp.asarray(buckets.keys), keys, "right") - 1).astype(np.uint16)
+                del keys
+                order = xp.argsort(bucket, kind="stable")
+                counts = self._host(xp.bincount(bucket, minlength=filled.size))
+                drawn = [column[order] for column in drawn]
+            ends = np.cumsum(counts)
+            for b in np.flatnonzero(counts):
+                for target, column in zip(columns, drawn, strict=True):
+                    target[filled[b] : filled[b] + counts[b]] = column[ends[b] - counts[b] : ends[b]]
+            filled += counts
+        return columns
+
+    def _host(self, array: Array) -> NDArray[Any]:
+        return np.asarray(array if self.xp is np else array.get())
+
+    def _release(self) -> None:
+        """Give the blocks of memory back that will not be needed in these sizes."""
+        if self.xp is not np:
+            self.xp.get_default_memory_pool().free_all_blocks()
+
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        if self.xp is not np:
+            self.xp.cuda.get_current_stream().synchronize()
+        self.seconds[step] += time.perf_counter() - start
+
+
+def row_of(offsets: NDArray[np.int64], at: int) -> int:
+    """Return the row of the sorted nonzero `at`; the number of rows if there are not so many nonzeros."""
+    return int(np.searchsorted(offsets, at, "right")) - 1
+
+
+def cut_rows(offsets: NDArray[np.int64], parts: int) -> Cut:
+    """Deal nonzeros as `partitioner.shards.cut_mode` does, from the rows' offsets instead of the nonzeros."""
+    total, length = int(offsets[-1]), offsets.size - 1
+    cuts = np.array([total * p // parts for p in range(parts + 1)], np.int64)
+    for p in range(1, parts):
+        target = int(cuts[p])
+        if target < total:
+            row = row_of(offsets, target)
+            nearest = min((int(end) for end in offsets[row : row + 2]), key=lambda end: abs(end - target))
+            cuts[p] = nearest if abs(nearest - target) <= BALANCE * total / parts else target
+    owned = np.full(parts + 1, length, np.int64)
+    owned[0], heads = 0, np.full(parts, -1, np.int64)
+    for p in range(1, parts):
+        at = int(cuts[p])
+        if at == total:
+            continue
+        row = row_of(offsets, at)
+        split = at > int(offsets[row])
+        owned[p] = row + split if at else 0
+        if split and cuts[p + 1] > at:
+            heads[p] = row
+    return Cut(cuts, owned, heads)

@@ -1,0 +1,150 @@
+"""What the machine can do: copies, random rows, links, all-gathers. Other benchmarks quote fractions of it."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.backend import Backend, choose
+from amped.exchange import connect
+from amped.mpi import Comm, world
+
+from . import pictures, record
+
+ROW = 32  # floats: 128 bytes
+FOOTPRINTS = {"cuda": (10_000, 100_000, 300_000, 1_000_000, 10_000_000), "cpu": (1_000, 10_000, 100_000, 1_000_000)}
+GATHERED = {"cuda": 1 << 26, "cpu": 1 << 18}  # rows
+COPIED = {"cuda": 1 << 31, "cpu": 1 << 27}  # bytes
+LINKED = 1 << 30
+MESSAGES = {"cuda": (1, 8, 64, 512), "cpu": (1, 8)}  # MiB a rank
+RUNS, WARM = 5, 2
+THREADS = 256
+
+
+def measure(backend: Backend, comm: Comm) -> dict[str, Any]:
+    """Return GB/s: `copy` (read and written) and `gather` by megabytes of rows for each rank, `link`, `all_gather`."""
+    found = {
+        "copy": comm.allgather(_copy(backend)),
+        "gather": _medians(comm.allgather(_gather(backend))),
+    }
+    if backend.name == "cuda":
+        alone = _link(backend) if comm.rank == 0 else None
+        comm.allgather(None)
+        found["link"] = {"alone": comm.bcast(alone), "at once": comm.allgather(_link(backend))}
+    if comm.size > 1:
+        found["all_gather"] = _medians(comm.allgather(_all_gather(backend, comm)))
+    return found
+
+
+def gather_ceiling(ceilings: dict[str, Any], megabytes: float) -> float:
+    """Return GB/s of random rows out of so many megabytes, between the footprints that were measured."""
+    sizes, speeds = zip(*sorted((float(size), speed) for size, speed in ceilings["gather"].items()), strict=True)
+    return float(np.interp(np.log(max(megabytes, 1e-3)), np.log(sizes), speeds))
+
+
+def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
+    """Return the device's seconds for each run of `action`, after some that are not counted."""
+    clock = backend.clock()
+    for _ in range(WARM):
+        action()
+    times = []
+    for _ in range(runs):
+        with clock.span("run", 0):
+            action()
+        times.append(clock.collect()["run", 0])
+    return times
+
+
+def _speed(backend: Backend, nbytes: float, action: Callable[[], Any]) -> float:
+    return round(nbytes / statistics.median(seconds(backend, action)) / 1e9, 2)
+
+
+def _medians(by_rank: list[dict[str, float]]) -> dict[str, float]:
+    return {name: statistics.median(found[name] for found in by_rank) for name in by_rank[0]}
+
+
+def _copy(backend: Backend) -> float:
+    nbytes = COPIED[backend.name]
+    source, target = (backend.zeros((nbytes // 4,), np.float32) for _ in range(2))
+    return _speed(backend, 2 * nbytes, lambda: backend.xp.copyto(target, source))
+
+
+def _gather(backend: Backend) -> dict[str, float]:
+    xp, count = backend.xp, GATHERED[backend.name]
+    out = backend.empty((count if xp is np else 1, ROW), np.float32)
+    speeds = {}
+    for length in FOOTPRINTS[backend.name]:
+        table = backend.zeros((length, ROW), np.float32)
+        rows = xp.random.default_rng(0).integers(0, length, count, dtype=np.int32)
+        action = _device_gather(xp, table, rows, out) if xp is not np else _host_gather(table, rows, out)
+        speeds[f"{table.nbytes / 1e6:g}"] = _speed(backend, count * ROW * 4, action)
+    return speeds
+
+
+def _host_gather(table: Any, rows: Any, out: Any) -> Callable[[], Any]:
+    return lambda: np.take(table, rows, axis=0, out=out, mode="clip")
+
+
+def _device_gather(xp: Any, table: Any, rows: Any, out: Any) -> Callable[[], Any]:
+    blocks = 16 * xp.cuda.Device().attributes["MultiProcessorCount"]
+    function = _kernel(xp.cuda.Device().id)
+    return lambda: function((blocks,), (THREADS,), (table, rows, np.int64(rows.size), out))
+
+
+@cache
+def _kernel(device: int) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=text(), options=("-std=c++17",)).get_function("gather")
+
+
+def text() -> str:
+    """Return the source of the GPU's kernel."""
+    return Path(__file__).with_suffix(".cu").read_text()
+
+
+def _link(backend: Backend) -> float:
+    """From page-locked host memory to the device."""
+    from amped.backend.cuda.device import pinned_empty
+
+    host, device = pinned_empty(LINKED), backend.empty((LINKED,), np.uint8)
+    host[:] = 1
+    return _speed(backend, LINKED, lambda: device.set(host))
+
+
+def _all_gather(backend: Backend, comm: Comm) -> dict[str, float]:
+    """Bytes received by each rank, of equal blocks of rows."""
+    exchange, speeds = connect(backend, comm), {}
+    for megabytes in MESSAGES[backend.name]:
+        rows = (megabytes << 20) // (4 * ROW)
+        matrix = backend.zeros((rows * comm.size, ROW), np.float32)
+        offsets = np.arange(comm.size + 1, dtype=np.int64) * rows
+        comm.allgather(None)
+        received = (comm.size - 1) * (megabytes << 20)
+        speeds[str(megabytes)] = _speed(backend, received, partial(exchange.gather_rows, matrix, offsets))
+    return speeds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and write the result. Collective."""
+    comm = world()
+    backend = choose(args.device, comm)
+    found = measure(backend, comm)
+    devices = comm.allgather(backend.description)
+    if comm.rank == 0:
+        name = f"ceilings-{backend.name}-{comm.size}"
+        path = record.write(name, devices, {"ranks": comm.size, "gigabytes_a_second": found}, args.output)
+        pictures.draw(path)
+        print(f"{path.name}: {found}", flush=True)

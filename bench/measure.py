@@ -1,0 +1,261 @@
+"""Sweeps, MTTKRPs of all modes in turn, measured on every rank: what all benchmarks of MTTKRP are views of."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amped.backend.base import Backend
+from amped.backend.dense import block_rows
+from amped.engine import Engine, Options
+from amped.metrics import Spans, peak_resident_bytes
+from amped.mpi import Comm
+
+from . import record, yardstick
+from .draws import Recipe
+from .synthetic import SyntheticSource
+
+WARM = 2
+LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated so long, but no more often
+FACTOR_SEED = 1000
+KINDS = ("compute", "copy", "exchange")
+
+Facts = dict[str, Any]
+
+
+def measure(
+    source: SyntheticSource,
+    rank: int,
+    options: Options,
+    comm: Comm,
+    sweeps: int = 5,
+    ceilings: Mapping[str, Any] | None = None,
+    compare: Sequence[str] = (),
+) -> Facts:
+    """Place a tensor and measure sweeps over its modes. Collective.
+
+    Each mode's rows are published after it, as CP-ALS does with the solved rows; a second series leaves that out.
+
+    Parameters
+    ----------
+    source : SyntheticSource
+    rank : int
+        Columns of the factor matrices.
+    options : Options
+    comm : Comm
+    sweeps : int
+        The fewest that are measured.
+    ceilings : dict, optional
+        From `bench.ceilings`, to set the speed of copies against.
+    compare : sequence of {"yardstick", "errors"}
+        What else to compute from the same nonzeros and factor matrices.
+    """
+    steps = dict(source.seconds)
+    begin = time.perf_counter()
+    engine = Engine(source, rank, comm, with_room(source, options, comm))
+    engine.backend.synchronize()
+    loading = {"all": time.perf_counter() - begin} | {k: s - steps[k] for k, s in source.seconds.items()}
+    loading["pack, tune and place"] = loading["all"] - sum(loading[k] for k in steps)
+    fill_factors(engine)
+    seconds, spans = timed_sweeps(engine, sweeps, publish=True)
+    alone, _ = timed_sweeps(engine, sweeps, publish=False)
+    facts: Facts = {
+        "device": engine.backend.name,
+        "rank": rank,
+        "ranks": comm.size,
+        "precision": options.precision,
+        "placement": options.placement,
+        "kernel": options.kernel,
+        "exchange": engine.exchange.name,
+        "kernels": comm.allgather(engine.kernels),
+        "seconds_a_sweep": record.summary(seconds),
+        "seconds_each_sweep": seconds,
+        "seconds_a_sweep_without_exchange": record.summary(alone),
+        "seconds_by_kind": _by_kind(spans, engine.order),
+        "seconds_to_load": _slowest(comm.allgather(loading)),
+        "balance": balance(spans, engine.order),
+        "memory": comm.allgather(_memory(engine)),
+        "nonzeros_in_place": comm.allgather(_in_place(engine)),
+    }
+    facts["link"] = _link(facts, ceilings)
+    try:
+        facts |= yardstick.compare(engine, source, compare) if compare else {}
+    except MemoryError as error:  # the nonzeros are there twice
+        if comm.size > 1:
+            raise
+        facts["not_compared"] = str(error)
+    return facts
+
+
+def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
+    """Return what identifies a tensor."""
+    made = source.recipe
+    return {
+        "lengths": made.lengths,
+        "nonzeros": made.nonzeros,
+        "skew": made.skew,
+        "values": "integer" if made.integers else "real",
+        "seed": made.seed,
+    }
+
+
+def with_room(source: SyntheticSource, options: Options, comm: Comm) -> Options:
+    """Leave room for the columns that are loaded on the device, where the plan would fill it."""
+    if options.placement != "auto" or options.device_memory or source.xp is np:
+        return options
+    from amped.backend.cuda.device import CudaBackend
+
+    cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
+    nonzeros = max(int(np.diff(cut.nonzeros).max()) for cut in cuts)
+    room = CudaBackend(comm.local_rank).memory(comm.local_size) - source.loading_bytes(nonzeros, options.dtype)
+    return replace(options, device_memory=max(1, min(comm.allgather(room))))
+
+
+def fill_factors(engine: Engine) -> None:
+    """Draw random factor matrices, uniform in (0, 1] and the same on every rank, in device memory."""
+    step = block_rows(engine.rank)
+    for mode, length in enumerate(engine.shape):
+        draws = Recipe((length,), length, seed=FACTOR_SEED + mode).draws(engine.backend.xp)
+        for b in range(0, length, step):
+            end = min(b + step, length)
+            drawn = draws.values(range(b * engine.rank, end * engine.rank), engine.plan.dtype)
+            engine.factors[mode][b:end, : engine.rank] = drawn.reshape(-1, engine.rank)
+
+
+def timed_sweeps(engine: Engine, least: int, publish: bool) -> tuple[list[float], list[list[Spans]]]:
+    """Return the slowest rank's seconds of each sweep, and each rank's spans of each sweep. Collective.
+
+    Where nonzeros are streamed, copies run ahead into the next sweep: nothing waits for them between sweeps, and the
+    spans are the mean of all sweeps.
+    """
+    comm = engine.comm
+    for _ in range(WARM):
+        _settle(engine)
+        last = time.perf_counter()
+        _sweep(engine, publish)
+        engine.backend.synchronize()
+        warm = max(comm.allgather(time.perf_counter() - last))
+    count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
+    streaming = any(comm.allgather(bool(engine.plan.slot)))
+    _settle(engine)
+    seconds, spans = [], []
+    last = time.perf_counter()
+    for _ in range(count):
+        _sweep(engine, publish)
+        engine.backend.synchronize()
+        now = time.perf_counter()
+        seconds.append(now - last)
+        if not streaming:
+            spans.append(_settle(engine))
+            now = time.perf_counter()
+        last = now
+    if streaming:
+        spans.append({key: s / count for key, s in engine.clock.collect().items()})
+    return [max(each) for each in zip(*comm.allgather(seconds), strict=True)], comm.allgather(spans)
+
+
+def _sweep(engine: Engine, publish: bool) -> None:
+    for mode in range(engine.order):
+        engine.mttkrp(mode)
+        if publish and engine.comm.size > 1:
+            engine.publish(mode)
+
+
+def _settle(engine: Engine) -> Spans:
+    """Wait for the device, then for the other ranks; return the spans so far."""
+    engine.backend.synchronize()
+    spans = engine.clock.collect()
+    engine.comm.allgather(None)
+    return spans
+
+
+def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> float:
+    return statistics.median(sum(s.get((kind, mode), 0.0) for mode in modes) for s in spans)
+
+
+def _by_kind(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
+    """Return for each kind of work the seconds by rank, of all modes and of each mode."""
+    modes = range(order)
+    return {
+        kind: {
+            "all modes": [_median_spans(spans, kind, modes) for spans in by_rank],
+            "by mode": [[_median_spans(spans, kind, [mode]) for spans in by_rank] for mode in modes],
+        }
+        for kind in KINDS
+    }
+
+
+def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
+    """Return (max - mean) / mean of the ranks' seconds of computing, over all modes and for each."""
+
+    def of(modes: Sequence[int]) -> float:
+        seconds = [_median_spans(spans, "compute", modes) for spans in by_rank]
+        mean = statistics.mean(seconds)
+        return max(seconds) / mean - 1 if mean else 0.0
+
+    return {"all modes": of(range(order)), "by mode": [of([mode]) for mode in range(order)]}
+
+
+def _slowest(by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {step: max(seconds[step] for seconds in by_rank) for step in by_rank[0]}
+
+
+def shards(engine: Engine) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+    """Yield for each mode the shards on the device and those that are streamed."""
+    for mode in engine._stream._modes:
+        yield mode.resident, mode.streamed
+
+
+def _in_place(engine: Engine) -> list[Facts]:
+    """Return for each mode how many nonzeros of this rank are resident or streamed, and their bytes."""
+    result = []
+    for resident, streamed in shards(engine):
+        facts = {}
+        for name, some in (("resident", resident), ("streamed", streamed)):
+            nonzeros, nbytes = sum(s.nnz for s in some), sum(s.nbytes for s in some)
+            each = nbytes / nonzeros if nonzeros else None
+            facts[name] = {"nonzeros": nonzeros, "bytes": nbytes, "bytes_a_nonzero": each}
+        result.append(facts)
+    return result
+
+
+def _memory(engine: Engine) -> Facts:
+    planned = engine.plan.device_bytes
+    return {
+        "planned": planned,
+        "planned_bytes": sum(planned.values()),
+        "peak_bytes_while_loading": engine.backend.peak_bytes(),  # the columns that were drawn are in it
+        "used_bytes": used_bytes(engine.backend),
+        "host_peak_bytes": peak_resident_bytes(),
+    }
+
+
+def used_bytes(backend: Backend) -> int | None:
+    """Return the device memory that arrays hold now; None on the host."""
+    if backend.name != "cuda":
+        return None
+    used: int = backend.xp.get_default_memory_pool().used_bytes()
+    return used
+
+
+def _link(facts: Facts, ceilings: Mapping[str, Any] | None) -> Facts | None:
+    """Return how fast streamed shards were copied, over whole sweeps, against the link; None if nothing was."""
+    copied: NDArray[np.float64] = np.array(
+        [sum(mode["streamed"]["bytes"] for mode in modes) for modes in facts["nonzeros_in_place"]], float
+    )
+    if not copied.sum():
+        return None
+    sweep = facts["seconds_a_sweep"]["median"]
+    result: Facts = {"bytes_a_sweep": copied.tolist(), "gigabytes_a_second": copied.sum() / sweep / 1e9}
+    links = (ceilings or {}).get("link", {}).get("at once")
+    if links:
+        result["measured_link"] = sum(links)
+        # The rank whose link is busy for longest; links of a host differ little.
+        result["fraction_of_link"] = float(np.max(copied / np.array(links))) / 1e9 / sweep
+    return result

@@ -1,0 +1,142 @@
+"""Seconds of a sweep (MTTKRPs of all modes) for each shape, rank, kernel, placement and number of GPUs asked for."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.backend import choose
+from amped.engine import Options
+from amped.errors import InputError
+from amped.mpi import Comm, world
+
+from . import ceilings, pictures, record
+from .groups import free_memory, on_groups
+from .measure import measure, tensor_facts
+from .synthetic import SHAPES, SyntheticSource, recipe
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags. Those that take several values are measured in all combinations."""
+    add = parser.add_argument
+    add("--shape", nargs="+", choices=sorted(SHAPES), default=["nell2"], metavar="NAME", help=", ".join(SHAPES))
+    add("--nonzeros", type=int, help="instead of the shape's own number")
+    add("--skew", nargs="+", type=float, default=[0.6], help="exponents of the Zipf distribution of indices (0.6)")
+    add("--values", choices=("real", "integer"), default="real", help="uniform in (0, 1], or whole from 1 to 200")
+    add("--seed", type=int, default=1)
+    add("--rank", nargs="+", type=int, default=[32], metavar="R", help="columns of the factor matrices (32)")
+    add("--kernel", nargs="+", default=["auto"], metavar="NAME")
+    add("--placement", nargs="+", choices=("auto", "resident", "stream"), default=["auto"])
+    add("--precision", nargs="+", choices=("fp32", "fp64"), default=["fp32"])
+    add("--ranks", type=_numbers, metavar="P,...", help="how many of the ranks that were started (all)")
+    add("--sweeps", type=int, default=5, help="the fewest that are measured (5)")
+    add("--device", default="auto")
+    add("--device-memory", type=int, metavar="BYTES")
+    add("--deterministic", action="store_true")
+    add("--yardstick", action="store_true", help="on one GPU, time a plain kernel on the same nonzeros too")
+    add("--errors", action="store_true", help="compare with sums in double precision")
+    add("--no-ceilings", action="store_true", help="do not measure the machine's ceilings first")
+    add("--name", help="of the result (made from the shapes)")
+    add("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure; write the results anew after each. Collective."""
+    comm = world()
+    backend = choose(args.device, comm)
+    ranks = args.ranks or [comm.size]
+    name = args.name or f"mttkrp-{'-'.join(args.shape)}-{backend.name}-{comm.size}"
+    devices = comm.allgather(backend.description)
+    facts: dict[str, Any] = {"ceilings": {}, "cases": []}
+
+    def save(group: Comm) -> None:
+        if group.rank == 0:
+            record.write(name, devices, facts, args.output)
+
+    def find_ceilings(group: Comm) -> None:
+        facts["ceilings"][str(group.size)] = ceilings.measure(backend, group)
+        save(group)
+
+    if not args.no_ceilings:
+        on_groups(comm, ranks, find_ceilings)
+    for shape, skew in itertools.product(args.shape, args.skew):
+        made = recipe(shape, args.nonzeros, skew, args.values == "integer", args.seed)
+        source = SyntheticSource(made, comm, backend.xp)
+
+        def case(group: Comm, shape: str = shape, source: SyntheticSource = source) -> None:
+            for found in _cases(args, shape, source.on(group), group, facts["ceilings"].get(str(group.size))):
+                facts["cases"].append(found)
+                save(group)
+
+        on_groups(comm, ranks, case)
+    if comm.rank == 0:
+        pictures.draw(args.output / f"{name}.json")
+
+
+def _cases(
+    args: argparse.Namespace, shape: str, source: SyntheticSource, comm: Comm, found: dict[str, Any] | None
+) -> Iterator[dict[str, Any]]:
+    """Measure one tensor on one group of ranks, in all the ways asked for."""
+    compare = [name for name in ("yardstick", "errors") if getattr(args, name)]
+    for precision, rank, placement, kernel in itertools.product(args.precision, args.rank, args.placement, args.kernel):
+        options = Options(args.device, precision, placement, kernel, args.deterministic, args.device_memory)
+        facts = {"shape": shape} | tensor_facts(source)
+        try:
+            facts |= measure(source, rank, options, comm, args.sweeps, found, compare)
+        except (InputError, MemoryError) as error:
+            if isinstance(error, MemoryError) and comm.size > 1:
+                raise  # the other ranks would wait
+            asked = {"rank": rank, "ranks": comm.size, "precision": precision, "placement": placement}
+            facts |= asked | {"kernel": kernel, "refused": str(error)}
+        facts["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        free_memory(source.xp)
+        if comm.rank == 0:
+            print(line(facts), flush=True)
+        yield facts
+
+
+def line(facts: dict[str, Any]) -> str:
+    """Return a result as one line of text."""
+    head = (
+        f"{facts['shape']} skew {facts['skew']:g} rank {facts['rank']} {facts['precision']} x{facts['ranks']} "
+        f"{facts['placement']} {facts['kernel']}: "
+    )
+    if "refused" in facts:
+        return f"{head}{facts['refused']}"
+    each, alone = facts["seconds_a_sweep"], facts["seconds_a_sweep_without_exchange"]
+    parts = [
+        f"{each['median'] * 1e3:.3f} ms ({each['quartile_1'] * 1e3:.3f}-{each['quartile_3'] * 1e3:.3f})",
+        f"without exchange {alone['median'] * 1e3:.3f}",
+        f"kernels {' '.join(facts['kernels'][0])}",
+        f"balance {facts['balance']['all modes']:.2%}",
+        f"bytes {' '.join(f'{b:.2f}' for b in bytes_a_nonzero(facts))}",
+        f"loaded in {facts['seconds_to_load']['all']:.1f} s",
+    ]
+    if "yardstick" in facts:
+        parts.append(f"{facts['yardstick']['seconds_a_sweep'] / alone['median']:.2f}x the yardstick")
+    if "errors" in facts:
+        parts.append(f"errors {facts['errors']['norm-wise']:.1e} {facts['errors']['row-wise']:.1e}")
+    if facts["link"]:
+        parts.append(f"copied at {facts['link']['gigabytes_a_second']:.1f} GB/s")
+        if "fraction_of_link" in facts["link"]:
+            parts.append(f"{facts['link']['fraction_of_link']:.1%} of the link")
+    return head + "; ".join(parts)
+
+
+def bytes_a_nonzero(facts: dict[str, Any]) -> Sequence[float]:
+    """Return for each mode the bytes of a nonzero, over all ranks, resident or streamed."""
+    modes = zip(*facts["nonzeros_in_place"], strict=True)
+    totals = [
+        [[part[key] for rank in mode for part in rank.values()] for key in ("bytes", "nonzeros")] for mode in modes
+    ]
+    return [float(np.sum(nbytes) / max(1, np.sum(nonzeros))) for nbytes, nonzeros in totals]

@@ -1,0 +1,156 @@
+"""A plain kernel that the engine's are set against on one GPU, and sums in double precision that they are held to."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.backend.cuda.source import REALS, compile_options
+from amped.backend.dense import block_rows
+from amped.engine import Engine
+from partitioner.shards import mode_order
+
+from .ceilings import seconds
+from .synthetic import SyntheticSource
+
+Array = Any
+CHUNKS = (128, 256, 512)
+ORACLE_CHUNK = 1024
+THREADS, WARP = 256, 32
+VECTOR = 4  # columns of a lane
+HOST_BLOCK = 1 << 14
+RUNS = 7
+
+Facts = dict[str, Any]
+
+
+def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Facts:
+    """Compute from the engine's nonzeros and factor matrices what `measure` is asked to compare. Collective."""
+    speeds: list[Facts] = []
+    errors: list[Facts] = []
+    for mode in range(engine.order):
+        cut = source.cut(mode, engine.comm.size)
+        columns = list(source.load(mode, cut, engine.plan.dtype))
+        modes = mode_order(engine.order, mode)
+        factors = [engine.factors[m] for m in modes[1:]]
+        if "yardstick" in what and suits(engine):
+            speeds.append(best(engine, columns, factors, engine.shape[mode]))
+        if "errors" in what:
+            errors.append(_errors(engine, mode, oracle(engine, mode, columns, factors)))
+        del columns
+    facts: Facts = {}
+    if speeds:
+        facts["yardstick"] = {"by mode": speeds, "seconds_a_sweep": sum(s["seconds"] for s in speeds)}
+    if errors:
+        facts["errors"] = {"by mode": errors} | {name: max(e[name] for e in errors) for name in errors[0]}
+    return facts
+
+
+def suits(engine: Engine) -> bool:
+    """Tell whether the yardstick computes what the engine does: one GPU, fp32, a power of two of vectors."""
+    lanes = engine.plan.stride // VECTOR
+    alone = engine.comm.size == 1 and engine.backend.name == "cuda" and engine.plan.dtype == np.float32
+    return alone and engine.rank % VECTOR == 0 and 1 <= lanes <= WARP and lanes & (lanes - 1) == 0
+
+
+def best(engine: Engine, columns: Sequence[Array], factors: Sequence[Array], length: int) -> Facts:
+    """Return the seconds of the yardstick, clearing of the output included, with the chunk that suits it best."""
+    lanes, count = engine.plan.stride // VECTOR, len(columns[0])
+    function = _module(macros(len(columns) - 1, lanes, engine.plan.dtype), columns[0].device.id).get_function(
+        "yardstick"
+    )
+    out = engine.backend.empty((length, engine.plan.stride), np.float32)
+    nonzeros = _nonzeros(columns, factors)
+    found: dict[int, float] = {}
+    for chunk in CHUNKS:
+        blocks = _blocks_of_threads(count, chunk, lanes)
+        arguments = (nonzeros, columns[-1], out, np.int64(count), np.int32(chunk))
+
+        def once(blocks: int = blocks, arguments: tuple[Any, ...] = arguments) -> None:
+            out.fill(0)
+            function((blocks,), (THREADS,), arguments)
+
+        found[chunk] = statistics.median(seconds(engine.backend, once, RUNS))
+    chunk = min(found, key=lambda c: found[c])
+    return {"seconds": found[chunk], "chunk": chunk, "nonzeros_a_second": count / found[chunk]}
+
+
+def oracle(engine: Engine, mode: int, columns: Sequence[Array], factors: Sequence[Array]) -> Array:
+    """Return the MTTKRP of one mode in double precision, all (I_n, stride) rows on every rank."""
+    backend = engine.backend
+    out = backend.zeros((engine.shape[mode], engine.plan.stride), np.float64)
+    if len(columns[0]):
+        add = _add_on_host if backend.name == "cpu" else _add_on_device
+        add(columns, factors, out)
+    engine.exchange.reduce(out, "sum")
+    return out
+
+
+def _add_on_host(columns: Sequence[Array], factors: Sequence[Array], out: Array) -> None:
+    for block in _blocks(len(columns[0]), HOST_BLOCK):
+        rows, *inputs, values = (column[block] for column in columns)
+        product = values.astype(np.float64)[:, None]
+        for index, factor in zip(inputs, factors, strict=True):
+            product = product * factor[index]
+        starts = np.flatnonzero(np.diff(rows, prepend=-1))
+        out[rows[starts]] += np.add.reduceat(product, starts, axis=0)
+
+
+def _add_on_device(columns: Sequence[Array], factors: Sequence[Array], out: Array) -> None:
+    count, width = len(columns[0]), out.shape[1]
+    function = _module(macros(len(columns) - 1, 1, columns[-1].dtype), out.device.id).get_function("oracle")
+    blocks = _blocks_of_threads(count, ORACLE_CHUNK, WARP)
+    numbers = np.int64(count), np.int32(ORACLE_CHUNK), np.int32(width)
+    function((blocks,), (THREADS,), (_nonzeros(columns, factors), columns[-1], out, *numbers))
+
+
+def _blocks_of_threads(count: int, chunk: int, lanes: int) -> int:
+    chunks = -(-count // chunk)
+    return -(-chunks * lanes // THREADS)
+
+
+def _errors(engine: Engine, mode: int, want: Array) -> Facts:
+    """Return the error of the engine's MTTKRP, relative to the norm of the result and of each of its rows."""
+    xp, owned = engine.backend.xp, engine.plan.modes[mode].owned
+    got, want = engine.mttkrp(mode), want[owned, : engine.rank]
+    off, norm, worst = 0.0, 0.0, 0.0
+    for block in _blocks(len(got), block_rows(engine.rank)):
+        wrong = xp.square(got[block] - want[block]).sum(axis=1)
+        right = xp.square(want[block]).sum(axis=1)
+        off, norm = off + float(wrong.sum()), norm + float(right.sum())
+        worst = max(worst, float(xp.sqrt(wrong / xp.where(right > 0, right, 1)).max()))
+    totals = list(zip(*engine.comm.allgather((off, norm, worst)), strict=True))
+    return {"norm-wise": math.sqrt(sum(totals[0]) / sum(totals[1])), "row-wise": max(totals[2])}
+
+
+def _blocks(length: int, step: int) -> Iterator[slice]:
+    return (slice(b, min(b + step, length)) for b in range(0, length, step))
+
+
+def macros(order: int, lanes: int, dtype: np.dtype[Any]) -> tuple[tuple[str, Any], ...]:
+    """Return what ``yardstick.cu`` is compiled for."""
+    return ("ORDER", order), ("LANES", lanes), ("REAL", REALS[np.dtype(dtype)])
+
+
+def text() -> str:
+    """Return the source of the GPU's kernels."""
+    return Path(__file__).with_suffix(".cu").read_text()
+
+
+@cache
+def _module(named: tuple[tuple[str, Any], ...], device: int) -> Any:
+    import cupy
+
+    return cupy.RawModule(code=text(), options=compile_options(dict(named)))
+
+
+def _nonzeros(columns: Sequence[Array], factors: Sequence[Array]) -> Any:
+    """Return addresses of indices and factor matrices as a structure that is passed by value."""
+    packed = np.array([a.data.ptr for a in (*columns[:-1], *factors)], np.uint64)
+    return np.frombuffer(packed.tobytes(), np.dtype((np.void, packed.nbytes)))[0]
