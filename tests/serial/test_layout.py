@@ -16,6 +16,7 @@ from amped.backend.cuda.layout import (
     CHUNK,
     FIBRE_CHUNK,
     LEAST_CHUNK,
+    MOST_TILES,
     STRIP,
     VECTOR,
     Jobs,
@@ -26,6 +27,7 @@ from amped.backend.cuda.layout import (
     equal_block,
     kernel_names,
     make_layout,
+    most_jobs,
     row_lanes,
     value_code,
     worthwhile,
@@ -102,7 +104,11 @@ def test_layouts_of_every_name(order: int, dtype: np.dtype[Any], limits: Limits)
     for kernel in names:
         for values in (RAW, ValueRange(-3.0, 5.0, 0.5)):
             layout = make_layout(kernel, share(LENGTHS[: order - 1], 33, dtype, values), limits)
-            assert layout.kernel == kernel
+            assert math.prod(layout.grid) <= MOST_TILES
+            if layout.kernel != kernel:
+                assert kernel.startswith("tiled")
+                assert layout.kernel in (*(f"tiled-{k}" for k in range(1, int(kernel[6:]))), "segmented")
+                kernel = layout.kernel
             bits = layout.code.bits + sum(layout.fields) + layout.fibre + 1
             assert layout.record == math.ceil(bits / 8)
             assert layout.unit == STRIP * AT_ONCE * layout.record
@@ -131,7 +137,7 @@ def test_blocks_fit_into_shared_memory_and_threads_into_a_block(
         if kernel.startswith("blocked"):
             longest = max(range(len(lengths)), key=lengths.__getitem__)
             part = layout.blocks[longest] * layout.share.stride * dtype.itemsize
-            assert part <= limits.l2 / 2
+            assert part <= limits.l2 / 2 or layout.grid[longest] == MOST_TILES
             assert all(layout.blocks[m] == n for m, n in enumerate(lengths) if m != longest)
 
 
@@ -166,8 +172,7 @@ def test_lanes_share_a_row_in_equal_passes(width: int, most: int) -> None:
 
 
 def kernels_worthwhile(whole: Share) -> set[str]:
-    names = kernel_names(len(whole.lengths) + 1)
-    return {kernel for kernel in names if worthwhile(make_layout(kernel, whole, H100))}
+    return set(worthwhile(whole, H100))
 
 
 def test_what_is_tried_on_dense_and_on_sparse_tensors() -> None:
@@ -227,6 +232,7 @@ def test_jobs_are_the_nonzeros_in_order(tiling: tuple[Layout, np.ndarray, Limits
     jobs = cut_jobs(layout, tiles, limits)
     check_jobs(jobs, layout, tiles)
     nnz = int(tiles.sum())
+    assert jobs.tile.size <= most_jobs(layout, nnz, limits)
     if any(layout.staged):
         assert jobs.first.size == limits.processors + 1
         each = np.diff(np.concatenate([[0], np.cumsum(jobs.nonzeros)])[jobs.first])

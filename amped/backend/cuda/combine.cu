@@ -1,6 +1,6 @@
 // What follows the kernels of mttkrp.cu: sums of chunks become sums of output rows.
 
-constexpr int FAN_IN = 32;
+constexpr int FAN_IN = 16;
 
 // One level of the sum of carries. Item i stands at chunk i * step; it has a carry if the run that it begins in began
 // before it: in an earlier chunk (level 0), or at or before the item of the level below that stands `back` chunks before
@@ -10,28 +10,39 @@ extern "C" __global__ void __launch_bounds__(128)
 combine(const int* __restrict__ starts, const int* __restrict__ runs, const double* __restrict__ carry,
         double* __restrict__ up, double* __restrict__ out, long long items, long long step, long long back, int columns) {
   const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-  const long long group = thread / columns, first = group * FAN_IN, last = min(first + FAN_IN, items);
+  const long long group = thread / columns, first = group * FAN_IN;
   const int column = thread % columns;
   if (first >= items) return;
+  int run_of[FAN_IN];  // -1 if the item has no carry
+  double carries[FAN_IN];
+#pragma unroll  // so that what all items need is on its way at once
+  for (int k = 0; k < FAN_IN; k++) {
+    const long long i = first + k;
+    run_of[k] = -1;
+    if (i >= items) continue;
+    const int start = starts[i * step];
+    const bool carried = back ? i > 0 && starts[i * step - back] >> 1 == start >> 1 : start & 1;
+    if (carried) run_of[k] = start >> 1;
+    carries[k] = carry[i * columns + column];
+  }
   double sum = 0;
   int run = -1;
   bool passed_up = false;
-  auto flush = [&] {
+  const auto flush = [&] {
     if (run < 0) return;
     if (passed_up) up[group * columns + column] = sum;
     else out[(long long)runs[run] * columns + column] += sum;
   };
-  for (long long i = first; i < last; i++) {
-    const long long at = i * step;
-    const int current = starts[at] >> 1;
-    if (back ? i == 0 || starts[at - back] >> 1 != current : !(starts[at] & 1)) continue;
-    if (current != run) {
+#pragma unroll
+  for (int k = 0; k < FAN_IN; k++) {
+    if (run_of[k] < 0) continue;
+    if (run_of[k] != run) {
       flush();
-      run = current;
-      passed_up = i == first && i > 0 && starts[at - step] >> 1 == current;
+      run = run_of[k];
+      passed_up = k == 0 && first > 0 && starts[(first - 1) * step] >> 1 == run;
       sum = 0;
     }
-    sum += carry[i * columns + column];
+    sum += carries[k];
   }
   flush();
 }
@@ -48,4 +59,28 @@ extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __r
   b.y += x.w;
   out[2 * i] = a;
   out[2 * i + 1] = b;
+}
+
+// Add the sums of long runs to their rows. A thread takes one column of FAN_IN runs, which are often of the same row.
+extern "C" __global__ void __launch_bounds__(128)
+gather_long(const int* __restrict__ rows, const float* __restrict__ sums, double* __restrict__ out, long long items, int columns) {
+  const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  const long long first = thread / columns * FAN_IN;
+  const int column = thread % columns;
+  int row[FAN_IN + 1];
+  float sum_of[FAN_IN];
+#pragma unroll
+  for (int k = 0; k < FAN_IN; k++) {
+    row[k] = first + k < items ? rows[first + k] : -1;
+    sum_of[k] = first + k < items ? sums[(first + k) * columns + column] : 0;
+  }
+  row[FAN_IN] = -1;
+  double sum = 0;
+#pragma unroll
+  for (int k = 0; k < FAN_IN; k++) {
+    sum += sum_of[k];
+    if (row[k + 1] == row[k]) continue;
+    if (row[k] >= 0) atomicAdd(out + (long long)row[k] * columns + column, sum);
+    sum = 0;
+  }
 }

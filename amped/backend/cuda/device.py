@@ -28,7 +28,7 @@ class CudaBackend:
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
     host_runtime_bytes = 120 << 20
     dense_blocks = 3
-    most_nonzeros = 1 << 27
+    most_nonzeros = 1 << 30
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
@@ -57,7 +57,7 @@ class CudaBackend:
 
     def candidates(self, share: Share) -> tuple[str, ...]:
         """See `Backend`."""
-        return tuple(k for k in self.kernels(len(share.lengths) + 1) if worthwhile(make_layout(k, share, self._limits)))
+        return worthwhile(share, self._limits)
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free, less the runtime's own need."""

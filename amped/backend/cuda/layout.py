@@ -20,15 +20,16 @@ VECTOR = 16  # bytes that a thread loads at once
 STRIP = 4  # chunks side by side, as in mttkrp.cu
 AT_ONCE = 4  # nonzeros that a thread reads at once
 PANEL = 8  # vectors of a row that shared memory holds: wider rows are computed in several passes over the records
-GATHER_THREADS = 256
+GATHER_THREADS = 128
 CHUNK = 256  # nonzeros; as many are summed up in single precision
 FIBRE_CHUNK = 512  # sums of fibres are in double precision
 LEAST_CHUNK = 32
 WAVES = 4  # blocks of threads for each multiprocessor, at least
 RESERVED_SHARED = 2048  # bytes
 DENSE_TILE = 16384  # nonzeros: what a tile must hold to be worth loading into shared memory
+LONG_RUN = 64  # nonzeros, as in pack.cu
 LEAST_RUN = 2.5  # nonzeros: shorter runs cost more to add to the output than blocks of rows save
-MOST_TILES = 1 << 16
+MOST_TILES = 512  # each adds to an output row in single precision, and rounds
 LEAST_FIBRE = 1.5
 L2_PARTS = {"third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
 LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
@@ -48,6 +49,30 @@ class Code(NamedTuple):
     bits: int
     grain: float
     low: int
+
+
+class Schedule(NamedTuple):
+    """Threads of a block (at most), blocks on a multiprocessor, nonzeros whose factor rows are in flight together.
+
+    Each as large as the registers of a multiprocessor allow without spilling: `tests/serial/test_nvrtc.py`.
+    """
+
+    threads: int
+    blocks: int
+    batch: int
+
+
+def _gather_schedule(inputs: int, double: bool) -> Schedule:
+    blocks, batch = {1: (7, 4), 2: (7, 4), 3: (5, 4), 4: (5, 2), 5: (4, 2)}.get(inputs, (3, 1))
+    return Schedule(GATHER_THREADS, blocks - (2 if double else 0), batch)
+
+
+def _staged_schedule(inputs: int, gathers: int, double: bool) -> Schedule:
+    batch = 2 if inputs <= 4 else 1
+    if double:
+        return Schedule(512 if inputs <= 3 else 384, 1, batch)
+    most = 768 if inputs <= 3 else 512 if inputs <= 5 else 384
+    return Schedule({(1, 0): 1024, (2, 0): 1024, (2, 1): 896, (3, 1): 896}.get((inputs, gathers), most), 1, batch)
 
 
 def value_code(share: Share) -> Code:
@@ -110,18 +135,17 @@ class Layout:
         return -(-self.width // self.lanes)
 
     @cached_property
-    def threads(self) -> int:
-        """Threads of a block, before `lanes` divides them."""
-        if not any(self.staged):
-            return GATHER_THREADS
-        if len(self.blocks) == 2 and all(self.staged) and self.share.dtype == np.float32:
-            return 1024
-        return 768 if len(self.blocks) <= 3 and self.share.dtype == np.float32 else 384
+    def schedule(self) -> Schedule:
+        """How the kernel uses a multiprocessor."""
+        inputs, double = len(self.blocks), self.share.dtype == np.float64
+        if any(self.staged):
+            return _staged_schedule(inputs, self.staged.count(False), double)
+        return _gather_schedule(inputs, double)
 
     @cached_property
     def groups(self) -> int:
         """Groups of threads in a block: chunks of a job."""
-        return max(1, self.threads // self.lanes // STRIP) * STRIP
+        return max(1, self.schedule.threads // self.lanes // STRIP) * STRIP
 
     @cached_property
     def record(self) -> int:
@@ -156,16 +180,15 @@ class Layout:
     @cached_property
     def macros(self) -> tuple[tuple[str, Any], ...]:
         """What `mttkrp.cu` is compiled for: names and values."""
-        inputs, staged, threads = len(self.blocks), any(self.staged), self.threads
         named = {
-            "INPUTS": inputs,
+            "INPUTS": len(self.blocks),
             "REAL": "float" if self.share.dtype == np.float32 else "double",
             "STORED": "STORED_AS_REAL",
             "LANES": self.lanes,
             "WIDTH": self.width,
             "GROUPS": self.groups,
-            "BLOCKS": 1 if staged or inputs > 4 else 3 if inputs <= 2 else 2,
-            "BATCH": 4 if inputs <= 2 + (not staged) and threads < 1024 else 2 if inputs <= 4 else 1,
+            "BLOCKS": self.schedule.blocks,
+            "BATCH": self.schedule.batch,
             "TILED": int(self.tiled),
             "STAGED": sum(1 << m for m, s in enumerate(self.staged) if s),
             "FIBRE": int(self.fibre),
@@ -192,7 +215,7 @@ def kernel_names(order: int) -> tuple[str, ...]:
 
 
 def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
-    """Return the layout of that name."""
+    """Return the layout of that name, or of another one where it would have too many tiles."""
     code, whole, nothing = value_code(share), share.lengths, (False,) * len(share.lengths)
     family, _, part = kernel.partition("-")
     if family == "tiled":
@@ -202,7 +225,14 @@ def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
     return Layout(kernel, share, code, whole, nothing, fibre=family == "fibre")
 
 
-def worthwhile(layout: Layout) -> bool:
+def worthwhile(share: Share, limits: Limits) -> tuple[str, ...]:
+    """Return the layouts that may be the fastest, the plain one first."""
+    names = kernel_names(len(share.lengths) + 1)
+    layouts = {name: make_layout(name, share, limits) for name in names}
+    return tuple(name for name, layout in layouts.items() if layout.kernel == name and _may_gain(layout))
+
+
+def _may_gain(layout: Layout) -> bool:
     """Tell whether a layout may be faster than the plain one, from the average fibre, tile and run."""
     share, tiles = layout.share, math.prod(layout.grid)
     rows: int = max(1, share.rows.stop - share.rows.start)
@@ -211,12 +241,11 @@ def worthwhile(layout: Layout) -> bool:
     if not layout.tiled:
         return True
     dense = share.nnz >= DENSE_TILE * tiles if any(layout.staged) else tiles > 1
-    few = tiles <= MOST_TILES and LEAST_RUN * rows * tiles <= share.nnz
-    return dense and few and share.nnz >= LEAST_TILED
+    return dense and LEAST_RUN * rows * tiles <= share.nnz and share.nnz >= LEAST_TILED
 
 
 def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
-    """Hold blocks of the `count` shortest input modes in shared memory."""
+    """Hold blocks of the `count` shortest input modes in shared memory, or of fewer where tiles would be too many."""
     width = share.stride * share.dtype.itemsize // VECTOR
     left = (limits.shared - RESERVED_SHARED) // (row_lanes(width, PANEL) * VECTOR)
     blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
@@ -224,13 +253,17 @@ def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
         blocks[m] = equal_block(share.lengths[m], left // (count - k))
         left -= blocks[m]
     staged = tuple(m in chosen for m in range(len(blocks)))
-    return Layout(f"tiled-{count}", share, code, tuple(blocks), staged, tiled=True)
+    layout = Layout(f"tiled-{count}", share, code, tuple(blocks), staged, tiled=True)
+    if math.prod(layout.grid) <= MOST_TILES:
+        return layout
+    return _staged(share, code, limits, count - 1) if count > 1 else make_layout("segmented", share, limits)
 
 
 def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
     """Gather from one block after the other of the longest input mode; a block stays in the L2 cache."""
     longest = max(range(len(share.lengths)), key=share.lengths.__getitem__)
     most = int(limits.l2 * L2_PARTS[part]) // (share.stride * share.dtype.itemsize)
+    most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
     return Layout(f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True)
 
@@ -281,6 +314,17 @@ def cut_jobs(layout: Layout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
     tile = np.searchsorted(ends, cuts[:-1], "right") - 1
     narrow = np.int32
     return Jobs(tile.astype(narrow), cuts[:-1], np.diff(cuts), chunk.astype(narrow), unit, first.astype(narrow))
+
+
+def most_jobs(layout: Layout, nnz: int, limits: Limits) -> int:
+    """Return the most jobs that `cut_jobs` makes of `nnz` nonzeros."""
+    whole = limits.processors if any(layout.staged) else nnz // (layout.chunk_of(nnz, limits) * layout.groups)
+    return math.prod(layout.grid) + whole
+
+
+def most_long_runs(layout: Layout, nnz: int, limits: Limits) -> int:
+    """Return the most rows of their own that runs of `nnz` nonzeros of tiles have: the ends of a chunk, and others."""
+    return min(nnz, 2 * most_jobs(layout, nnz, limits) * layout.groups + nnz // LONG_RUN)
 
 
 def bases(layout: Layout, tile: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -6,8 +6,9 @@
 //
 // segmented  One tile. Complete runs are stored; a run that began in an earlier chunk goes to the chunk's carry, and
 //            `combine` adds the carries up in double precision, in a fixed order: no atomics, bitwise repeatable.
-// TILED      Output rows recur from tile to tile, so sums are added to the output by vector reductions in L2: short
-//            runs in the factors' precision, long ones (marked by the packer, which also splits them) in double.
+// TILED      Output rows recur from tile to tile, so sums are added up by vector reductions in L2, in the factors'
+//            precision: those of short runs in the output's rows, those of long runs each in a row of its own behind
+//            them, which `gather_long` adds in double precision. The packer says which, and splits what is too long.
 //            Blocks of the input modes named in STAGED are held in shared memory.
 //
 // Compiled for one layout: INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors of a factor row), GROUPS,
@@ -30,7 +31,6 @@ constexpr int STRIP = 4;                                     // chunks side by s
 constexpr int AT_ONCE = 4;                                   // records a thread reads at once
 constexpr int UNIT = STRIP * AT_ONCE * RECORD;               // bytes
 constexpr int FIELD_BITS[] = {FIELDS};
-constexpr unsigned LONG = 1u << 31;  // marks a run in `runs`
 
 __device__ constexpr int field_at(int m) { return m ? field_at(m - 1) + FIELD_BITS[m - 1] : VALUE_BITS; }
 constexpr int FIBRE_AT = field_at(INPUTS), RUN_AT = FIBRE_AT + FIBRE;
@@ -72,7 +72,7 @@ __device__ __forceinline__ real value_of(const Record& r) {
   if constexpr (sizeof(real) == 4) return __uint_as_float(r.at[0]);
   else return __hiloint2double(r.at[1], r.at[0]);
 #else
-  return (real)(VALUE_GRAIN) * (real)(int)(bits<0, VALUE_BITS>(r) + (VALUE_LOW));
+  return (real)(VALUE_GRAIN) * (real)(int)(bits<0, VALUE_BITS>(r) + (word)(VALUE_LOW));
 #endif
 }
 
@@ -158,62 +158,59 @@ __device__ __forceinline__ void multiply(const Rows& rows, const Record* r, Vect
   }
 }
 
-#if FIBRE
-typedef double sum_t;
-#else
-typedef real sum_t;
-#endif
-
-struct Output {
-  double* wide;
-  float* narrow;   // for short runs (TILED)
-  double* carry;   // of the chunk (not TILED)
-  int column;      // the first of the thread's
-
-  __device__ __forceinline__ void add(word run, const sum_t* sum, bool carried) const {
 #if TILED
-    const long long at = (long long)(run & ~LONG) * COLUMNS + column;
-    if (sizeof(real) == 8 || run & LONG) {
-#pragma unroll
-      for (int k = 0; k < PER_VECTOR; k++) atomicAdd(wide + at + k, (double)sum[k]);
-    } else {
-#pragma unroll
-      for (int k = 0; k < PER_VECTOR; k += 4)
-        asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(narrow + at + k), "f"((float)sum[k]),
-                     "f"((float)sum[k + 1]), "f"((float)sum[k + 2]), "f"((float)sum[k + 3]) : "memory");
-    }
+typedef real total;
 #else
-    double* target = (carried ? carry : wide + (long long)run * COLUMNS) + column;
-#pragma unroll
-    for (int k = 0; k < PER_VECTOR; k += 2) ((double2*)target)[k / 2] = make_double2(sum[k], sum[k + 1]);
+typedef double total;
 #endif
-  }
-};
+
+__device__ __forceinline__ void add(float* to, const Vector& v) {
+#pragma unroll
+  for (int k = 0; k < PER_VECTOR; k += 4)
+#if __CUDA_ARCH__ >= 900
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + k), "f"((float)v.at[k]), "f"((float)v.at[k + 1]),
+                 "f"((float)v.at[k + 2]), "f"((float)v.at[k + 3]) : "memory");
+#else
+    for (int i = k; i < k + 4; i++) atomicAdd(to + i, (float)v.at[i]);
+#endif
+}
+__device__ __forceinline__ void add(double* to, const Vector& v) {
+#pragma unroll
+  for (int k = 0; k < PER_VECTOR; k++) atomicAdd(to + k, (double)v.at[k]);
+}
+__device__ __forceinline__ void store(double* to, const Vector& v) {
+#pragma unroll
+  for (int k = 0; k < PER_VECTOR; k += 2) ((double2*)to)[k / 2] = make_double2(v.at[k], v.at[k + 1]);
+}
 
 // Add up the `count` nonzeros of a chunk. `start`: which run it begins in, times 2, and 1 if that run began before.
-__device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const word* __restrict__ runs,
-                                     int start, const Output& out) {
-  int run = start >> 1;
-  word current = runs[run], next = runs[++run];
+__device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const int* __restrict__ runs,
+                                     int start, total* __restrict__ out, double* __restrict__ carry) {
+  const int* run = runs + (start >> 1);
+  int current = *run, next = *++run;
   bool carried = start & 1;
-  sum_t sum[PER_VECTOR] = {};
+  Vector sum = {};
 #if FIBRE
   Vector part = {}, lead;
   auto close = [&] {
 #pragma unroll
     for (int k = 0; k < PER_VECTOR; k++) {
-      sum[k] += (sum_t)lead.at[k] * part.at[k];
+      sum.at[k] += lead.at[k] * part.at[k];
       part.at[k] = 0;
     }
   };
 #endif
   auto flush = [&] {
-    out.add(current, sum, carried);
+    total* to = out + (long long)current * COLUMNS;
+#if TILED
+    add(to, sum);
+#else
+    store(carried ? carry : to, sum);
     carried = false;
+#endif
     current = next;
-    next = runs[++run];
-#pragma unroll
-    for (int k = 0; k < PER_VECTOR; k++) sum[k] = 0;
+    next = *++run;
+    sum = {};
   };
   Records ahead = read(unit, chunk);  // one step ahead: the latency of memory is that of a whole step's work
 #if FIBRE
@@ -236,13 +233,13 @@ __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chu
           lead = rows.row<0>(r);
           if (bits<RUN_AT, 1>(r)) flush();
         }
-        real* into = part.at;
+        Vector& into = part;
 #else
         if (bits<RUN_AT, 1>(r)) flush();
-        sum_t* into = sum;
+        Vector& into = sum;
 #endif
 #pragma unroll
-        for (int k = 0; k < PER_VECTOR; k++) into[k] += value_of(r) * product[u].at[k];
+        for (int k = 0; k < PER_VECTOR; k++) into.at[k] += value_of(r) * product[u].at[k];
       }
     }
   }
@@ -276,8 +273,8 @@ __device__ __forceinline__ void stage(const Inputs& in, const Job& job, int pane
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mttkrp(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
-       const char* __restrict__ records, const int* __restrict__ starts, const word* __restrict__ runs, double* __restrict__ wide,
-       float* __restrict__ narrow, double* __restrict__ carry) {
+       const char* __restrict__ records, const int* __restrict__ starts, const int* __restrict__ runs, total* __restrict__ out,
+       double* __restrict__ carry) {
   const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 #if STAGED
   int holds[INPUTS];
@@ -304,9 +301,10 @@ mttkrp(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const in
           if (STAGED >> m & 1) at += in.block[m] * LANES;
           else rows.global[m] = in.factor[m] + (long long)job.base[m] * WIDTH + column;
         }
-        const Output out = {wide, narrow, carry + c * COLUMNS, column * PER_VECTOR};
         const long long strip = job.unit + (long long)(group / STRIP) * (job.chunk / AT_ONCE);
-        walk(rows, records + strip * UNIT, group % STRIP, job.chunk, runs, start, out);
+        const int at_column = column * PER_VECTOR;
+        walk(rows, records + strip * UNIT, group % STRIP, job.chunk, runs, start, out + at_column,
+             carry + c * COLUMNS + at_column);
       }
     }
 }

@@ -10,11 +10,11 @@ import cupy
 import numpy as np
 
 from ..base import Array
-from .layout import Layout, Limits
-from .shard import CudaShard
+from .layout import Layout, Limits, most_long_runs
+from .shard import CudaShard, Part
 from .source import compile_options, text
 
-FAN_IN = 32  # as in combine.cu
+FAN_IN = 16  # as in combine.cu
 THREADS = 128
 NOWHERE = np.uint64(0)
 
@@ -29,9 +29,8 @@ def _kernel(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
 
 
 @cache
-def _sums(device: int) -> tuple[Any, Any]:
-    module = cupy.RawModule(code=text("combine"), options=compile_options({}))
-    return module.get_function("combine"), module.get_function("widen")
+def _sums(name: str, device: int) -> Any:
+    return cupy.RawModule(code=text("combine"), options=compile_options({})).get_function(name)
 
 
 def levels(items: int) -> Iterator[tuple[int, int, int]]:
@@ -50,54 +49,68 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
     if not nnz:
         return 0
     if layout.tiled:
-        return (share.rows.stop - share.rows.start) * share.stride * 4 if share.dtype == np.float32 else 0
+        rows = share.rows.stop - share.rows.start + most_long_runs(layout, nnz, limits)
+        return rows * share.stride * 4 if share.dtype == np.float32 else 0
     sizes = [items for items, _, _ in levels(-(-nnz // layout.chunk_of(nnz, limits)))]
     return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
 
 
 def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
     """See `Backend.mttkrp`; queued on the current stream."""
-    layout, columns = shard.layout, out.shape[1]
-    function = _kernel(layout.macros, out.device.id)
-    combine, widen = _sums(out.device.id)
+    part = out[shard.first_row : shard.first_row + shard.rows]
+    if not shard.layout.tiled:
+        carry = cupy.empty((shard.chunks, out.shape[1]), np.float64)
+        _launch(shard, factors, part, carry)
+        _combine(shard, carry, part)
+    elif out.dtype == factors[0].dtype:
+        _launch(shard, factors, part)
+    else:
+        sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)
+        _launch(shard, factors, sums)
+        _widen(shard, sums, part)
+
+
+def _launch(shard: CudaShard, factors: Sequence[Array], out: Array, carry: Array | None = None) -> None:
+    layout = shard.layout
     inputs = np.zeros(1, _inputs_type(len(factors)))
     inputs["factor"] = [f.data.ptr for f in factors]
     inputs["block"], inputs["length"] = layout.blocks, layout.share.lengths
-    narrow = carry = None
-    part = out[shard.first_row : shard.first_row + shard.rows]
-    if layout.tiled and out.dtype != factors[0].dtype:
-        narrow = cupy.zeros(part.shape, np.float32)
-    if not layout.tiled:
-        carry = cupy.empty((shard.chunks, columns), np.float64)
-    staged = any(layout.staged)
-    grid = (shard.blocks,) if staged else (shard.jobs, layout.panels)
-    function(
-        grid,
+    parts = (shard.at(part) for part in (Part.JOBS, Part.FIRST_JOBS, Part.RECORDS, Part.STARTS, Part.RUNS))
+    _kernel(layout.macros, out.device.id)(
+        (shard.blocks,) if any(layout.staged) else (shard.jobs, layout.panels),
         (layout.groups * layout.lanes,),
         (
             np.frombuffer(inputs.tobytes(), np.dtype((np.void, inputs.nbytes)))[0],
-            *(shard.at(k) for k in (0, 1, 4, 2, 3)),
+            *parts,
             out,
-            NOWHERE if narrow is None else np.uint64(narrow.data.ptr - shard.first_row * columns * 4),
             NOWHERE if carry is None else carry,
         ),
         shared_mem=layout.shared_bytes,
     )
-    if narrow is not None:
-        vectors = narrow.size // 4
-        widen((-(-vectors // THREADS),), (THREADS,), (narrow, part, np.int64(vectors)))
-    if carry is not None:
-        _combine(combine, shard, carry, out)
 
 
-def _combine(combine: Any, shard: CudaShard, carry: Array, out: Array) -> None:
+def _widen(shard: CudaShard, sums: Array, out: Array) -> None:
+    """Add the sums of tiles, in single precision, to the output."""
     columns = out.shape[1]
+    vectors = out.size // 4
+    _sums("widen", out.device.id)((-(-vectors // THREADS),), (THREADS,), (sums, out, np.int64(vectors)))
+    if shard.long_runs:
+        threads = -(-shard.long_runs // FAN_IN) * columns
+        numbers = np.int64(shard.long_runs), np.int32(columns)
+        gather_long = _sums("gather_long", out.device.id)
+        long_sums = sums[shard.rows :]
+        gather_long((-(-threads // THREADS),), (THREADS,), (shard.at(Part.LONG_ROWS), long_sums, out, *numbers))
+
+
+def _combine(shard: CudaShard, carry: Array, out: Array) -> None:
+    """Add the sums of runs that several chunks share to the output."""
+    columns, combine = out.shape[1], _sums("combine", out.device.id)
     for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
         up = cupy.empty((groups, columns), np.float64)
         numbers = np.int64(items), np.int64(step), np.int64(back), np.int32(columns)
         grid = (-(-groups * columns // THREADS),)
-        combine(grid, (THREADS,), (shard.at(2), shard.at(3), carry, up, out, *numbers))
+        combine(grid, (THREADS,), (shard.at(Part.STARTS), shard.at(Part.RUNS), carry, up, out, *numbers))
         carry = up
 
 

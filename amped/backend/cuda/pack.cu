@@ -1,13 +1,15 @@
 // Packs nonzeros for mttkrp.cu; see there for jobs, chunks, records and runs. Compiled for INPUTS and REAL; one thread
-// takes one chunk. `count_runs` comes first: the runs that begin in each chunk, to place those of the chunks after it.
+// takes one chunk. `count_runs` comes first: the runs that begin in each chunk, and the long ones among them, to place those
+// of the chunks after it.
 
 typedef REAL real;
 typedef unsigned int word;
 
 constexpr int STRIP = 4, AT_ONCE = 4;
-constexpr int LONG_RUN = 64;       // nonzeros; sums of longer runs, and of parts of a run, are added in double precision
-constexpr int LONGEST_RUN = 512;   // nonzeros summed up in single precision
-constexpr word LONG = 1u << 31;
+// Nonzeros. Of tiles in single precision: the sum of a long run has a row of its own, so that an output row gets few
+// sums in single precision from each tile. Ends of a run that is cut are long from LONG_END on, its middle parts always.
+constexpr int LONG_RUN = 64, LONG_END = 16;
+constexpr int LONGEST_RUN = 512;  // nonzeros; cut beyond
 
 struct Job {
   long long unit;
@@ -25,7 +27,7 @@ struct Sorted {
   __device__ long long at(long long x) const { return order ? order[x] : x; }
 };
 struct Layout {
-  int jobs, groups, record, value_bits, fibre, tiled, continues, row_begin;
+  int jobs, groups, record, value_bits, fibre, tiled, continues, first_row, rows;
   double grain;  // 0: the value itself
   long long low;
   int bits[INPUTS];
@@ -33,7 +35,7 @@ struct Layout {
 struct Chunk {
   long long begin, end;
   bool carried;     // its first run began in the chunk, or the shard, before, and is summed up across them
-  bool owns;     // that run has an entry of its own in `runs`
+  bool owns;        // that run has an entry of its own in `runs`
   bool cut_before, cut_after;  // nonzeros of its first, its last row and tile are in the chunk before, after it
   __device__ Chunk(const Sorted& in, const Job* jobs, const Span* spans, const Layout& layout, int c) {
     const int j = c / layout.groups;
@@ -51,26 +53,57 @@ struct Chunk {
     owns = !empty && (!carried || begin == 0);
   }
 };
-// Whether a new run begins at a nonzero: at a new row, or where a run in single precision has become too long.
-__device__ __forceinline__ bool breaks(const Layout& layout, int row, int last, int length) {
-  return row != last || (layout.tiled && length >= LONGEST_RUN);
-}
+
+// The run that a chunk's thread is in.
+struct Run {
+  const Layout& layout;
+  const Chunk& chunk;
+  int row = 0, length = 0;
+  bool part, first = true;  // whether it is a part of a longer one, and the chunk's first
+  __device__ Run(const Layout& layout, const Chunk& chunk) : layout(layout), chunk(chunk), part(chunk.cut_before) {}
+  // Whether a nonzero of this row is of a new run.
+  __device__ bool ends_before(int next) const {
+    return length && (next != row || (layout.tiled && length >= LONGEST_RUN));
+  }
+  __device__ void begin(int next) {
+    part = next == row;
+    length = 0;
+    first = false;
+  }
+  __device__ void add(int of_row) {
+    row = of_row;
+    length++;
+  }
+  __device__ bool is_long(bool last) const {
+    const bool cut_after = last ? chunk.cut_after : length >= LONGEST_RUN;
+    const int least = part && cut_after ? 1 : part || cut_after ? LONG_END : LONG_RUN;
+    return layout.tiled && sizeof(real) == 4 && length >= least;
+  }
+  __device__ bool counts() const { return !first || chunk.owns; }
+};
 
 extern "C" __global__ void count_runs(Sorted in, const Job* __restrict__ jobs, const Span* __restrict__ spans, Layout layout,
-                                      int chunks, int* __restrict__ counts) {
+                                      int chunks, int* __restrict__ counts, int* __restrict__ long_counts) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= chunks) return;
   const Chunk chunk(in, jobs, spans, layout, c);
-  int count = chunk.owns, length = 0, last = 0;
-  for (long long x = chunk.begin; x < chunk.end; x++, length++) {
+  Run run(layout, chunk);
+  int count = 0, long_ones = 0;
+  const auto close = [&](bool last) {
+    count += run.counts();
+    long_ones += run.is_long(last);
+  };
+  for (long long x = chunk.begin; x < chunk.end; x++) {
     const int row = in.column[0][in.at(x)];
-    if (x > chunk.begin && breaks(layout, row, last, length)) {
-      count++;
-      length = 0;
+    if (run.ends_before(row)) {
+      close(false);
+      run.begin(row);
     }
-    last = row;
+    run.add(row);
   }
+  if (chunk.begin < chunk.end) close(true);
   counts[c] = count;
+  long_counts[c] = long_ones;
 }
 
 // Writes one record, from its lowest bit up, into the planes of its unit.
@@ -101,8 +134,8 @@ struct Writer {
 };
 
 extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const Span* __restrict__ spans, Layout layout, int chunks,
-                                const int* __restrict__ first_run, int* __restrict__ starts, word* __restrict__ runs,
-                                unsigned char* __restrict__ records) {
+                                const int* __restrict__ first_run, const int* __restrict__ first_long, int* __restrict__ starts,
+                                int* __restrict__ runs, int* __restrict__ long_rows, unsigned char* __restrict__ records) {
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= chunks) return;
   const Chunk chunk(in, jobs, spans, layout, c);
@@ -110,12 +143,17 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
   const int group = c % layout.groups;
   const long long strip = job.unit + (long long)(group / STRIP) * (job.chunk / AT_ONCE);
   const int unit_bytes = STRIP * AT_ONCE * layout.record;
-  int run = first_run[c] - !chunk.owns, length = 0, last = 0, lead = 0;
-  bool part = chunk.cut_before;  // of a run
-  starts[c] = chunk.begin < chunk.end ? run * 2 + chunk.carried : -1;
-  auto close = [&] {
-    if (run >= first_run[c])
-      runs[run] = (word)(last - layout.row_begin) | (layout.tiled && (part || length >= LONG_RUN) ? LONG : 0);
+  Run run(layout, chunk);
+  int at_run = first_run[c] - !chunk.owns, at_long = first_long[c], lead = 0;
+  starts[c] = chunk.begin < chunk.end ? at_run * 2 + chunk.carried : -1;
+  const auto close = [&](bool last) {
+    int target = run.row - layout.first_row;
+    if (run.is_long(last)) {
+      long_rows[at_long] = target;
+      target = layout.rows + at_long++;
+    }
+    if (run.counts()) runs[at_run] = target;
+    at_run++;
   };
   const int value_low = min(layout.value_bits, 32), value_high = layout.value_bits - value_low;
   for (int t = 0; t < job.chunk; t++) {
@@ -124,16 +162,13 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
     if (x < chunk.end) {
       const long long at = in.at(x);
       const int row = in.column[0][at], head = in.column[1][at];
-      const bool begins = t && breaks(layout, row, last, length), fibre = begins || (t && head != lead);
+      const bool begins = run.ends_before(row), fibre = begins || (t && head != lead);
       if (begins) {
-        close();
-        run++;
-        length = 0;
-        part = row == last;
+        close(false);
+        run.begin(row);
       }
-      last = row;
+      run.add(row);
       lead = head;
-      length++;
       const real value = in.values[at];
       unsigned long long code;
       if (layout.grain != 0) code = (unsigned long long)(__double2ll_rn((double)value / layout.grain) - layout.low);
@@ -150,6 +185,5 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
     }
     out.finish();
   }
-  part |= chunk.cut_after;
-  if (chunk.begin < chunk.end) close();
+  if (chunk.begin < chunk.end) close(true);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,17 @@ from .source import REALS, compile_options, text
 THREADS = 128
 AHEAD = 2  # runs that a thread reads ahead
 ALIGNMENT = 256
+
+
+class Part(IntEnum):
+    """What `CudaShard.memory` holds, in this order; `mttkrp.cu` says what they are."""
+
+    JOBS = 0
+    FIRST_JOBS = 1
+    STARTS = 2
+    RUNS = 3
+    LONG_ROWS = 4
+    RECORDS = 5
 
 
 @dataclass
@@ -35,8 +47,10 @@ class CudaShard:
         Jobs, and blocks of threads that share them.
     chunks : int
         How many chunks hold nonzeros.
+    long_runs : int
+        How many runs have a row of their own behind the output's.
     offsets : tuple of int
-        Where in `memory` the jobs, the first job of each block, starts, runs and records begin.
+        Where in `memory` the parts begin that `Part` names.
     memory : (bytes,) uint8 array
         On the device, or page-locked on the host.
     """
@@ -48,6 +62,7 @@ class CudaShard:
     jobs: int
     blocks: int
     chunks: int
+    long_runs: int
     offsets: tuple[int, ...]
     memory: Array
 
@@ -56,7 +71,7 @@ class CudaShard:
         """The bytes of `memory`."""
         return int(self.memory.size)
 
-    def at(self, part: int) -> np.uint64:
+    def at(self, part: Part) -> np.uint64:
         """Return the device address of a part."""
         return np.uint64(self.memory.data.ptr + self.offsets[part])
 
@@ -69,9 +84,8 @@ def shard_bytes(layout: Layout, nnz: int, most: int) -> int:
     chunks = nnz // LEAST_CHUNK if nnz < LEAST_TILED else nnz // CHUNK
     runs: int = min(nnz, share.rows.stop - share.rows.start) + chunks // 8
     job = layout.groups * layout.chunk
-    each: int = (
-        job * layout.record + layout.groups * 4 + 6 * ALIGNMENT + 64
-    )  # a job that is not full, and ends of parts
+    # A job that is not full, and ends of parts.
+    each: int = job * layout.record + layout.groups * 4 + len(Part) * ALIGNMENT + 64
     return nnz * layout.record + runs * 4 + chunks * 5 + shards * each
 
 
@@ -115,27 +129,30 @@ def make_shard(
     sorted_columns = _struct(
         np.array([*(c.data.ptr for c in columns), values.data.ptr, 0 if order is None else order.data.ptr], np.uint64)
     )
-    packed = _struct(_packed_layout(layout, jobs.tile.size, continues, row_begin))
+    first_row, last_row = (int(columns[0][at]) for at in (0, -1))
+    rows = last_row - first_row + 1
+    packed = _struct(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
     count_runs, pack = _packer(len(columns) - 1, values.dtype, values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
-    first_run = cupy.empty(chunks + 1, np.int32)
-    count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), first_run[1:]))
-    first_run[0] = 0
-    cupy.cumsum(first_run, out=first_run)
-    runs = int(first_run[-1])
+    firsts = cupy.zeros((2, chunks + 1), np.int32)  # runs, and long ones, of the chunks before
+    count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:]))
+    firsts = cupy.cumsum(firsts, axis=1, dtype=np.int32)
+    runs, long_runs = (int(count) for count in firsts[:, -1].get())
     records = (int(jobs.unit[-1]) + 1) * layout.unit  # and one that is read ahead
-    offsets, size = _offsets([table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, records])
+    sizes = [table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, long_runs * 4, records]
+    offsets, size = _offsets(sizes)
     memory = cupy.empty(size, np.uint8)
     memory[: table.nbytes] = on_device[0]
     memory[offsets[1] : offsets[1] + jobs.first.nbytes].set(jobs.first.view(np.uint8))
     nonempty = int(np.sum(-(-jobs.nonzeros // jobs.chunk)))
-    first, last = (int(columns[0][at]) for at in (0, -1))
-    rows, blocks = last - first + 1, jobs.first.size - 1
-    shard = CudaShard(layout, values.size, first - row_begin, rows, jobs.tile.size, blocks, nonempty, offsets, memory)
-    parts = (shard.at(part) for part in (2, 3, 4))
-    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), first_run, *parts))
+    shard = CudaShard(
+        layout, values.size, first_row - row_begin, rows, jobs.tile.size, jobs.first.size - 1, nonempty, long_runs,
+        offsets, memory,
+    )  # fmt: skip
+    parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))
+    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
     return shard
 
 
@@ -166,11 +183,12 @@ def _table(layout: Layout, jobs: Jobs) -> Any:
     return table
 
 
-def _packed_layout(layout: Layout, jobs: int, continues: bool, row_begin: int) -> Any:
-    names = "jobs", "groups", "record", "value_bits", "fibre", "tiled", "continues", "row_begin"
+def _packed_layout(layout: Layout, jobs: int, continues: bool, first_row: int, rows: int) -> Any:
+    names = "jobs", "groups", "record", "value_bits", "fibre", "tiled", "continues", "first_row", "rows"
     fields = [(n, "i4") for n in names] + [("grain", "f8"), ("low", "i8"), ("bits", "i4", (len(layout.fields),))]
     packed = np.zeros(1, np.dtype(fields, align=True))
-    numbers = jobs, layout.groups, layout.record, layout.code.bits, layout.fibre, layout.tiled, continues, row_begin
+    bits, kind = layout.code.bits, (layout.fibre, layout.tiled)
+    numbers = jobs, layout.groups, layout.record, bits, *kind, continues, first_row, rows
     for name, number in zip(names, numbers, strict=True):
         packed[name] = number
     packed["grain"], packed["low"], packed["bits"] = layout.code.grain, layout.code.low, layout.fields
