@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from . import ceilings, cp_als, mttkrp
+from amped.errors import InputError
 
-BENCHMARKS = {"ceilings": ceilings, "mttkrp": mttkrp, "cp-als": cp_als}
+from . import ceilings, cp_als, figures, mttkrp, readme
+
+BENCHMARKS = {"ceilings": ceilings, "mttkrp": mttkrp, "cp-als": cp_als, "figures": figures, "readme": readme}
 
 
 def main() -> None:
@@ -20,7 +22,10 @@ def main() -> None:
     if args.benchmark is None:
         parser.print_help()
     else:
-        BENCHMARKS[args.benchmark].run(args)
+        try:
+            BENCHMARKS[args.benchmark].run(args)
+        except InputError as error:
+            raise SystemExit(f"bench: {error}") from None
 
 
 if __name__ == "__main__":

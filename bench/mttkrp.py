@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from amped.backend import choose
 from amped.engine import Options
@@ -17,6 +15,7 @@ from amped.errors import InputError
 from amped.mpi import Comm, world
 
 from . import ceilings, pictures, record
+from .cases import bytes_a_nonzero
 from .groups import free_memory, on_groups
 from .measure import measure, tensor_facts
 from .synthetic import SHAPES, SyntheticSource, recipe
@@ -65,6 +64,7 @@ def run(args: argparse.Namespace) -> None:
 
     def find_ceilings(group: Comm) -> None:
         facts["ceilings"][str(group.size)] = ceilings.measure(backend, group)
+        free_memory(backend.xp)
         save(group)
 
     if not args.no_ceilings:
@@ -98,6 +98,7 @@ def _cases(
                 raise  # the other ranks would wait
             asked = {"rank": rank, "ranks": comm.size, "precision": precision, "placement": placement}
             facts |= asked | {"kernel": kernel, "refused": str(error)}
+        facts["deterministic"] = args.deterministic
         facts["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         free_memory(source.xp)
         if comm.rank == 0:
@@ -131,12 +132,3 @@ def line(facts: dict[str, Any]) -> str:
         if "fraction_of_link" in facts["link"]:
             parts.append(f"{facts['link']['fraction_of_link']:.1%} of the link")
     return head + "; ".join(parts)
-
-
-def bytes_a_nonzero(facts: dict[str, Any]) -> Sequence[float]:
-    """Return for each mode the bytes of a nonzero, over all ranks, resident or streamed."""
-    modes = zip(*facts["nonzeros_in_place"], strict=True)
-    totals = [
-        [[part[key] for rank in mode for part in rank.values()] for key in ("bytes", "nonzeros")] for mode in modes
-    ]
-    return [float(np.sum(nbytes) / max(1, np.sum(nonzeros))) for nbytes, nonzeros in totals]
