@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from amped.errors import InputError
 
@@ -11,14 +12,14 @@ from . import ceilings, cp_als, figures, mttkrp, readme
 BENCHMARKS = {"ceilings": ceilings, "mttkrp": mttkrp, "cp-als": cp_als, "figures": figures, "readme": readme}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks of amped.")
     names = parser.add_subparsers(dest="benchmark", metavar="NAME")
     for name, module in BENCHMARKS.items():
         text = (module.__doc__ or "").strip()
         module.add_arguments(names.add_parser(name, help=text, description=text))
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.benchmark is None:
         parser.print_help()
     else:

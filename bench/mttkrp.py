@@ -89,9 +89,9 @@ def _cases(
     """Measure one tensor on one group of ranks, in all the ways asked for."""
     compare = [name for name in ("yardstick", "errors") if getattr(args, name)]
     for precision, rank, placement, kernel in itertools.product(args.precision, args.rank, args.placement, args.kernel):
-        options = Options(args.device, precision, placement, kernel, args.deterministic, args.device_memory)
         facts = {"shape": shape} | tensor_facts(source)
         try:
+            options = Options(args.device, precision, placement, kernel, args.deterministic, args.device_memory)
             facts |= measure(source, rank, options, comm, args.sweeps, found, compare)
         except (InputError, MemoryError) as error:
             if isinstance(error, MemoryError) and comm.size > 1:

@@ -40,7 +40,9 @@ def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Fac
         modes = mode_order(engine.order, mode)
         factors = [engine.factors[m] for m in modes[1:]]
         if "yardstick" in what and suits(engine):
-            speeds.append(best(engine, columns, factors, engine.shape[mode]))
+            out = engine.backend.empty((engine.shape[mode], engine.plan.stride), np.float32)
+            speeds.append(best(engine, columns, factors, out))
+            del out
         if "errors" in what:
             errors.append(_errors(engine, mode, oracle(engine, mode, columns, factors)))
         del columns
@@ -59,13 +61,12 @@ def suits(engine: Engine) -> bool:
     return alone and engine.rank % VECTOR == 0 and 1 <= lanes <= WARP and lanes & (lanes - 1) == 0
 
 
-def best(engine: Engine, columns: Sequence[Array], factors: Sequence[Array], length: int) -> Facts:
+def best(engine: Engine, columns: Sequence[Array], factors: Sequence[Array], out: Array) -> Facts:
     """Return the seconds of the yardstick, clearing of the output included, with the chunk that suits it best."""
     lanes, count = engine.plan.stride // VECTOR, len(columns[0])
     function = _module(macros(len(columns) - 1, lanes, engine.plan.dtype), columns[0].device.id).get_function(
         "yardstick"
     )
-    out = engine.backend.empty((length, engine.plan.stride), np.float32)
     nonzeros = _nonzeros(columns, factors)
     found: dict[int, float] = {}
     for chunk in CHUNKS:

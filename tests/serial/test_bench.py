@@ -1,0 +1,338 @@
+"""The benchmarks: the tensors that they draw, what they measure, and the pictures of it, all very small."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import ROOT, finish, mpirun_line, succeeded
+from oracle import coo_mttkrp
+
+from amped.backend.cuda import probe
+from amped.backend.cuda.source import compile_options
+from amped.engine import Engine, Options
+from amped.mpi import Comm
+from bench import ceilings, draws, figures, measure, yardstick
+from bench.__main__ import BENCHMARKS, main
+from bench.draws import WHOLE, HostDraws, Recipe
+from bench.groups import on_groups
+from bench.synthetic import SHAPES, SyntheticSource, cut_rows, recipe
+from partitioner.shards import BALANCE, Cut, cut_mode, mode_order
+
+FP32 = np.dtype(np.float32)
+RECIPES = {
+    "uniform": Recipe((46, 300, 70), 6000, 0.0),
+    "skewed": Recipe((46, 300, 70), 6000, 0.6, integers=True),
+    "very skewed": Recipe((9, 50, 70, 3), 6000, 1.0, seed=7),
+    "one heavy row": Recipe((100, 30, 20), 6000, 0.6, heavy=0.6),
+    "one row": Recipe((1, 300, 40), 6000, 0.6),
+    "fewer nonzeros than rows": Recipe((5000, 20), 37, 0.6),
+}
+SMALL = ["--shape", "uber", "--nonzeros", "3000", "--device", "cpu", "--sweeps", "2"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several ranks, as far as a source asks."""
+
+    rank: int
+    size: int
+
+
+def drawn(made: Recipe, mode: int) -> np.ndarray:
+    """Return all nonzeros, in the order of a mode copy's columns and then the values, as rows of numbers."""
+    host, numbers = HostDraws(made), range(made.nonzeros)
+    columns = [host.indices(m, numbers) for m in mode_order(len(made.lengths), mode)]
+    return np.stack([*columns, host.values(numbers, np.dtype(np.float64))])
+
+
+def in_order(columns: np.ndarray) -> np.ndarray:
+    return columns[:, np.lexsort(columns[::-1])]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_ranks_share_the_same_tensor(name: str, parts: int) -> None:
+    """Each nonzero once, sorted, with cuts as of any other tensor, whatever is drawn and sorted together."""
+    made = RECIPES[name]
+    for mode, block, bucket in [
+        (m, b, k) for m in range(len(made.lengths)) for b, k in ((1 << 20, 1 << 20), (999, 500))
+    ]:
+        source, want = SyntheticSource(made, Part(0, parts), np, block, bucket), drawn(made, mode)  # type: ignore[arg-type]
+        cut = source.cut(mode, parts)
+        shares = [list(source.on(Part(r, parts)).load(mode, cut, FP32)) for r in range(parts)]  # type: ignore[arg-type]
+        for share, count in zip(shares, np.diff(cut.nonzeros), strict=True):
+            assert [column.size for column in share] == [count] * len(share)
+            assert np.all(
+                np.diff(share[0].astype(np.int64) * made.lengths[mode_order(len(made.lengths), mode)[1]] + share[1])
+                >= 0
+            )
+        got = np.concatenate([np.stack([column.astype(np.float64) for column in share]) for share in shares], axis=1)
+        assert np.array_equal(got[0], np.sort(want[0]))
+        assert np.array_equal(in_order(got), in_order(want))
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 7, 50])
+@pytest.mark.parametrize("name", RECIPES)
+def test_cuts_are_those_of_sorted_nonzeros(name: str, parts: int) -> None:
+    made = RECIPES[name]
+    for mode, length in enumerate(made.lengths):
+        rows = np.sort(HostDraws(made).indices(mode, range(made.nonzeros)))
+        offsets = np.searchsorted(rows, np.arange(length + 1))
+        got, want = cut_rows(offsets, parts), cut_mode(rows, length, parts)
+        for part in Cut.__dataclass_fields__:
+            assert np.array_equal(getattr(got, part), getattr(want, part)), part
+
+
+@pytest.mark.parametrize("name", ["one heavy row", "one row"])
+def test_heavy_rows_are_balanced(name: str) -> None:
+    source = SyntheticSource(RECIPES[name], Part(0, 4), np)  # type: ignore[arg-type]
+    cut = source.cut(0, 4)
+    assert cut.imbalance <= 2 * BALANCE
+    assert cut.split_rows.size == 1
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.6, 1.0])
+def test_skews(skew: float) -> None:
+    """The most popular index has its share of a bounded Zipf distribution, and all indices are in range."""
+    length, nonzeros = 1000, 200_000
+    index = HostDraws(Recipe((length, 2), nonzeros, skew)).indices(0, range(nonzeros))
+    counts = np.bincount(index, minlength=length)
+    assert counts.size == length
+    share = np.log(2) / np.log(length) if skew == 1 else (2 ** (1 - skew) - 1) / (length ** (1 - skew) - 1)
+    if skew == 0:
+        share = 1 / length
+        assert counts.max() < 1.5 * share * nonzeros
+    else:
+        assert counts.argmax() == draws.OFFSET % length
+    assert counts[draws.OFFSET % length] == pytest.approx(share * nonzeros, rel=0.1 if skew else 0.3)
+
+
+def test_values_and_norm() -> None:
+    numbers = range(50_000)
+    real = HostDraws(Recipe((3, 4), len(numbers))).values(numbers, FP32)
+    assert 0 < real.min() < 0.01
+    assert 0.99 < real.max() <= 1
+    assert real.mean() == pytest.approx(0.5, abs=0.01)
+    made = Recipe((3, 4), len(numbers), integers=True)
+    whole = HostDraws(made).values(numbers, FP32)
+    assert set(whole) == set(range(1, WHOLE + 1))
+    source = SyntheticSource(made, Part(0, 1), np, 7000)  # type: ignore[arg-type]
+    assert source.norm == pytest.approx(np.linalg.norm(whole.astype(float)))
+    assert source.value_range == (1, WHOLE, 1)
+
+
+def test_seeds_differ_and_names_are_known() -> None:
+    one, other = (HostDraws(Recipe((1000, 3), 10, seed=seed)).indices(0, range(10)) for seed in (1, 2))
+    assert not np.array_equal(one, other)
+    assert recipe("heavy-row").heavy == 0.6
+    assert {"amazon", "patents", "reddit", "twitch", "nell2", "enron", "uber", "delicious", "lbnl"} <= set(SHAPES)
+
+
+def test_the_engine_computes_it(comm: Comm) -> None:
+    source = SyntheticSource(RECIPES["very skewed"], comm, np)
+    engine = Engine(source, 3, comm, Options("cpu"))
+    measure.fill_factors(engine)
+    tensor = source.tensor()
+    assert tensor is not None
+    assert tensor.duplicates > 0
+    factors = [engine.factor(m) for m in range(4)]
+    for mode in range(4):
+        want = coo_mttkrp(tensor.columns, tensor.values, factors, mode)
+        np.testing.assert_allclose(engine.gathered(mode, engine.mttkrp(mode)), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_measure(comm: Comm, placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "LEAST_SECONDS", 0)
+    source = SyntheticSource(recipe("uber", 5000), comm, np)
+    link = {"link": {"at once": [10.0]}}
+    facts = measure.measure(source, 5, Options("cpu", placement=placement), comm, 5, link, ["yardstick", "errors"])
+    assert facts["seconds_a_sweep"]["runs"] == len(facts["seconds_each_sweep"]) == 5
+    assert facts["errors"]["norm-wise"] < 1e-12
+    assert facts["errors"]["row-wise"] < 1e-12
+    assert "yardstick" not in facts
+    assert facts["balance"] == {"all modes": 0, "by mode": [0] * 4}
+    assert sum(facts["seconds_by_kind"]["compute"]["by mode"][2]) > 0
+    assert facts["seconds_to_load"]["all"] >= facts["seconds_to_load"]["sort"] > 0
+    for mode in facts["nonzeros_in_place"][0]:
+        assert mode["resident"]["nonzeros"] + mode["streamed"]["nonzeros"] == 5000
+    if placement == "stream":
+        assert facts["link"]["bytes_a_sweep"] == [4 * 5000 * 20]
+        assert 0 < facts["link"]["fraction_of_link"] < 1
+    else:
+        assert facts["link"] is None
+    json.dumps(facts)
+
+
+def test_groups(comm: Comm) -> None:
+    seen: list[int] = []
+    on_groups(comm, [1], lambda group: seen.append(group.size))
+    assert seen == [1]
+    with pytest.raises(Exception, match="2 ranks: 1 were started"):
+        on_groups(comm, [2], lambda group: seen.append(group.size))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure little of anything."""
+    monkeypatch.setattr(measure, "LEAST_SECONDS", 0)
+    for name, small in (("FOOTPRINTS", (10, 100)), ("GATHERED", 1000), ("COPIED", 4000)):
+        monkeypatch.setitem(getattr(ceilings, name), "cpu", small)
+
+
+def test_the_list_of_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    main([])
+    out = capsys.readouterr().out
+    assert all(name in out for name in BENCHMARKS)
+
+
+def test_an_unknown_number_of_ranks(quick: None) -> None:
+    with pytest.raises(SystemExit, match="3 ranks: 1 were started"):
+        main(["mttkrp", *SMALL, "--ranks", "3"])
+
+
+def test_results_figures_and_table(quick: None, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tiny run of each benchmark; with cases made up of it for what one rank lacks, every figure is drawn."""
+    flags = ["--rank", "4", "8", "--placement", "auto", "stream", "--kernel", "auto", "segmented", "--errors"]
+    main(["mttkrp", *SMALL, *flags, "--name", "mttkrp-small", "--output", str(folder)])
+    main(["mttkrp", *SMALL, "--kernel", "none", "--name", "refused", "--output", str(folder)])
+    main(["cp-als", "--shape", "uber", "--nonzeros", "3000", "--device", "cpu", "--rank", "4", "--output", str(folder)])
+    main(["ceilings", "--device", "cpu", "--output", str(folder)])
+    out = capsys.readouterr().out
+    assert out.count(" ms (") == 8
+    assert "kernel 'none'" in out
+    path = folder / "mttkrp-small.json"
+    result = json.loads(path.read_text())
+    assert {"date", "machine", "versions", "ceilings"} <= set(result)
+    assert len(result["cases"]) == 8
+    result["cases"] += [others for case in result["cases"] for others in made_up(case)]
+    result["ceilings"]["4"] = result["ceilings"]["1"]
+    path.write_text(json.dumps(result))
+    main(["readme", "--input", str(folder), "--device", "cpu"])
+    table = capsys.readouterr().out.splitlines()
+    assert [row.count("|") for row in table] == [17] * 4
+    assert "2.00×" in table[2]
+    assert table[2].split("|")[-2].strip().endswith("%")  # of CP-ALS outside MTTKRP
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed (extra: bench)")
+    main(["figures", "--input", str(folder)])
+    assert "skipped" not in capsys.readouterr().out
+    for name in (*figures.FIGURES, "mttkrp-small", "ceilings-cpu-1", "cp_als-uber-cpu-1-fp32-auto"):
+        assert (folder / f"{name}.png").stat().st_size > 5000, name
+
+
+def made_up(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return cases of other kernels, and of four ranks in half the time."""
+    four = json.loads(json.dumps(case)) | {"ranks": 4}
+    for kind in four["seconds_by_kind"].values():
+        kind["all modes"] = [seconds / 2 for seconds in kind["all modes"] * 4]
+    four["seconds_a_sweep"] = {name: seconds / 2 for name, seconds in four["seconds_a_sweep"].items()}
+    renamed = [{**c, "kernel": kernel} for c in (case, four) for kernel in ("atomic", "permuted")]
+    return [four, *renamed] if case["kernel"] == "segmented" else [four]
+
+
+def test_figures_without_results_are_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="Matplotlib is not installed (extra: bench)")
+    main(["figures", "--input", str(folder)])
+    assert capsys.readouterr().out.count("skipped") == len(figures.FIGURES)
+    assert not list(folder.iterdir())
+
+
+def test_one_launch_measures_on_one_and_two_ranks(folder: Path) -> None:
+    line = [
+        *mpirun_line(2),
+        sys.executable,
+        "-m",
+        "bench",
+        "mttkrp",
+        *SMALL,
+        "--ranks",
+        "1,2",
+        "--errors",
+        "--no-ceilings",
+    ]
+    succeeded(finish([*line, "--output", str(folder)], cwd=ROOT))
+    cases = json.loads((folder / "mttkrp-uber-cpu-2.json").read_text())["cases"]
+    assert [case["ranks"] for case in cases] == [1, 2]
+    assert all(case["errors"]["row-wise"] < 1e-12 for case in cases)
+
+
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ceilings": (ceilings.text(), {}),
+    **{f"draws {real}": (draws.text(), {"REAL": real}) for real in ("float", "double")},
+    **{
+        f"yardstick {order} {lanes} {real}": (yardstick.text(), dict(yardstick.macros(order, lanes, np.dtype(real))))
+        for order, lanes, real in [(2, 1, "f4"), (3, 4, "f4"), (3, 8, "f4"), (4, 16, "f4"), (5, 32, "f4"), (8, 1, "f8")]
+    },
+}
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_compiles(name: str, architecture: str) -> None:
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed (extra: nvrtc)")
+    source, macros = KERNELS[name]
+    options = [option.encode() for option in (*compile_options(macros), f"-arch={architecture}")]
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], [])
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
+    nvrtc.nvrtcGetProgramLog(program, log)
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
+    assert b"warning" not in log, log.decode()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(probe()), reason=probe())
+class TestOnGpu:
+    """The same on a GPU."""
+
+    @pytest.mark.parametrize("name", RECIPES)
+    def test_draws_what_the_host_draws(self, name: str) -> None:
+        """But where ``exp`` and ``pow`` differ in their last bit."""
+        import cupy
+
+        made = RECIPES[name]
+        host, device = made.draws(np), made.draws(cupy)
+        numbers = range(3, made.nonzeros)
+        for mode in range(len(made.lengths)):
+            want = host.indices(mode, numbers)
+            assert np.mean(device.indices(mode, numbers).get() != want) < 1e-3
+            assert np.mean(device.indices(mode, cupy.arange(3, made.nonzeros)).get() != want) < 1e-3
+            assert np.abs(device.counts(mode, numbers) - host.counts(mode, numbers)).sum() < 1e-2 * made.nonzeros
+        assert np.array_equal(device.values(numbers, FP32).get(), host.values(numbers, FP32))
+
+    @pytest.mark.parametrize("block", [1 << 20, 999])
+    def test_the_same_share_whatever_is_drawn_together(self, block: int) -> None:
+        import cupy
+
+        for name, made in RECIPES.items():
+            source = SyntheticSource(made, Part(1, 3), cupy, block, block // 2)  # type: ignore[arg-type]
+            whole = SyntheticSource(made, Part(1, 3), cupy)  # type: ignore[arg-type]
+            for mode in range(len(made.lengths)):
+                shares = [list(s.load(mode, s.cut(mode, 3), FP32)) for s in (source, whole)]
+                for mine, other in zip(*shares, strict=True):
+                    assert cupy.array_equal(mine, other), name
+
+    @pytest.mark.parametrize("rank", [4, 16, 32])
+    def test_yardstick_and_oracle(self, comm: Comm, rank: int) -> None:
+        import cupy
+
+        source = SyntheticSource(recipe("uber", 50_000), comm, cupy)
+        facts = measure.measure(source, rank, Options("cuda"), comm, compare=["yardstick", "errors"])
+        assert facts["errors"]["norm-wise"] < 1e-6
+        assert facts["errors"]["row-wise"] < 1e-5
+        assert facts["yardstick"]["seconds_a_sweep"] > 0
+        engine = Engine(source, rank, comm, Options("cuda"))
+        measure.fill_factors(engine)
+        for mode in range(4):
+            columns = list(source.load(mode, source.cut(mode, 1), FP32))
+            factors = [engine.factors[m] for m in mode_order(4, mode)[1:]]
+            out = cupy.empty((engine.shape[mode], rank), np.float32)
+            yardstick.best(engine, columns, factors, out)
+            want = yardstick.oracle(engine, mode, columns, factors)
+            assert cupy.linalg.norm(out - want) < 1e-5 * cupy.linalg.norm(want)
