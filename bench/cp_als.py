@@ -17,7 +17,7 @@ from amped.metrics import KINDS, Spans
 from amped.mpi import Comm, world
 
 from . import pictures, record
-from .measure import fill_factors, tensor_facts, with_room
+from .measure import place, tensor_facts
 from .synthetic import SHAPES, SyntheticSource, recipe
 
 
@@ -39,12 +39,7 @@ def run(args: argparse.Namespace) -> None:
     comm = world()
     backend = choose(args.device, comm)
     source = SyntheticSource(recipe(args.shape, args.nonzeros, args.skew), comm, backend.xp)
-    begin = time.perf_counter()
-    options = with_room(source, Options(args.device, args.precision, args.placement), comm)
-    engine = Engine(source, args.rank, comm, options)
-    engine.backend.synchronize()
-    placed = time.perf_counter()
-    fill_factors(engine)
+    engine, loading = place(source, args.rank, Options(args.device, args.precision, args.placement), comm)
     seconds, spans, fits = _iterations(engine, comm, args.iterations)
     devices = comm.allgather(engine.backend.description)
     kernels = comm.allgather(engine.kernels)
@@ -60,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
         "placement": args.placement,
         "exchange": engine.exchange.name,
         "kernels": kernels,
-        "seconds_to_load": {"all": placed - begin, **source.seconds},
+        "seconds_to_load": loading,
         "seconds_an_iteration": record.summary(seconds),
         "seconds_each_iteration": seconds,
         "seconds_of_the_slowest_rank": split,

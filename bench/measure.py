@@ -56,15 +56,9 @@ def measure(
     compare : sequence of {"yardstick", "errors"}
         What else to compute from the same nonzeros and factor matrices.
     """
-    steps = dict(source.seconds)
-    begin = time.perf_counter()
-    engine = Engine(source, rank, comm, with_room(source, options, comm))
-    engine.backend.synchronize()
-    loading = {"all": time.perf_counter() - begin} | {k: s - steps[k] for k, s in source.seconds.items()}
-    loading["pack, tune and place"] = loading["all"] - sum(loading[k] for k in steps)
-    fill_factors(engine)
+    engine, loading = place(source, rank, options, comm)
     seconds, spans = timed_sweeps(engine, sweeps, publish=True)
-    alone, _ = timed_sweeps(engine, sweeps, publish=False)
+    alone = timed_sweeps(engine, sweeps, publish=False)[0] if comm.size > 1 else seconds
     facts: Facts = {
         "device": engine.backend.name,
         "rank": rank,
@@ -84,13 +78,32 @@ def measure(
         "nonzeros_in_place": comm.allgather(_in_place(engine)),
     }
     facts["link"] = _link(facts, ceilings)
+    return facts | (_compared(engine, source, compare) if compare else {})
+
+
+def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> tuple[Engine, dict[str, float]]:
+    """Return the engine with its nonzeros in place and random factor matrices, and the seconds that it took by step.
+
+    Rows are counted once for a tensor; that time is told each time.
+    """
+    before, begin = dict(source.seconds), time.perf_counter()
+    engine = Engine(source, rank, comm, with_room(source, options, comm))
+    engine.backend.synchronize()
+    rest = time.perf_counter() - begin
+    steps = {step: seconds - before[step] for step, seconds in source.seconds.items()}
+    steps["pack, tune and place"] = rest - sum(steps.values())
+    steps["count"] = sum(source.counting.values())
+    fill_factors(engine)
+    return engine, {"all": sum(steps.values()), **steps}
+
+
+def _compared(engine: Engine, source: SyntheticSource, compare: Sequence[str]) -> Facts:
     try:
-        facts |= yardstick.compare(engine, source, compare) if compare else {}
+        return yardstick.compare(engine, source, compare)
     except MemoryError as error:  # the nonzeros are there twice
-        if comm.size > 1:
-            raise
-        facts["not_compared"] = str(error)
-    return facts
+        if engine.comm.size > 1:
+            raise  # the other ranks would wait
+        return {"not_compared": str(error)}
 
 
 def tensor_facts(source: SyntheticSource) -> dict[str, Any]:

@@ -66,6 +66,8 @@ def run(args: argparse.Namespace) -> None:
         facts["ceilings"][str(group.size)] = ceilings.measure(backend, group)
         free_memory(backend.xp)
         save(group)
+        if group.rank == 0:
+            print(f"ceilings, GB/s, ranks: {group.size}: {facts['ceilings'][str(group.size)]}", flush=True)
 
     if not args.no_ceilings:
         on_groups(comm, ranks, find_ceilings)

@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,5 +44,6 @@ def write(name: str, devices: Sequence[str], facts: dict[str, Any], folder: Path
     path = folder / f"{name}.json"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     result = {"benchmark": name, "date": today, "machine": machine(devices), "versions": versions(), **facts}
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    text = re.sub(r"\[[^][{}]*\]", lambda numbers: " ".join(numbers[0].split()), json.dumps(result, indent=1))
+    path.write_text(text + "\n")
     return path

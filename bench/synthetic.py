@@ -91,6 +91,8 @@ class SyntheticSource:
     xp : module
     seconds : dict of str to float
         Spent so far to `count` the rows, to `draw` nonzeros and to `sort` them.
+    counting : dict of int to float
+        Seconds that it took to count the rows of each mode, whoever asked for it.
     """
 
     duplicates = zeros = 0
@@ -102,6 +104,7 @@ class SyntheticSource:
         self._draws = recipe.draws(xp)
         self._block, self._bucket = block or BLOCKS[xp.__name__], bucket
         self._offsets: dict[int, NDArray[np.int64]] = {}
+        self.counting: dict[int, float] = {}
         self.seconds = {"count": 0.0, "draw": 0.0, "sort": 0.0}
         self.norm = math.sqrt(sum(self._squares(part) for part in self._parts()))
 
@@ -151,11 +154,13 @@ class SyntheticSource:
     def offsets(self, mode: int) -> NDArray[np.int64]:
         """Return for each row of a mode how many nonzeros come before it, and their number."""
         if mode not in self._offsets:
+            before = self.seconds["count"]
             with self._timed("count"):
                 total = np.zeros(self.shape[mode] + 1, np.int64)
                 for part in self._parts():
                     total[1:] += self._draws.counts(mode, part)
                 self._offsets[mode] = np.cumsum(total)
+            self.counting[mode] = self.seconds["count"] - before
         return self._offsets[mode]
 
     def _parts(self) -> Iterator[range]:
