@@ -19,7 +19,7 @@ from .errors import InputError
 from .mpi import Comm, on_root, together
 from .placement import Loading, nonzero_bytes
 
-READER_BYTES = 20 << 20  # compiled readers and sorts, and the blocks that they read
+READER_BYTES = 18 << 20  # compiled readers and sorts, and the blocks that they read
 
 Progress = Callable[[int, int | None], None]
 

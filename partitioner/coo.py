@@ -124,7 +124,7 @@ class SparseTensor:
 
     def _canonicalise(self) -> None:
         given = self.nnz
-        self.build_bytes += self.nbytes + 16 * given  # both orders, and the permutations of a radix sort
+        self.build_bytes += self.nbytes + 8 * given  # both orders, and the permutation from one to the other
         perm = stable_argsort(list(self.columns), self.shape)
         ordered = np.empty_like(self.columns)
         for source, target in zip(self.columns, ordered, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,17 +11,19 @@ from numpy.typing import NDArray
 from .jit import jit
 
 DIGIT_BITS = 16
+INT64 = np.dtype(np.int64)
 
 
 @jit
 def _counting_pass(keys, shift, buckets, before, after):  # type: ignore[no-untyped-def]
     ends = np.zeros(buckets + 1, np.int64)
     mask = buckets - 1
-    for p in before:
-        ends[((keys[p] >> shift) & mask) + 1] += 1
+    for key in keys:
+        ends[((key >> shift) & mask) + 1] += 1
     for b in range(buckets):
         ends[b + 1] += ends[b]
-    for p in before:
+    for q in range(keys.size):
+        p = np.int64(before[q]) if before.size else q
         digit = (keys[p] >> shift) & mask
         after[ends[digit]] = p
         ends[digit] += 1
@@ -65,7 +68,9 @@ def _merge(columns, values):  # type: ignore[no-untyped-def]
     return kept, distinct
 
 
-def stable_argsort(columns: Sequence[NDArray[np.int32]], lengths: Sequence[int]) -> NDArray[np.int64]:
+def stable_argsort(
+    columns: Sequence[NDArray[np.int32]], lengths: Sequence[int], dtype: np.dtype[Any] = INT64
+) -> NDArray[Any]:
     """Sort nonzeros by several indices, the first of them the most significant.
 
     Parameters
@@ -74,26 +79,30 @@ def stable_argsort(columns: Sequence[NDArray[np.int32]], lengths: Sequence[int])
         The indices to sort by, each non-negative.
     lengths : sequence of int
         Mode lengths: column ``k`` holds values below ``lengths[k]``.
+    dtype : numpy.dtype
+        Of the result: an integer type that holds the number of nonzeros.
 
     Returns
     -------
-    (nnz,) int64 array
+    (nnz,) array
         The permutation: position ``p`` of the sorted order holds nonzero ``result[p]``.
 
     Notes
     -----
-    Least-significant-digit radix sort, one counting pass for each digit of at most 16 bits.
+    Least-significant-digit radix sort, one counting pass for each digit of at most 16 bits. From the second pass on
+    there are two permutations in memory.
     """
-    before = np.arange(columns[0].size)
-    after = np.empty_like(before)
+    nonzeros = columns[0].size
+    order = spare = np.empty(0, dtype)  # no order stands for the one that there is
     for column, length in zip(reversed(columns), reversed(lengths), strict=True):
         bits = max(1, (length - 1).bit_length())
         passes = -(-bits // DIGIT_BITS)
         width = -(-bits // passes)
         for k in range(passes):
-            _counting_pass(column, k * width, 1 << width, before, after)
-            before, after = after, before
-    return before
+            after = spare if spare.size else np.empty(nonzeros, dtype)
+            _counting_pass(column, k * width, 1 << width, order, after)
+            order, spare = after, order
+    return order
 
 
 def strictly_increasing(columns: NDArray[np.int32]) -> bool:

@@ -34,7 +34,10 @@ def test_stable_argsort_is_lexsort(table: tuple[np.ndarray, list[int]]) -> None:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_many_keys_over_the_whole_range(length: int) -> None:
     keys = np.random.default_rng(length).integers(0, length, 100_003, np.int32)
-    assert np.array_equal(stable_argsort([keys], [length]), np.argsort(keys, kind="stable"))
+    for dtype in (np.dtype(np.int64), np.dtype(np.uint32)):
+        found = stable_argsort([keys], [length], dtype)
+        assert found.dtype == dtype
+        assert np.array_equal(found, np.argsort(keys, kind="stable"))
 
 
 @given(tables())
