@@ -1,4 +1,4 @@
-"""Exchange among the ranks: all-gather of factor rows (AMPED, Algorithm 3) and small sums.
+"""Exchange among the ranks: all-gather of factor rows (AMPED, Algorithm 3), sums of rows, and small sums.
 
 Host arrays go over MPI. Device arrays go over NCCL where each rank has a GPU of its own; where ranks share one, which
 NCCL refuses, they are staged through the host.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,9 @@ class Exchange(Protocol):
 
     def gather_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """All-gather of unequal row blocks: rank ``r`` gives rows ``offsets[r]`` to ``offsets[r + 1]`` of `matrix`."""
+
+    def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
+        """Add up the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``, others are lost."""
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise, on all ranks."""
@@ -67,6 +71,11 @@ class HostExchange:
         """See `Exchange`."""
         self._comm.all_gather_rows(matrix, offsets)
 
+    def reduce_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        """See `Exchange`."""
+        for owner, (begin, end) in enumerate(pairwise(offsets)):
+            self._comm.sum_on(owner, matrix[begin:end])
+
     def reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
         """See `Exchange`."""
         self._comm.all_reduce(array, reduction)
@@ -88,6 +97,15 @@ class StagedExchange:
             host[mine] = self._to_host(matrix[mine])
             self._comm.all_gather_rows(host, offsets)
             matrix.set(host)
+
+    def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
+        """See `Exchange`. One owner's rows at a time, so that no whole matrix is in host memory."""
+        for owner, (begin, end) in enumerate(pairwise(offsets)):
+            if self._comm.size > 1 and end > begin:
+                host = np.ascontiguousarray(self._to_host(matrix[begin:end]))
+                self._comm.sum_on(owner, host)
+                if owner == self._comm.rank:
+                    matrix[begin:end].set(host)
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
         """See `Exchange`."""

@@ -60,6 +60,9 @@ class Comm(Protocol):
     def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise, in place."""
 
+    def sum_on(self, rank: int, array: NDArray[Any]) -> None:
+        """Add up the ranks' arrays in place of the one on `rank`; the others stay as they are."""
+
     def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         """Fill `matrix` in place: rank ``r`` holds its rows ``offsets[r]`` to ``offsets[r + 1]``."""
 
@@ -90,6 +93,9 @@ class SingleComm:
         return array.astype(dtype, copy=False)
 
     def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
+        """See `Comm`."""
+
+    def sum_on(self, rank: int, array: NDArray[Any]) -> None:
         """See `Comm`."""
 
     def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
@@ -149,6 +155,12 @@ class MpiComm:
     def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
         """See `Comm`."""
         self._comm.Allreduce(self._mpi.IN_PLACE, array, self._mpi.SUM if reduction == "sum" else self._mpi.MAX)
+
+    def sum_on(self, rank: int, array: NDArray[Any]) -> None:
+        """See `Comm`."""
+        for piece in _messages(array.reshape(-1)):
+            given, taken = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
+            self._comm.Reduce(given, taken, self._mpi.SUM, rank)
 
     def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         """See `Comm`."""

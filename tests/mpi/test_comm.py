@@ -56,6 +56,20 @@ def test_all_reduce(comm: Comm) -> None:
     on_examples(comm, st.tuples(st.integers(0, 9), st.sampled_from(["f4", "f8"]), st.integers(0, 999)), check)
 
 
+def test_sum_on(comm: Comm) -> None:
+    def check(example: Any) -> None:
+        shape, dtype, message, seed = example
+        everyone = np.random.default_rng(seed).integers(-99, 99, (comm.size, *shape)).astype(dtype)
+        for rank in range(comm.size):
+            mine = everyone[comm.rank].copy()
+            with mock.patch.object(mpi, "MESSAGE", message):
+                comm.sum_on(rank, mine)
+            assert np.array_equal(mine, everyone.sum(axis=0) if comm.rank == rank else everyone[comm.rank])
+
+    shapes, messages = st.sampled_from([(0, 3), (1,), (7,), (5, 4)]), st.sampled_from([8, 24, 1 << 30])
+    on_examples(comm, st.tuples(shapes, st.sampled_from(["f4", "f8"]), messages, st.integers(0, 999)), check)
+
+
 def faulty(comm: Comm, ranks: set[int]) -> str:
     if comm.rank in ranks:
         raise InputError(f"wrong on {comm.rank}", path="some/file", line=3)

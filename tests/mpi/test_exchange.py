@@ -1,4 +1,4 @@
-"""All-gathers of factor rows and small sums, on the host, staged through it, and on devices."""
+"""All-gathers of factor rows, sums of rows and small sums, on the host, staged through it, and on devices."""
 
 from __future__ import annotations
 
@@ -79,6 +79,25 @@ def test_one_rank_owns_all_rows(comm: Comm, wire: Wire, owner: int, rows: int) -
 @pytest.mark.parametrize("rows", [1, 3000])
 def test_equal_blocks(comm: Comm, wire: Wire, rows: int) -> None:
     check_gather(comm, wire, [rows] * comm.size, 24, "f8")
+
+
+def check_reduce_rows(comm: Comm, wire: Wire, sizes: list[int], columns: int, dtype: str) -> None:
+    offsets = np.cumsum([0, *sizes])
+    whole = matrix(int(offsets[-1]), columns, dtype)
+    on_wire = wire.put(whole + comm.rank)
+    wire.exchange.reduce_rows(on_wire, offsets)
+    owned = slice(offsets[comm.rank], offsets[comm.rank + 1])
+    assert np.array_equal(wire.get(on_wire)[owned], sum(whole + r for r in range(comm.size))[owned])
+
+
+def test_reduce_rows(comm: Comm, wire: Wire) -> None:
+    examples = st.tuples(block_sizes(comm.size, 300), st.sampled_from([1, 4, 33]), st.sampled_from(["f4", "f8"]))
+    on_examples(comm, examples, lambda example: check_reduce_rows(comm, wire, *example))
+
+
+@pytest.mark.parametrize("owner", range(4))
+def test_one_rank_owns_all_sums(comm: Comm, wire: Wire, owner: int) -> None:
+    check_reduce_rows(comm, wire, [50_000 * (r == owner % comm.size) for r in range(comm.size)], 16, "f8")
 
 
 def test_reduce(comm: Comm, wire: Wire) -> None:

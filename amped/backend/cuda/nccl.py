@@ -40,6 +40,16 @@ class NcclExchange:
             self._nccl.broadcast(at, at, int(counts[owner]), kind, int(owner), stream)
         nccl.groupEnd()
 
+    def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
+        """See `Exchange`. Blocks of unequal size: one reduction for each owner, fused by NCCL."""
+        counts = np.diff(offsets) * matrix.shape[1]
+        kind, stream = TYPES[matrix.dtype], cupy.cuda.get_current_stream().ptr
+        nccl.groupStart()
+        for owner in np.flatnonzero(counts):
+            at = matrix.data.ptr + int(offsets[owner]) * matrix.strides[0]
+            self._nccl.reduce(at, at, int(counts[owner]), kind, nccl.NCCL_SUM, int(owner), stream)
+        nccl.groupEnd()
+
     def reduce(self, array: Any, reduction: Reduction) -> None:
         """See `Exchange`."""
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
