@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Backend, Shard, choose
+from .backend import PERMUTED, Backend, Shard, choose
 from .backend.base import DEVICES, Array, DeviceName
 from .backend.dense import block_rows
 from .errors import InputError
@@ -41,7 +41,8 @@ class Options:
     placement : {"auto", "resident", "stream"}
         Whether nonzeros stay in device memory.
     kernel : str
-        "auto" times the backend's kernels on the real nonzeros; otherwise the name of one.
+        "auto" times the backend's kernels on the real nonzeros; otherwise the name of one. "permuted" keeps one copy
+        of the nonzeros in device memory, not one for each mode, and is slower.
     deterministic : bool
         Bitwise equal results from run to run on the same ranks: nothing is chosen by timing.
     device_memory : int, optional
@@ -64,6 +65,8 @@ class Options:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r}: expected {' or '.join(known)}")
+        if self.kernel == PERMUTED and self.placement == "stream":
+            raise InputError(f"kernel {PERMUTED!r} keeps its nonzeros on the device: not with placement 'stream'")
         for name in ("threads", "device_memory"):
             count = getattr(self, name)
             if count is not None and not count >= 1:
@@ -207,6 +210,9 @@ class Engine:
     def _add_split_rows(self, mode: int, out: Array) -> None:
         """Give the owner of each row that several ranks computed the sum of their parts."""
         share = self.plan.modes[mode]
+        if share.any_row:
+            with self.clock.span("exchange", mode):
+                self.exchange.reduce_rows(out, share.cut.rows)
         split = share.cut.split_rows
         if not split.size:
             return

@@ -15,7 +15,7 @@ import numpy as np
 from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
-from .backend import Backend, Share
+from .backend import PERMUTED, Backend, Share
 from .backend.dense import block_rows
 from .errors import InputError
 
@@ -68,6 +68,16 @@ class ModePlan:
     def streamed(self) -> int:
         """Nonzeros that are copied in for each MTTKRP."""
         return self.nnz - self.resident
+
+    @property
+    def any_row(self) -> bool:
+        """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
+        return self.share.column > 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of the nonzeros in coordinate form, or of the positions where only another mode has them so."""
+        return self.nnz * (4 if self.any_row else nonzero_bytes(len(self.share.lengths) + 1, self.share.dtype))
 
 
 class Loading(NamedTuple):
@@ -167,7 +177,7 @@ def make_plan(
     loading : Loading
         Host memory beside the shards; see `Source.loading`.
     kernel : str
-        The one to use; "auto" leaves the choice to timing, unless `deterministic`.
+        The one to use; "auto" leaves the choice to timing, unless `deterministic`. `PERMUTED` keeps everything.
     deterministic : bool
     placement : {"auto", "resident", "stream"}
         Keep everything, nothing, or (auto) as much as fits.
@@ -186,6 +196,8 @@ def make_plan(
     stride = -(-rank // unit) * unit
     limit = backend.memory(local_ranks) if memory is None else memory
     modes = [_mode_plan(mode, cuts, part, stride, dtype, values) for mode in range(len(cuts))]
+    if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
+        modes, placement, loading = _one_copy(modes), "resident", loading._replace(dealing=0)
     modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
     need = _Need(modes, rank, limit, backend)
     total, largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
@@ -297,6 +309,16 @@ def _mode_plan(
     rows = owned if head < 0 else slice(head, max(owned.stop, head + 1))
     lengths = tuple(int(other.rows[-1]) for m, other in enumerate(cuts) if m != mode)
     return ModePlan(mode, cut, 0, owned, Share(lengths, rows, nnz, stride, dtype, values))
+
+
+def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:
+    """Return the plans of modes that are all computed from mode 0's nonzeros; the owners of rows stay."""
+    first, rest = modes[0], []
+    for m in modes[1:]:
+        cut = replace(m.cut, nonzeros=first.cut.nonzeros, heads=np.full_like(m.cut.heads, -1))
+        share = replace(m.share, rows=slice(0, int(m.cut.rows[-1])), nnz=first.nnz, column=m.mode)
+        rest.append(replace(m, cut=cut, share=share))
+    return [first, *rest]
 
 
 def _with_kernels(share: Share, backend: Backend, kernel: str, deterministic: bool) -> Share:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 
-from .placement import Plan, nonzero_bytes
+from .placement import Plan
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -80,13 +80,11 @@ def plan_text(plans: Sequence[Plan], device: str) -> str:
     rows = []
     for part, plan in enumerate(plans):
         for m in plan.modes:
-            size = m.nnz * nonzero_bytes(len(plan.modes), plan.dtype)
             where = (
                 "resident" if not m.streamed else "streamed" if not m.resident else f"{m.resident / m.nnz:.0%} resident"
             )
-            rows.append(
-                (part, m.mode, f"{m.owned.stop - m.owned.start:,}", f"{m.nnz:,}", human(size), where if m.nnz else "-")
-            )
+            owned = f"{m.owned.stop - m.owned.start:,}"
+            rows.append((part, m.mode, owned, f"{m.nnz:,}", human(m.nbytes), where if m.nnz else "-"))
     balance = max(m.cut.imbalance for m in plans[0].modes)
     lines = [table(("rank", "mode", "rows owned", "nonzeros", "bytes", "placement"), rows)]
     lines.append(f"balance: the fullest rank has {balance:.2%} more nonzeros than the mean")

@@ -97,7 +97,7 @@ def _shared_flags() -> Parser:
     flags.add_argument("--precision", choices=("fp32", "fp64"), default="fp32", help="(fp32)")
     flags.add_argument("--placement", choices=("auto", "resident", "stream"), default="auto", help="of nonzeros (auto)")
     flags.add_argument("--device-memory", type=byte_count, metavar="BYTES", help="use no more of the device, e.g. 16G")
-    flags.add_argument("--kernel", default="auto", metavar="NAME", help="(auto: the fastest on the real nonzeros)")
+    flags.add_argument("--kernel", default="auto", metavar="NAME", help="(auto: the fastest; permuted: the smallest)")
     flags.add_argument("--deterministic", action="store_true", help="bitwise equal results on equal ranks")
     flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
     flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")

@@ -47,7 +47,12 @@ class Stream:
 
     def __init__(self, plan: Plan, source: Source, backend: Backend, clock: Clock, choose: Choose) -> None:
         """Load this rank's share of `source` as `plan` says. Collective."""
-        self._modes = [_load(plan, mode, source, backend, choose) for mode in plan.modes]
+        self._modes: list[ModeShards] = []
+        for mode in plan.modes:
+            if mode.any_row:
+                self._modes.append(_permuted(self._modes[0], mode, backend, choose))
+            else:
+                self._modes.append(_load(plan, mode, source, backend, choose))
         self.kernels = [shards.kernel for shards in self._modes]
         shares = [mode.share for mode in plan.modes]
         self._slots: list[Slot] = [backend.slot(shares, plan.slot, clock) for _ in range(SLOTS if plan.slot else 0)]
@@ -99,13 +104,21 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
         kernel, first = choose(mode, lambda name, most: columns.shard(backend, mode, name, 0, min(most, end)))
     resident, streamed = [], []
     for start, stop in pieces:
-        shard = first or columns.shard(backend, mode, kernel, start, stop)
+        shard = first or columns.shard(backend, mode, kernel, start, stop, streamed=start >= keep)
         first = None
         if stop <= keep:
             resident.append(shard)
         else:
             streamed.append(backend.unload(shard))
     return ModeShards(kernel, resident, streamed)
+
+
+def _permuted(first: ModeShards, mode: ModePlan, backend: Backend, choose: Choose) -> ModeShards:
+    """Make the shards of a mode from those of mode 0."""
+    shards = [backend.permuted(shard, mode.share) for shard in first.resident]
+    if shards:
+        choose(mode, lambda name, most: shards[0])
+    return ModeShards(first.kernel, shards, [])
 
 
 class _Columns:
@@ -121,12 +134,14 @@ class _Columns:
         shards = -(-rows.size // max(1, int(slot * (1 - 2 * BALANCE)))) if rows.size else 0
         return equal_offsets(rows, shards)[:-1] if shards else np.zeros(0, np.int64)
 
-    def shard(self, backend: Backend, mode: ModePlan, kernel: str, start: int, stop: int) -> Shard:
+    def shard(
+        self, backend: Backend, mode: ModePlan, kernel: str, start: int, stop: int, streamed: bool = False
+    ) -> Shard:
         """Make the shard of the nonzeros `start` to `stop`."""
         rows = self._indices[0]
         continues = bool(start and rows[start] == rows[start - 1])
         columns, values = [column[start:stop] for column in self._indices], self._values[start:stop]
-        if start < mode.resident:  # what is streamed may stay mapped from a file, as it is there
-            values = np.ascontiguousarray(values, mode.share.dtype)
+        if not streamed:  # what is may stay mapped from a file, as it is there
+            values = values.astype(mode.share.dtype, copy=False)
         shard: Shard = backend.shard(columns, values, mode.share, kernel, continues)
         return shard

@@ -231,7 +231,7 @@ def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
 class NullShard(HostShard):
     """A shard that was made for one kernel."""
 
-    kernel: str
+    kernel: str = ""
 
 
 class NullSlot(HostSlot):

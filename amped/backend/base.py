@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from ..mpi import Comm
 Array = Any  # a NumPy or a CuPy array, according to the backend
 DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES = get_args(DeviceName)
+PERMUTED = "permuted"
+"""GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory: mode 0's copy of
+the nonzeros alone, and a permutation for each other mode, whose output is a whole matrix on every rank."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,9 @@ class Share:
     values : ValueRange
     kernels : tuple of str
         The kernels that may compute them.
+    column : int
+        Which of the nonzeros' columns is the output index. 0 where they are sorted by it; otherwise the nonzeros are
+        those of mode 0, in columns of ascending modes, and their shards are made by `Backend.permuted`.
     """
 
     lengths: tuple[int, ...]
@@ -47,6 +53,7 @@ class Share:
     dtype: np.dtype[Any]
     values: ValueRange
     kernels: tuple[str, ...] = ()
+    column: int = 0
 
 
 class Shard(Protocol):
@@ -106,10 +113,13 @@ class Backend(Protocol):
     """Of a shard."""
 
     def kernels(self, order: int) -> Sequence[str]:
-        """Return the names of the kernels for tensors of `order` modes."""
+        """Return the names of the kernels for tensors of `order` modes, `PERMUTED` among them if there is one."""
 
     def candidates(self, share: Share) -> tuple[str, ...]:
-        """Return the kernels worth timing on such nonzeros; the first gives bitwise equal results every time."""
+        """Return the kernels worth timing on such nonzeros; the first gives bitwise equal results every time.
+
+        `PERMUTED` is not one: it is for those who ask for it.
+        """
 
     def memory(self, local_ranks: int) -> int:
         """Bytes that a plan may count on, when so many ranks share the node."""
@@ -145,14 +155,37 @@ class Backend(Protocol):
             The first row already has a sum, from the shard before this one, to be added to.
         """
 
+    def permuted(self, shard: Any, share: Share) -> Any:
+        """Return the nonzeros of a shard of mode 0 as a shard of another mode.
+
+        It shares the columns and values of `shard`, in the same memory, and adds a permutation that puts them in
+        ascending order of the column `share.column`, ties in the order of mode 0.
+
+        Parameters
+        ----------
+        shard : Shard
+            Made by `Backend.shard` for the kernel `PERMUTED` and mode 0's share, of which `kernels` is that kernel
+            alone: it keeps every column. Both shards live as long as the engine, and both are computed.
+        share : Share
+            Of the other mode: `column` is above 0, `kernels` is `PERMUTED` alone, `lengths` are of its input modes,
+            ascending, that is, of the columns other than `column`, and `rows` are all rows of the mode.
+
+        Returns
+        -------
+        Shard
+            `nnz` as of `shard`; `nbytes` are those of the permutation, and of what goes with it, alone. That is what
+            ``shard_bytes(share, nnz)`` counts for a share with `column` above 0, too. `mttkrp` adds its rows, which
+            may be any, to what `out` has: a mode is the sum of several shards that share rows.
+        """
+
     def unload(self, shard: Any) -> Any:
         """Return a copy of a shard in host memory, from which slots are filled fastest."""
 
     def shard_bytes(self, share: Share, nnz: int) -> int:
-        """Return the most bytes that shards of so many nonzeros of a share take."""
+        """Return the most bytes that shards of so many nonzeros of a share take; see `permuted` for its shards."""
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
-        """Return the device memory that `shard` needs for a while, beside the shard."""
+        """Return the device memory that `shard`, or `permuted`, needs for a while, beside the shard."""
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
         """Return the device memory that `mttkrp` of a shard of so many nonzeros needs for a while."""
@@ -207,7 +240,7 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Backen
     if not lacking:
         from .cuda.device import CudaBackend
 
-        return CudaBackend(comm.local_rank)
+        return cast(Backend, CudaBackend(comm.local_rank))  # it has no kernel `PERMUTED` yet
     if device == "cuda":
         rank, why = next(iter(lacking.items()))
         raise InputError(f"--device cuda: {why}" + (f" (rank {rank})" if comm.size > 1 else ""))

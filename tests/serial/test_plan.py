@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,24 @@ def test_memory_grows_with_rank_and_precision(folder: Path) -> None:
     assert factors("--rank", 64, "--precision", "fp64") == pytest.approx(600 * 64 * 8, rel=1e-2)
 
 
+def test_one_copy_takes_less(folder: Path) -> None:
+    path = small_tns(folder, shape=(30, 20, 10, 5), nonzeros=200)
+    common = [path, "--rank", 4, "--ranks", 2]
+    copies, one = (tables(plan(*common, *flags)) for flags in ([], ["--kernel", "permuted"]))
+    nonzeros = number(copies[0][0]["nonzeros"])
+    assert {row["bytes"] for row in copies[0]} == {human(20 * nonzeros)}
+    assert [row["bytes"] for row in one[0]] == 2 * [human(each * nonzeros) for each in (20, 4, 4, 4)]
+    assert [row["rows owned"] for row in one[0]] == [row["rows owned"] for row in copies[0]]
+    assert {row["resident nonzeros"] for row in copies[1]} == {human(80 * nonzeros)}
+    assert {row["resident nonzeros"] for row in one[1]} == {human(32 * nonzeros)}
+    assert [row["MTTKRP output"] for row in one[1]] == 2 * ["640 B"]  # the longest of the other modes, whole
+    refused = run_amped("plan", *common, "--kernel", "permuted", "--placement", "stream", *CPU)
+    assert refused.code == 2
+    assert refused.err == (
+        "amped: error: kernel 'permuted' keeps its nonzeros on the device: not with placement 'stream'\n"
+    )
+
+
 def test_a_store_has_the_plan_of_its_tensor(folder: Path) -> None:
     path = small_tns(folder)
     succeeded(run_partitioner(path, "--output", "store"))
@@ -173,8 +192,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = small_tns(folder)
     succeeded(run_partitioner(small, "--output", folder / "small.store"))
     for tensor in (small, folder / "small.store"):
-        for precision in ("fp32", "fp64"):
-            succeeded(run_amped("mttkrp", tensor, "--rank", RANK, "--precision", precision, *CPU))
+        for flags in product(("--precision",), ("fp32", "fp64"), ("--kernel",), ("segmented", "permuted")):
+            succeeded(run_amped("mttkrp", tensor, "--rank", RANK, *flags, *CPU))
     rng = np.random.default_rng(0)
     shape, nonzeros = (20_000, 5_000, 3_000), 2_000_000
     indices = np.stack([rng.integers(0, length, nonzeros, dtype=np.int32) for length in shape], axis=1)
@@ -193,6 +212,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("t.store", 1, ["--placement", "resident", "--precision", "fp64"]),
         ("t.store", 1, ["--placement", "stream", "--precision", "fp64"]),
         ("t.npz", 3, ["--placement", "stream"]),
+        ("t.npz", 1, ["--kernel", "permuted"]),
+        ("t.npz", 1, ["--kernel", "permuted", "--precision", "fp64"]),
+        ("t.npz", 3, ["--kernel", "permuted"]),
+        ("t.store", 1, ["--kernel", "permuted"]),
     ],
 )
 def test_measured_memory_is_within_a_tenth_of_the_plan(

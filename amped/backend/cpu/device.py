@@ -15,6 +15,8 @@ import psutil
 import threadpoolctl
 from numpy.typing import NDArray
 
+from partitioner.sort import DIGIT_BITS, stable_argsort
+
 from ...mpi import Comm
 from ..base import Array, Clock, Share
 from .mttkrp import KERNELS, HostShard, Threads
@@ -27,9 +29,9 @@ class CpuBackend:
     xp = np
     vector_bytes = 1
     runtime_bytes = 0
-    host_runtime_bytes = 4 << 20
+    host_runtime_bytes = 6 << 20
     dense_blocks = 2
-    most_nonzeros = 1 << 62
+    most_nonzeros = (1 << 32) - 1
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         self.threads = threads or fair_threads(comm)
@@ -43,7 +45,7 @@ class CpuBackend:
 
     def candidates(self, share: Share) -> tuple[str, ...]:
         """See `Backend`."""
-        return KERNELS
+        return KERNELS[:1]
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free on this node."""
@@ -74,17 +76,25 @@ class CpuBackend:
         indices = [np.ascontiguousarray(column, np.int32) for column in columns]
         return HostShard(indices, np.ascontiguousarray(values), share.rows.start, continues)
 
+    def permuted(self, shard: HostShard, share: Share) -> HostShard:
+        """See `Backend`."""
+        inputs = list(shard.indices)
+        rows = inputs.pop(share.column)
+        length = share.rows.stop - share.rows.start
+        permutation = stable_argsort([rows], [length], np.dtype(np.uint32))
+        return HostShard([rows, *inputs], shard.values, share.rows.start, False, permutation)
+
     def unload(self, shard: HostShard) -> HostShard:
         """See `Backend`."""
         return shard
 
     def shard_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return nnz * (4 * (len(share.lengths) + 1) + share.dtype.itemsize)
+        return nnz * (4 if share.column else 4 * (len(share.lengths) + 1) + share.dtype.itemsize)
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
-        """See `Backend`."""
-        return 0
+        """See `Backend`: the permutation between two passes of a sort."""
+        return 4 * nnz if share.column and share.rows.stop > 1 << DIGIT_BITS else 0
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""

@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base import PERMUTED
+from .permuted import permuted
 from .segmented import segmented
 
-KERNELS = ("segmented",)
+KERNELS = ("segmented", PERMUTED)
 SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
 
 
 @dataclass(frozen=True)
 class HostShard:
-    """Nonzeros sorted by output row.
+    """Nonzeros sorted by output row, or in any order with a permutation that sorts them.
 
     Attributes
     ----------
@@ -29,12 +31,15 @@ class HostShard:
         The output index that is row 0 of the output.
     continues : bool
         The first row already has a sum, to be added to.
+    permutation : (nnz,) uint32 array, optional
+        Which nonzero comes when; those are of a shard of mode 0, which counts their memory, and any row may have a sum.
     """
 
     indices: Sequence[NDArray[np.int32]]
     values: NDArray[Any]
     row_begin: int
     continues: bool
+    permutation: NDArray[np.uint32] | None = None
 
     @property
     def nnz(self) -> int:
@@ -43,7 +48,9 @@ class HostShard:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of indices and values."""
+        """The bytes of indices and values, or of the permutation."""
+        if self.permutation is not None:
+            return self.permutation.nbytes
         return sum(column.nbytes for column in self.indices) + self.values.nbytes
 
 
@@ -62,22 +69,21 @@ class Threads:
         """See `Backend.mttkrp`."""
         parts = max(1, min(self.count, shard.nnz // SMALLEST))
         bounds = [shard.nnz * t // parts for t in range(parts + 1)]
-        rows = shard.indices[0]
-        carried = [bool(b and rows[b] == rows[b - 1]) if b else shard.continues for b in bounds[:-1]]
+        rows, order = shard.indices[0], shard.permutation
+
+        def row(at: int) -> int:
+            return int(rows[at if order is None else order[at]])
+
+        carried = [row(b) == row(b - 1) if b else shard.continues for b in bounds[:-1]]
         carries = np.zeros((parts, out.shape[1]))
 
         def work(t: int) -> None:
-            segmented(
-                tuple(shard.indices),
-                shard.values,
-                tuple(factors),
-                out,
-                shard.row_begin,
-                bounds[t],
-                bounds[t + 1],
-                carried[t],
-                carries[t],
-            )
+            columns, inputs, run = tuple(shard.indices), tuple(factors), (bounds[t], bounds[t + 1])
+            where = columns, shard.values, inputs, out, shard.row_begin, *run, carried[t], carries[t]
+            if order is None:
+                segmented(*where)
+            else:
+                permuted(*where, order)
 
         if parts == 1 or self._pool is None:
             for t in range(parts):
@@ -86,4 +92,4 @@ class Threads:
             list(self._pool.map(work, range(parts)))
         for t in range(parts):
             if carried[t]:
-                out[rows[bounds[t]] - shard.row_begin] += carries[t]
+                out[row(bounds[t]) - shard.row_begin] += carries[t]

@@ -1,0 +1,127 @@
+"""One copy of the nonzeros for all modes, over all ranks: partial sums of any row go to the row's owner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from oracle import (
+    PRECISIONS,
+    Case,
+    assert_rounding_only,
+    cases,
+    coo_mttkrp,
+    make_engine,
+    mttkrp_all,
+    on_examples,
+    random_factors,
+    random_nonzeros,
+    small_pieces,
+)
+
+import amped
+from amped.backend import PERMUTED, choose
+from amped.errors import InputError
+from amped.exchange import connect
+from amped.mpi import Comm
+from amped.source import open_source
+from partitioner.coo import SparseTensor
+from partitioner.store import write_store
+
+pytestmark = pytest.mark.mpi
+SHAPE = (30, 1, 7, 40)
+COLUMNS, VALUES = random_nonzeros(1, SHAPE, 20_011)
+FACTORS = random_factors(1, SHAPE, 9)
+
+
+@pytest.fixture(scope="module")
+def machine(comm: Comm, device: str) -> tuple[Any, Any]:
+    """A backend that has the kernel, and its exchange."""
+    backend = choose(device, comm)
+    if PERMUTED not in backend.kernels(3):
+        pytest.skip(f"{device} has no kernel {PERMUTED}")
+    return backend, connect(backend, comm)
+
+
+def tensor_on_rank_0(comm: Comm) -> SparseTensor | None:
+    return SparseTensor(COLUMNS.T, VALUES, SHAPE) if comm.rank == 0 else None
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_any_tensor(comm: Comm, machine: Any, precision: str) -> None:
+    backend = machine[0]
+    most = backend.most_nonzeros
+
+    def check(example: tuple[Case, int]) -> None:
+        case, backend.most_nonzeros = example
+        tensor = case.tensor if comm.rank == 0 else None
+        with small_pieces(backend.most_nonzeros):
+            engine = make_engine(tensor, case.factors, comm, *machine, precision=precision, kernel=PERMUTED)
+            owned = [np.array(engine.backend.to_host(engine.mttkrp(mode))) for mode in range(engine.order)]
+            whole = mttkrp_all(engine, range(engine.order))
+        for mode, share in enumerate(engine.plan.modes):
+            assert share.nnz == engine.plan.modes[0].nnz
+            assert np.array_equal(owned[mode], case.mttkrp(mode)[share.owned])
+            assert np.array_equal(whole[mode], case.mttkrp(mode))
+
+    try:
+        on_examples(comm, st.tuples(cases(), st.integers(1, 40)), check)
+    finally:
+        backend.most_nonzeros = most
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_that_all_ranks_have(comm: Comm, machine: Any, precision: str) -> None:
+    engine = make_engine(tensor_on_rank_0(comm), FACTORS, comm, *machine, precision=precision, kernel=PERMUTED)
+    usual = make_engine(tensor_on_rank_0(comm), FACTORS, comm, *machine, precision=precision)
+    for mode, result in enumerate(mttkrp_all(engine, range(4))):
+        assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
+        plan, other = engine.plan.modes[mode], usual.plan.modes[mode]
+        assert plan.owned == other.owned, "the same ranks solve the same rows"
+        assert plan.any_row == (mode > 0)
+        assert plan.cut.imbalance <= 0.02
+        assert (plan.cut.split_rows.size > 0) == (comm.size > 1 and mode == 0)
+
+
+@pytest.mark.parametrize("nonzeros", [1, 2, 3, 5])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1, 3), (1000, 2, 1, 2)])
+def test_fewer_nonzeros_or_rows_than_ranks(comm: Comm, machine: Any, shape: tuple[int, ...], nonzeros: int) -> None:
+    columns, values = random_nonzeros(nonzeros, shape, nonzeros)
+    factors = random_factors(2, shape, 3)
+    tensor = SparseTensor(columns.T, values, shape) if comm.rank == 0 else None
+    engine = make_engine(tensor, factors, comm, *machine, kernel=PERMUTED)
+    for mode, result in enumerate(mttkrp_all(engine, range(len(shape)))):
+        assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_store_is_read_for_mode_0_alone(comm: Comm, machine: Any, tmp_path: Any, precision: str) -> None:
+    path = comm.bcast(tmp_path) / "store"
+    if comm.rank == 0:
+        written = write_store(SparseTensor(COLUMNS.T, VALUES, SHAPE), path)
+        for name in written.mode(2).names[1:]:  # all but what the rows' owners are found by
+            file = path / name
+            file.write_bytes(bytes(file.stat().st_size))
+    comm.allgather(None)
+    source = open_source(path, comm)
+    engine = make_engine(source, FACTORS, comm, *machine, kernel=PERMUTED, precision=precision)
+    for mode, result in enumerate(mttkrp_all(engine, range(4))):
+        assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
+
+
+def test_the_fits_of_other_kernels(comm: Comm, machine: Any) -> None:
+    options: dict[str, Any] = {"tol": 0, "max_iters": 5, "precision": "fp64", "device": machine[0].name}
+    tensor = tensor_on_rank_0(comm)
+    usual, one = (amped.cp_als(tensor, 3, kernel=kernel, **options) for kernel in ("auto", PERMUTED))
+    np.testing.assert_allclose(one.fits, usual.fits, rtol=0, atol=1e-12)
+    again = amped.cp_als(tensor, 3, kernel=PERMUTED, **options)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(one.factors, again.factors, strict=True))
+    assert len(set(comm.allgather(tuple(f.tobytes() for f in one.factors)))) == 1
+
+
+def test_it_is_not_streamed(comm: Comm) -> None:
+    with pytest.raises(InputError, match="'stream'") as caught:
+        amped.cp_als(tensor_on_rank_0(comm), 2, device="cpu", kernel=PERMUTED, placement="stream")
+    assert len(set(comm.allgather(str(caught.value)))) == 1
