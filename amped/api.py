@@ -58,7 +58,8 @@ def cp_als(
     callback : callable, optional
         Called with the iteration's number and its fit.
     **options
-        Fields of `amped.Options`: device, precision, placement, kernel, deterministic, device_memory, threads.
+        Fields of `amped.Options`: device, precision, placement, kernel, deterministic, device_memory, threads,
+        gather.
 
     Returns
     -------

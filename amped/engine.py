@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import PERMUTED, Backend, Shard, choose
-from .backend.base import DEVICES, Array, DeviceName
+from .backend import ATOMIC, PERMUTED, Backend, Shard, choose
+from .backend.base import DEVICES, GATHERS, Array, DeviceName, GatherName
 from .backend.dense import block_rows
 from .errors import InputError
 from .exchange import Exchange, connect
@@ -45,6 +45,9 @@ class Options:
         of the nonzeros in device memory, not one for each mode, and is slower.
     deterministic : bool
         Bitwise equal results from run to run on the same ranks: nothing is chosen by timing.
+    gather : {"full", "fp16", "bf16"}
+        How a GPU reads rows of factor matrices, of precision fp32: as they are, or from copies rounded to 16 bits. A
+        number then has a relative error of up to 5e-4 (fp16, to 65504) or 4e-3 (bf16); sums are as precise as ever.
     device_memory : int, optional
         Bytes of device memory to use; by default what is free.
     threads : int, optional
@@ -58,15 +61,22 @@ class Options:
     deterministic: bool = False
     device_memory: int | None = None
     threads: int | None = None
+    gather: GatherName = "full"
 
     def __post_init__(self) -> None:
         """Raise `InputError` if a choice is none of those above."""
-        choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS}
+        choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS, "gather": GATHERS}
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r}: expected {' or '.join(known)}")
         if self.kernel == PERMUTED and self.placement == "stream":
             raise InputError(f"kernel {PERMUTED!r} keeps its nonzeros on the device: not with placement 'stream'")
+        if self.gather != "full" and self.precision != "fp32":
+            raise InputError(f"gather {self.gather!r} is for precision 'fp32'")
+        if self.gather != "full" and self.kernel in (ATOMIC, PERMUTED):
+            raise InputError(
+                f"kernel {self.kernel!r} reads factor matrices as they are: not with gather {self.gather!r}"
+            )
         for name in ("threads", "device_memory"):
             count = getattr(self, name)
             if count is not None and not count >= 1:
@@ -119,7 +129,7 @@ class Engine:
             comm,
             lambda: make_plan(
                 cuts, comm.rank, rank, options.dtype, source.value_range, self.backend, loading,
-                kernel=options.kernel, deterministic=options.deterministic,
+                kernel=options.kernel, deterministic=options.deterministic, gather=options.gather,
                 placement=options.placement, memory=options.device_memory, local_ranks=comm.local_size,
             ),
         )  # fmt: skip
@@ -127,10 +137,14 @@ class Engine:
         self.clock = self.backend.clock()
         stride, dtype = self.plan.stride, self.plan.dtype
         self.factors = [self.backend.zeros((length, stride), dtype) for length in self.shape]
+        narrow = options.gather != "full"
+        self._narrow = [self.backend.zeros(factor.shape, np.uint16) for factor in self.factors] if narrow else []
+        self._stale = set(range(self.order))  # factor matrices that are newer than their copies in 16 bits
         rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
         self._out = self.backend.empty((rows, stride), np.float64)
         self._stream = Stream(self.plan, source, self.backend, self.clock, self._choose)
         self.kernels = self._stream.kernels
+        self._stale = set(range(self.order))
         self.clock.collect()
 
     def _choose(self, mode: ModePlan, make: Make) -> tuple[str, Shard | None]:
@@ -171,6 +185,7 @@ class Engine:
         for b in range(0, len(factor), step):
             rows = np.ascontiguousarray(factor[b : b + step], self.plan.dtype)
             self.factors[mode][b : b + step, : self.rank] = self.backend.to_device(rows)
+        self._stale.add(mode)
 
     def factor(self, mode: int) -> NDArray[Any]:
         """Return the (I_n, R) factor matrix of one mode in host memory."""
@@ -204,8 +219,15 @@ class Engine:
 
     def _compute(self, shard: Shard, mode: int) -> None:
         rows = self.plan.modes[mode].rows
-        inputs = [factor for m, factor in enumerate(self.factors) if m != mode]
-        self.backend.mttkrp(shard, inputs, self._out[: rows.stop - rows.start])
+        self.backend.mttkrp(shard, self._inputs(mode), self._out[: rows.stop - rows.start])
+
+    def _inputs(self, mode: int) -> list[Array]:
+        """Return the input modes' factor matrices as the kernels read them."""
+        if self._narrow:
+            for m in self._stale - {mode}:
+                self.backend.narrow(self.factors[m], self._narrow[m], self.options.gather)
+            self._stale &= {mode}
+        return [factor for m, factor in enumerate(self._narrow or self.factors) if m != mode]
 
     def _add_split_rows(self, mode: int, out: Array) -> None:
         """Give the owner of each row that several ranks computed the sum of their parts."""
@@ -235,6 +257,7 @@ class Engine:
         """All-gather the owned rows of a factor matrix."""
         with self.clock.span("exchange", mode):
             self.exchange.gather_rows(self.factors[mode], self.plan.modes[mode].cut.rows)
+        self._stale.add(mode)
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
         """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""

@@ -16,6 +16,7 @@ from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
 from .backend import PERMUTED, Backend, Share
+from .backend.base import GatherName
 from .backend.dense import block_rows
 from .errors import InputError
 
@@ -156,6 +157,7 @@ def make_plan(
     *,
     kernel: str = "auto",
     deterministic: bool = False,
+    gather: GatherName = "full",
     placement: PlacementName = "auto",
     memory: int | None = None,
     local_ranks: int = 1,
@@ -179,6 +181,7 @@ def make_plan(
     kernel : str
         The one to use; "auto" leaves the choice to timing, unless `deterministic`. `PERMUTED` keeps everything.
     deterministic : bool
+    gather : {"full", "fp16", "bf16"}
     placement : {"auto", "resident", "stream"}
         Keep everything, nothing, or (auto) as much as fits.
     memory : int, optional
@@ -189,13 +192,16 @@ def make_plan(
     Raises
     ------
     InputError
-        If the rank is out of range, there is no such kernel, or the device memory cannot hold what has to be there.
+        If the rank is out of range, there is no such kernel or way to gather, or the device memory cannot hold what
+        has to be there.
     """
     check_rank(rank)
-    unit = max(1, backend.vector_bytes // dtype.itemsize)
+    if gather not in backend.gathers:
+        raise InputError(f"gather {gather!r}: {backend.name} has {', '.join(backend.gathers)}")
+    unit = max(1, backend.vector_bytes // (dtype.itemsize if gather == "full" else 2))
     stride = -(-rank // unit) * unit
     limit = backend.memory(local_ranks) if memory is None else memory
-    modes = [_mode_plan(mode, cuts, part, stride, dtype, values) for mode in range(len(cuts))]
+    modes = [_mode_plan(mode, cuts, part, stride, dtype, values, gather) for mode in range(len(cuts))]
     if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
         modes, placement, loading = _one_copy(modes), "resident", loading._replace(dealing=0)
     modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
@@ -239,7 +245,7 @@ class _Need:
         self._shares = [m.share for m in modes]
         self._total = sum(m.nnz for m in modes)
         share = self._shares[0]
-        row = share.stride * share.dtype.itemsize
+        row = share.stride * share.dtype.itemsize + (0 if share.gather == "full" else share.row_bytes)
         owned = max(m.owned.stop - m.owned.start for m in modes)
         blocks = backend.dense_blocks
         self._dense = blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
@@ -299,7 +305,13 @@ def _host_bytes(modes: Sequence[ModePlan], backend: Backend, on_device: int, loa
 
 
 def _mode_plan(
-    mode: int, cuts: Sequence[Cut], part: int, stride: int, dtype: np.dtype[Any], values: ValueRange
+    mode: int,
+    cuts: Sequence[Cut],
+    part: int,
+    stride: int,
+    dtype: np.dtype[Any],
+    values: ValueRange,
+    gather: GatherName,
 ) -> ModePlan:
     cut = cuts[mode]
     nnz = int(cut.nonzeros[part + 1] - cut.nonzeros[part])
@@ -308,7 +320,7 @@ def _mode_plan(
     # An owned range starts right after the shared row, because rows between them would be empty and owned earlier.
     rows = owned if head < 0 else slice(head, max(owned.stop, head + 1))
     lengths = tuple(int(other.rows[-1]) for m, other in enumerate(cuts) if m != mode)
-    return ModePlan(mode, cut, 0, owned, Share(lengths, rows, nnz, stride, dtype, values))
+    return ModePlan(mode, cut, 0, owned, Share(lengths, rows, nnz, stride, dtype, values, gather=gather))
 
 
 def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:
@@ -325,6 +337,8 @@ def _with_kernels(share: Share, backend: Backend, kernel: str, deterministic: bo
     known = backend.kernels(len(share.lengths) + 1)
     if kernel != "auto" and kernel not in known:
         raise InputError(f"kernel {kernel!r}: {backend.name} has auto, {', '.join(known)} for this tensor")
+    if deterministic and kernel not in ("auto", *backend.repeatable):
+        raise InputError(f"kernel {kernel!r} is not deterministic: {', '.join(backend.repeatable)} are")
     candidates = backend.candidates(share)
     chosen = candidates[:1] if deterministic else candidates
     return replace(share, kernels=chosen if kernel == "auto" else (kernel,))

@@ -99,6 +99,9 @@ def _shared_flags() -> Parser:
     flags.add_argument("--device-memory", type=byte_count, metavar="BYTES", help="use no more of the device, e.g. 16G")
     flags.add_argument("--kernel", default="auto", metavar="NAME", help="(auto: the fastest; permuted: the smallest)")
     flags.add_argument("--deterministic", action="store_true", help="bitwise equal results on equal ranks")
+    flags.add_argument(
+        "--gather", choices=("full", "fp16", "bf16"), default="full", help="16-bit factor rows: faster, 1e-3 (full)"
+    )
     flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
     flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
     flags.add_argument("--force", action="store_true", help="overwrite what exists")

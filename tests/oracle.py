@@ -247,6 +247,7 @@ class NullDevice(CpuBackend):
 
     name = "null"
     vector_bytes = 16
+    repeatable = ("slow", "fast")
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)

@@ -5,6 +5,6 @@ CUDA is imported only inside `cuda`, and only when a device is asked for.
 
 from __future__ import annotations
 
-from .base import PERMUTED, Backend, Clock, Shard, Share, Slot, choose
+from .base import ATOMIC, PERMUTED, Backend, Clock, Shard, Share, Slot, choose
 
-__all__ = ["PERMUTED", "Backend", "Clock", "Shard", "Share", "Slot", "choose"]
+__all__ = ["ATOMIC", "PERMUTED", "Backend", "Clock", "Shard", "Share", "Slot", "choose"]

@@ -18,6 +18,10 @@ from ..mpi import Comm
 Array = Any  # a NumPy or a CuPy array, according to the backend
 DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES = get_args(DeviceName)
+GatherName = Literal["full", "fp16", "bf16"]
+GATHERS = get_args(GatherName)
+ATOMIC = "atomic"
+"""The kernel of Algorithm 2 of AMPED as published, to compare with: each nonzero is added to its row by itself."""
 PERMUTED = "permuted"
 """GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory: mode 0's copy of
 the nonzeros alone, and a permutation for each other mode, whose output is a whole matrix on every rank."""
@@ -44,6 +48,8 @@ class Share:
     column : int
         Which of the nonzeros' columns is the output index. 0 where they are sorted by it; otherwise the nonzeros are
         those of mode 0, in columns of ascending modes, and their shards are made by `Backend.permuted`.
+    gather : {"full", "fp16", "bf16"}
+        Whether kernels read factor matrices as they are, or copies in 16 bits.
     """
 
     lengths: tuple[int, ...]
@@ -54,6 +60,12 @@ class Share:
     values: ValueRange
     kernels: tuple[str, ...] = ()
     column: int = 0
+    gather: GatherName = "full"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of a factor matrix, as kernels read it."""
+        return self.stride * (self.dtype.itemsize if self.gather == "full" else 2)
 
 
 class Shard(Protocol):
@@ -111,6 +123,10 @@ class Backend(Protocol):
     """Blocks of rows that `dense` has in memory at once."""
     most_nonzeros: int
     """Of a shard."""
+    repeatable: tuple[str, ...]
+    """The kernels that give bitwise equal results every time."""
+    gathers: tuple[GatherName, ...]
+    """How kernels can read factor matrices."""
 
     def kernels(self, order: int) -> Sequence[str]:
         """Return the names of the kernels for tensors of `order` modes, `PERMUTED` among them if there is one."""
@@ -196,6 +212,9 @@ class Backend(Protocol):
     def clock(self) -> Clock:
         """Return a new clock."""
 
+    def narrow(self, matrix: Array, out: Array, gather: GatherName) -> None:
+        """Round a float32 matrix to 16 bits: `out` is a uint16 array of its shape that holds them."""
+
     def mttkrp(self, shard: Any, factors: Sequence[Array], out: Array) -> None:
         """Add a shard's MTTKRP to `out`.
 
@@ -203,7 +222,7 @@ class Backend(Protocol):
         ----------
         shard : Shard
         factors : sequence of (I_m, stride) arrays
-            The input modes' factor matrices, ascending.
+            The input modes' factor matrices, ascending, as the share's `gather` says.
         out : (rows, stride) float64 array
             Of the share; zero where no shard has been added.
         """

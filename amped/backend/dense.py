@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 Array = Any
-BLOCK_BYTES = 1 << 25
+BLOCK_BYTES = 1 << 27
 
 
 def block_rows(rank: int) -> int:

@@ -36,7 +36,8 @@ FLAGS = {
     "plan": "--rank --ranks",
     "info": "",
 }
-SHARED = "--device --precision --placement --device-memory --kernel --deterministic --threads --metrics --force --quiet"
+SHARED = "--device --precision --placement --device-memory --kernel --deterministic --gather --threads --metrics "
+SHARED += "--force --quiet"
 
 
 def fits_of(*arguments: object) -> list[float]:

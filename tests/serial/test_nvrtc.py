@@ -13,7 +13,7 @@ import pytest
 
 from amped.backend import Share
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
-from amped.backend.cuda.source import REALS, compile_options, text
+from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
 from partitioner.coo import ValueRange
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed (extra: test)")
@@ -48,7 +48,8 @@ def compiled(file: str, macros: Mapping[str, Any], architecture: str) -> str:
     options = [*compile_options(macros), f"-arch={architecture}", "--ptxas-options=-v"]
     program = checked(nvrtc.nvrtcCreateProgram(text(file).encode(), file.encode(), 0, [], []))
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
-    log = b" " * checked(nvrtc.nvrtcGetProgramLogSize(program))  # type: ignore[operator]
+    # Written in place: a single byte would be the one that all of Python shares.
+    log = bytes(2 + checked(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[operator]
     checked(nvrtc.nvrtcGetProgramLog(program, log))
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{file} {dict(macros)}: {log.decode()}"
     assert checked(nvrtc.nvrtcGetCUBINSize(program))
@@ -115,6 +116,14 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     check(compiled("combine", {}, architecture), {"combine", "widen", "gather_long"})
     for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "pack"})
+
+
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_kernels_of_coordinates(architecture: str) -> None:
+    for inputs, real, atomic in product((1, 2, 3, 7), REALS, (False, True)):
+        for column in {0, inputs} if not atomic else {0}:
+            macros = coordinate_macros(inputs, real, 8, 8, column, atomic)
+            check(compiled("coordinates", macros, architecture), {"mttkrp"})
 
 
 def test_a_spill_would_be_seen() -> None:

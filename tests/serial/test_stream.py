@@ -215,6 +215,10 @@ def test_every_kernel_by_its_name(comm: Comm, device: str) -> None:
         ({"device_memory": 100}, "device memory"),
         ({"device_memory": -1}, "device memory"),
         ({"threads": -1}, "threads"),
+        ({"gather": "int8"}, "gather 'int8'"),
+        ({"gather": "bf16"}, "gather 'bf16': cpu has full"),
+        ({"gather": "bf16", "precision": "fp64"}, "'fp32'"),
+        ({"gather": "fp16", "kernel": "permuted"}, "kernel 'permuted'"),
     ],
 )
 def test_wrong_options(comm: Comm, options: dict[str, Any], cause: str) -> None:

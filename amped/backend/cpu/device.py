@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from partitioner.sort import DIGIT_BITS, stable_argsort
 
 from ...mpi import Comm
-from ..base import Array, Clock, Share
+from ..base import Array, Clock, GatherName, Share
 from .mttkrp import KERNELS, HostShard, Threads
 
 
@@ -32,6 +32,8 @@ class CpuBackend:
     host_runtime_bytes = 6 << 20
     dense_blocks = 2
     most_nonzeros = (1 << 32) - 1
+    repeatable: tuple[str, ...] = KERNELS
+    gathers: tuple[GatherName, ...] = ("full",)
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         self.threads = threads or fair_threads(comm)
@@ -103,6 +105,10 @@ class CpuBackend:
     def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> HostSlot:
         """See `Backend`."""
         return HostSlot(len(shares), capacity, shares[0].dtype, clock)
+
+    def narrow(self, matrix: Array, out: Array, gather: GatherName) -> None:
+        """See `Backend`: nothing is read in 16 bits here."""
+        raise NotImplementedError
 
     def clock(self) -> HostClock:
         """See `Backend`."""

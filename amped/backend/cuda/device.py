@@ -13,10 +13,13 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
-from ..base import Array, Clock, Share
+from ..base import GATHERS, Array, Clock, GatherName, Share
+from . import coordinates, mttkrp, shard
+from .coordinates import CoordinateShard
 from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, worthwhile
-from .mttkrp import mttkrp, scratch_bytes
-from .shard import CudaShard, make_shard, packing_bytes, shard_bytes
+from .shard import CudaShard
+
+AnyShard = CudaShard | CoordinateShard
 
 
 class CudaBackend:
@@ -29,6 +32,8 @@ class CudaBackend:
     host_runtime_bytes = 120 << 20
     dense_blocks = 3
     most_nonzeros = 1 << 30
+    repeatable: tuple[str, ...] = ("segmented", "fibre")
+    gathers: tuple[GatherName, ...] = GATHERS
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
@@ -53,7 +58,7 @@ class CudaBackend:
 
     def kernels(self, order: int) -> Sequence[str]:
         """See `Backend`."""
-        return kernel_names(order)
+        return *kernel_names(order), *coordinates.KERNELS
 
     def candidates(self, share: Share) -> tuple[str, ...]:
         """See `Backend`."""
@@ -89,19 +94,31 @@ class CudaBackend:
         result: NDArray[Any] = cupy.asnumpy(array)
         return result
 
-    def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> CudaShard:
+    def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> AnyShard:
         """See `Backend`."""
+        made = self._make(columns, values, share, kernel, continues)
+        self._free()
+        return made
+
+    def _make(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> AnyShard:
+        columns = [cupy.asarray(column, np.int32) for column in columns]
+        values = cupy.asarray(values, share.dtype)
+        if kernel in coordinates.KERNELS:
+            return coordinates.make_shard(columns, values, share, kernel)
         layout = make_layout(kernel, share, self._limits)
-        on_device = [cupy.asarray(column, np.int32) for column in columns]
-        shard = make_shard(
-            on_device, cupy.asarray(values, share.dtype), layout, share.rows.start, continues, self._limits
-        )
-        del on_device
+        return shard.make_shard(columns, values, layout, share.rows.start, continues, self._limits)
+
+    def permuted(self, shard: CoordinateShard, share: Share) -> CoordinateShard:
+        """See `Backend`."""
+        made = coordinates.permuted(shard, share)
+        self._free()
+        return made
+
+    def _free(self) -> None:
         self._peak_bytes = max(self._peak_bytes, self._held())
         self._pool.free_all_blocks()  # blocks of other sizes are needed next
-        return shard
 
-    def unload(self, shard: CudaShard) -> CudaShard:
+    def unload(self, shard: AnyShard) -> AnyShard:
         """See `Backend`: page-locked memory, which the copy engine reads at the full speed of the link."""
         pinned = pinned_empty(shard.nbytes)
         shard.memory.get(out=pinned)
@@ -109,18 +126,21 @@ class CudaBackend:
 
     def shard_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return shard_bytes(self._plain(share), nnz, self.most_nonzeros)
+        if share.kernels[0] in coordinates.KERNELS:
+            return coordinates.shard_bytes(share, nnz)
+        return shard.shard_bytes(make_layout("segmented", share, self._limits), nnz, self.most_nonzeros)
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return max(packing_bytes(layout, nnz) for layout in self._layouts(share))
+        if share.kernels[0] in coordinates.KERNELS:
+            return coordinates.packing_bytes(share, nnz)
+        return max(shard.packing_bytes(layout, nnz) for layout in self._layouts(share))
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return max(scratch_bytes(layout, nnz, self._limits) for layout in self._layouts(share))
-
-    def _plain(self, share: Share) -> Layout:
-        return make_layout("segmented", share, self._limits)
+        if share.kernels[0] in coordinates.KERNELS:
+            return coordinates.scratch_bytes(share, share.kernels[0])
+        return max(mttkrp.scratch_bytes(layout, nnz, self._limits) for layout in self._layouts(share))
 
     def _layouts(self, share: Share) -> list[Layout]:
         return [make_layout(kernel, share, self._limits) for kernel in share.kernels]
@@ -134,10 +154,21 @@ class CudaBackend:
         """See `Backend`."""
         return CudaClock()
 
-    def mttkrp(self, shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
+    def narrow(self, matrix: Array, out: Array, gather: GatherName) -> None:
         """See `Backend`."""
-        if shard.nnz:
-            mttkrp(shard, factors, out)
+        if gather == "fp16":
+            out.view(np.float16)[...] = matrix
+        else:
+            _to_bf16(matrix, out)
+
+    def mttkrp(self, shard: AnyShard, factors: Sequence[Array], out: Array) -> None:
+        """See `Backend`."""
+        if not shard.nnz:
+            return
+        if isinstance(shard, CoordinateShard):
+            coordinates.mttkrp(shard, factors, out)
+        else:
+            mttkrp.mttkrp(shard, factors, out)
 
     def synchronize(self) -> None:
         """See `Backend`."""
@@ -152,9 +183,9 @@ class CudaSlot:
         self._clock, self._copies = clock, copies
         self._filled, self._released = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
         self.release()
-        self._shard: CudaShard
+        self._shard: AnyShard
 
-    def fill(self, shard: CudaShard, mode: int) -> None:
+    def fill(self, shard: AnyShard, mode: int) -> None:
         """See `Slot`."""
         self._copies.wait_event(self._released)
         memory = self._memory[: shard.nbytes]
@@ -163,7 +194,7 @@ class CudaSlot:
         self._filled.record(self._copies)
         self._shard = replace(shard, memory=memory)
 
-    def shard(self) -> CudaShard:
+    def shard(self) -> AnyShard:
         """See `Slot`."""
         cupy.cuda.get_current_stream().wait_event(self._filled)
         return self._shard
@@ -206,6 +237,13 @@ class CudaClock:
             self._spare += [start, stop]
         self._spans.clear()
         return dict(seconds)
+
+
+_to_bf16 = cupy.ElementwiseKernel(
+    "float32 x", "uint16 y",
+    "const unsigned b = __float_as_uint(x); y = isnan(x) ? 0x7fc0 : (b + 0x7fff + (b >> 16 & 1)) >> 16",
+    "amped_to_bf16",
+)  # fmt: skip
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:

@@ -31,6 +31,7 @@ LONG_RUN = 64  # nonzeros, as in pack.cu
 LEAST_RUN = 2.5  # nonzeros: shorter runs cost more to add to the output than blocks of rows save
 MOST_TILES = 512  # each adds to an output row in single precision, and rounds
 LEAST_FIBRE = 1.5
+STORED = {"full": "STORED_AS_REAL", "fp16": "STORED_AS_FP16", "bf16": "STORED_AS_BF16"}
 L2_PARTS = {"third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
 LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
 
@@ -60,6 +61,12 @@ class Schedule(NamedTuple):
     threads: int
     blocks: int
     batch: int
+
+    def halved(self) -> Schedule:
+        """Return one with half as much in flight in each thread, or half as many threads of a block."""
+        if self.blocks == 1:
+            return self._replace(threads=min(self.threads, 768), batch=max(1, self.batch // 2))
+        return self._replace(blocks=max(1, self.blocks - 2), batch=max(1, self.batch // 2))
 
 
 def _gather_schedule(inputs: int, double: bool) -> Schedule:
@@ -122,7 +129,7 @@ class Layout:
     @cached_property
     def width(self) -> int:
         """Vectors of a factor row."""
-        return self.share.stride * self.share.dtype.itemsize // VECTOR
+        return self.share.row_bytes // VECTOR
 
     @cached_property
     def lanes(self) -> int:
@@ -139,8 +146,11 @@ class Layout:
         """How the kernel uses a multiprocessor."""
         inputs, double = len(self.blocks), self.share.dtype == np.float64
         if any(self.staged):
-            return _staged_schedule(inputs, self.staged.count(False), double)
-        return _gather_schedule(inputs, double)
+            schedule = _staged_schedule(inputs, self.staged.count(False), double)
+        else:
+            schedule = _gather_schedule(inputs, double)
+        # A thread has twice as many columns of what is read in 16 bits.
+        return schedule if self.share.gather == "full" else schedule.halved()
 
     @cached_property
     def groups(self) -> int:
@@ -183,7 +193,7 @@ class Layout:
         named = {
             "INPUTS": len(self.blocks),
             "REAL": "float" if self.share.dtype == np.float32 else "double",
-            "STORED": "STORED_AS_REAL",
+            "STORED": STORED[self.share.gather],
             "LANES": self.lanes,
             "WIDTH": self.width,
             "GROUPS": self.groups,
@@ -246,7 +256,7 @@ def _may_gain(layout: Layout) -> bool:
 
 def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
     """Hold blocks of the `count` shortest input modes in shared memory, or of fewer where tiles would be too many."""
-    width = share.stride * share.dtype.itemsize // VECTOR
+    width = share.row_bytes // VECTOR
     left = (limits.shared - RESERVED_SHARED) // (row_lanes(width, PANEL) * VECTOR)
     blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
     for k, m in enumerate(chosen):
@@ -262,7 +272,7 @@ def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
 def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
     """Gather from one block after the other of the longest input mode; a block stays in the L2 cache."""
     longest = max(range(len(share.lengths)), key=share.lengths.__getitem__)
-    most = int(limits.l2 * L2_PARTS[part]) // (share.stride * share.dtype.itemsize)
+    most = int(limits.l2 * L2_PARTS[part]) // share.row_bytes
     most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
     return Layout(f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True)

@@ -62,7 +62,7 @@ def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
         carry = cupy.empty((shard.chunks, out.shape[1]), np.float64)
         _launch(shard, factors, part, carry)
         _combine(shard, carry, part)
-    elif out.dtype == factors[0].dtype:
+    elif out.dtype == shard.layout.share.dtype:
         _launch(shard, factors, part)
     else:
         sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)

@@ -19,3 +19,11 @@ def text(name: str) -> str:
 def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the options of the compiler."""
     return ("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()))
+
+
+def coordinate_macros(
+    inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool
+) -> dict[str, Any]:
+    """Return what ``coordinates.cu`` is compiled for; it says what they are."""
+    real = REALS[dtype]
+    return {"INPUTS": inputs, "REAL": real, "LANES": lanes, "WIDTH": width, "COLUMN": column, "ATOMIC": int(atomic)}

@@ -1,0 +1,125 @@
+"""Nonzeros in coordinate form, and the kernels of ``coordinates.cu``: ``atomic`` and ``permuted``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from ..base import ATOMIC, PERMUTED, Array, Share
+from .layout import VECTOR, row_lanes
+from .source import compile_options, coordinate_macros, text
+
+KERNELS = (ATOMIC, PERMUTED)
+ALIGNMENT = 256
+CHUNK = 128  # as in coordinates.cu
+THREADS = 256
+
+
+@dataclass
+class CoordinateShard:
+    """Nonzeros of a run of output rows, a column after the other, or of any rows with a permutation.
+
+    Attributes
+    ----------
+    kernel : str
+    share : Share
+    nnz : int
+    first_row, rows : int
+        The run of output rows, counted from the first of the rank's.
+    memory : (bytes,) uint8 array
+        Columns and values; on the device, or page-locked on the host.
+    order : (nnz,) uint32 array, optional
+        The nonzeros by output row.
+    """
+
+    kernel: str
+    share: Share
+    nnz: int
+    first_row: int
+    rows: int
+    memory: Array
+    order: Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are this shard's alone."""
+        return int(self.memory.size if self.order is None else self.order.nbytes)
+
+
+def _column_bytes(nnz: int, itemsize: int) -> int:
+    return -(-nnz * itemsize // ALIGNMENT) * ALIGNMENT
+
+
+def _sizes(share: Share, nnz: int) -> list[int]:
+    return [_column_bytes(nnz, 4)] * (len(share.lengths) + 1) + [_column_bytes(nnz, share.dtype.itemsize)]
+
+
+def shard_bytes(share: Share, nnz: int) -> int:
+    """Return the most bytes that shards of so many nonzeros take."""
+    if share.column:
+        return 4 * nnz
+    shards = 1 + nnz // (1 << 20)  # what is cut into small ones has more ends of columns
+    return sum(_sizes(share, nnz)) + shards * len(_sizes(share, 0)) * ALIGNMENT if nnz else 0
+
+
+def packing_bytes(share: Share, nnz: int) -> int:
+    """Return the bytes that making a shard needs for a while: columns, or what sorting takes."""
+    return nnz * (4 + 4 + 3 * 8) if share.column else sum(_sizes(share, nnz))
+
+
+def scratch_bytes(share: Share, kernel: str) -> int:
+    """Return the bytes that `mttkrp` needs for a while."""
+    narrow = kernel == ATOMIC and share.dtype == np.float32
+    return (share.rows.stop - share.rows.start) * share.stride * 4 if narrow else 0
+
+
+def make_shard(columns: Sequence[Array], values: Array, share: Share, kernel: str) -> CoordinateShard:
+    """Copy columns and values, sorted by output row, into one piece of memory."""
+    memory = cupy.empty(sum(_sizes(share, values.size)), np.uint8)
+    at = 0
+    for array, size in zip((*columns, values), _sizes(share, values.size), strict=True):
+        memory[at : at + array.nbytes] = array.view(np.uint8)
+        at += size
+    first, last = (int(columns[0][k]) for k in (0, -1))
+    return CoordinateShard(kernel, share, values.size, first - share.rows.start, last - first + 1, memory)
+
+
+def permuted(shard: CoordinateShard, share: Share) -> CoordinateShard:
+    """See `Backend.permuted`."""
+    begin = share.column * _column_bytes(shard.nnz, 4)
+    column = shard.memory[begin : begin + 4 * shard.nnz].view(np.int32)
+    order = cupy.argsort(column).astype(np.uint32)  # a stable sort
+    return replace(shard, share=share, first_row=0, rows=share.rows.stop - share.rows.start, order=order)
+
+
+def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array) -> None:
+    """See `Backend.mttkrp`; queued on the current stream."""
+    share, part = shard.share, out[shard.first_row : shard.first_row + shard.rows]
+    width = share.stride * share.dtype.itemsize // VECTOR
+    lanes = row_lanes(width, 32)
+    sizes = _sizes(share, shard.nnz)
+    places = shard.memory.data.ptr + np.concatenate([[0], np.cumsum(sizes[:-1])])
+    order = 0 if shard.order is None else shard.order.data.ptr
+    words = np.array([*places, order, *(f.data.ptr for f in factors)], np.uint64)
+    numbers = np.array([shard.nnz, share.rows.start + shard.first_row], np.uint64)
+    nonzeros = np.frombuffer(words.tobytes() + numbers.tobytes(), np.dtype((np.void, words.nbytes + numbers.nbytes)))[0]
+    atomic = shard.kernel == ATOMIC
+    narrow = atomic and share.dtype == np.float32
+    sums = cupy.zeros(part.shape, np.float32) if narrow else part
+    function = _kernel(len(factors), share.dtype, lanes, width, share.column, atomic, out.device.id)
+    groups = THREADS // lanes
+    grid = -(-shard.nnz // (groups * CHUNK)), -(-width // lanes)
+    function(grid, (groups * lanes,), (nonzeros, sums))
+    if narrow:
+        part += sums
+
+
+@cache
+def _kernel(inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, device: int) -> Any:
+    macros = coordinate_macros(inputs, dtype, lanes, width, column, atomic)
+    return cupy.RawModule(code=text("coordinates"), options=compile_options(macros)).get_function("mttkrp")
