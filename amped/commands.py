@@ -27,11 +27,11 @@ from .decomp import als
 from .engine import Engine, Options
 from .errors import EXIT_STOPPED, InputError
 from .exchange import connect
-from .files import check_file, check_folder, factors_in, make_folder, read_npz, write_npz, write_text
+from .files import check_file, check_folder, factors_in, make_folders, read_npz, write_npz, write_text
 from .initial import initial_factors
 from .kruskal import KruskalTensor
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
-from .mpi import Comm, on_root, together
+from .mpi import Comm, on_root, share, together
 from .placement import Plan, check_rank, make_plan
 from .progress import Display, display, say
 from .source import Source, open_source
@@ -60,7 +60,14 @@ class Run:
             if args.metrics is not None and not getattr(args, "resume", False):
                 check_file(args.metrics, args.force)
         return Options(
-            args.device, args.precision, args.placement, args.kernel, args.deterministic, args.device_memory, args.threads
+            args.device,
+            args.precision,
+            args.placement,
+            args.kernel,
+            args.deterministic,
+            args.device_memory,
+            args.threads,
+            args.gather,
         )
 
     def __enter__(self) -> Run:
@@ -94,11 +101,14 @@ class Run:
             engine.set_factor(mode, factor)
 
     def begin(self, engine: Engine, source: Source) -> None:
-        """Choose kernels and open the metrics: nothing is left to be refused."""
-        engine.tune()
+        """Open the metrics: nothing is left to be refused."""
         path, append = self.args.metrics, getattr(self.args, "resume", False)
         self.metrics = on_root(self.comm, lambda: Metrics(path, append)) or self.metrics
-        everyone = (engine.plan.device_bytes | {"host": engine.plan.host_bytes}, engine.backend.description, engine.kernels)
+        everyone = (
+            engine.plan.device_bytes | {"host": engine.plan.host_bytes},
+            engine.backend.description,
+            engine.kernels,
+        )
         planned, devices, kernels = zip(*self.comm.allgather(everyone), strict=True)
         self.metrics.event(
             "start", tensor=str(self.args.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
@@ -126,15 +136,21 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         source = run.open()
         engine = run.build(source)
         state = _start_or_resume(run, engine, source)
-        on_root(comm, lambda: [make_folder(f) for f in (folder, args.checkpoint) if f is not None])
+        on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
         run.begin(engine, source)
         seconds, stopped = _iterate(run, engine, state, source)
+        record = _record(run, engine, state, seconds)
+        result = f"model in {folder / MODEL}"
+        if stopped and args.checkpoint is not None:  # the same command with --resume will write the model
+            result = f"checkpoint in {args.checkpoint}"
+        else:
+            on_root(comm, lambda: _write_model(folder, als.model(engine, state), record))
         memory = run.memory_line(engine)
-        on_root(comm, lambda: _write_model(run, folder, engine, als.model(engine, state), state, seconds))
+        run.metrics.event("end", **record)
         change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
-        fit = f"fit {state.fits[-1]:.6f}" if state.fits else "no fit"
+        run.display.close()
         run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
-        run.display.note(f"{fit} after {len(state.fits)} iterations ({change}); model in {folder / MODEL}")
+        run.display.note(f"fit {state.fits[-1]:.6f} after {len(state.fits)} iterations ({change}); {result}")
     return EXIT_STOPPED if stopped else 0
 
 
@@ -148,8 +164,10 @@ def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
     if args.resume and args.checkpoint is None:
         raise InputError("--resume needs --checkpoint DIR")
     _check_start(args)
+    # Going on with a run replaces what it wrote when it last ended.
+    goes_on = args.resume and (args.checkpoint / checkpoint.FILE).exists()
     for name in (MODEL, RUN):
-        check_file(folder / name, args.force)
+        check_file(folder / name, args.force or goes_on)
     if args.resume:
         check_folder(args.checkpoint)
     elif args.checkpoint is not None:
@@ -174,7 +192,7 @@ def _fresh_name(wanted: Path) -> Path:
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
-    name = Path(path).resolve().name
+    name = Path(os.path.abspath(path)).name
     for ending in (".gz", ".tns", ".npz"):
         name = name.removesuffix(ending)
     return name
@@ -318,11 +336,19 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
     with Run(args, comm, lambda: _check_plan(args.rank, ranks)) as run:
         source = run.open()
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        loading = source.loading(ranks, run.options.dtype)
+        loading = source.loading(ranks, run.options.dtype, run.backend.name == "cpu")
+
+        options = run.options
 
         def make(part: int) -> Plan:
-            where = {"placement": run.options.placement, "memory": run.options.device_memory}
-            return make_plan(cuts, part, args.rank, run.options.dtype, run.backend, **where, loading=loading)
+            where = cuts, part, args.rank, options.dtype, source.value_range, run.backend, loading
+            # A plan for other ranks than those started is a plan for one node.
+            sharing = comm.local_size if ranks == comm.size else ranks
+            memory = options.device_memory
+            return make_plan(
+                *where, kernel=options.kernel, deterministic=options.deterministic, gather=options.gather,
+                placement=options.placement, memory=memory, local_ranks=sharing,
+            )  # fmt: skip
 
         text = on_root(comm, lambda: report.plan_text([make(part) for part in range(ranks)], run.backend.description))
     if text is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,7 +259,7 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Backen
     if not lacking:
         from .cuda.device import CudaBackend
 
-        return cast(Backend, CudaBackend(comm.local_rank))  # it has no kernel `PERMUTED` yet
+        return CudaBackend(comm.local_rank)
     if device == "cuda":
         rank, why = next(iter(lacking.items()))
         raise InputError(f"--device cuda: {why}" + (f" (rank {rank})" if comm.size > 1 else ""))
