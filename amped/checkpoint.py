@@ -27,6 +27,7 @@ class Checkpoint:
     ----------
     state : State
     factors : list of (I_n, R) arrays
+        As the engine holds them: columns are still to be multiplied with `state.scales`.
     facts : dict
         What it belongs to: shape, number of nonzeros and norm of the tensor, rank, seed.
     """
@@ -46,7 +47,8 @@ def save(folder: Path, engine: Engine, state: State, facts: dict[str, Any]) -> N
     if engine.comm.rank == 0:
         factors = {f"factor_{mode}": engine.factor(mode) for mode in range(engine.order)}
         text = np.array(json.dumps(facts))
-        write_npz(folder / FILE, {"weights": state.weights, "fits": np.array(state.fits), "facts": text, **factors})
+        known = {"weights": state.weights, "norms": state.norms, "scales": state.scales, "fits": np.array(state.fits)}
+        write_npz(folder / FILE, {**known, "facts": text, **factors})
 
 
 def load(folder: str | os.PathLike[str]) -> Checkpoint | None:
@@ -56,7 +58,8 @@ def load(folder: str | os.PathLike[str]) -> Checkpoint | None:
         return None
     arrays = read_npz(path)
     try:
-        state = State(arrays["weights"], [float(f) for f in arrays["fits"]])
+        fits = [float(f) for f in arrays["fits"]]
+        state = State(arrays["weights"], fits, arrays["norms"], arrays["scales"])
         return Checkpoint(state, factors_in(arrays, path), json.loads(str(arrays["facts"])))
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f"not a checkpoint: {error!r}", path=path) from None
@@ -71,6 +74,9 @@ def check(checkpoint: Checkpoint, facts: dict[str, Any], folder: Path) -> None:
             raise InputError(f"was made with {name} {found}, this run has {value}", path=folder / FILE)
     if checkpoint.state.weights.shape != (facts["rank"],) or not np.all(np.isfinite(checkpoint.state.weights)):
         raise InputError(f"holds {checkpoint.state.weights.shape} weights", path=folder / FILE)
+    for name, held in (("norms", checkpoint.state.norms), ("scales", checkpoint.state.scales)):
+        if held.shape != (len(facts["shape"]), facts["rank"]) or not np.all(np.isfinite(held)):
+            raise InputError(f"holds {held.shape} {name}", path=folder / FILE)
     shapes = [f.shape for f in checkpoint.factors]
     if shapes != [(length, facts["rank"]) for length in facts["shape"]]:
         raise InputError(f"holds factor matrices of shapes {shapes}", path=folder / FILE)

@@ -29,11 +29,18 @@ class State:
         Norms taken out of the last factor matrix that was solved.
     fits : list of float
         ``1 - ||X - M|| / ||X||`` after each iteration.
+    norms : (N, R) float64 array
+        Norms taken out of each factor matrix when it was last solved.
+    scales : (N, R) float64 array
+        What the columns of the engine's factor matrices are to be multiplied with: rows are stored before the norms of
+        their columns are known, divided by the norms of the iteration before.
     converged : bool
     """
 
     weights: NDArray[np.float64]
     fits: list[float] = field(default_factory=list)
+    norms: NDArray[np.float64] = field(default_factory=lambda: np.ones((0, 0)))
+    scales: NDArray[np.float64] = field(default_factory=lambda: np.ones((0, 0)))
     converged: bool = False
 
 
@@ -55,14 +62,17 @@ def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterato
     tol : float
         Stop when the fit changes by less than this; 0 runs all iterations.
     """
-    grams = [_gram(engine, mode) for mode in range(engine.order)]
+    if not state.fits:
+        state.norms, state.scales = (np.ones((engine.order, engine.rank)) for _ in range(2))
+    grams = [_gram(engine, mode) * np.outer(s, s) for mode, s in enumerate(state.scales)]
     state.converged = _settled(state.fits, tol)
     while len(state.fits) < max_iters and not state.converged:
         for mode in range(engine.order):
             rows = engine.mttkrp(mode)
-            state.weights = _update(engine, mode, rows, grams, first=not state.fits)
+            _update(engine, mode, rows, grams, state)
+        state.weights = state.norms[-1].copy()
         # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
-        fit = engine.comm.bcast(_fit(engine, rows, grams, state.weights))
+        fit = engine.comm.bcast(_fit(engine, rows, grams, state))
         if not np.isfinite(fit):
             raise DivergedError(f"the fit is {fit} after iteration {len(state.fits) + 1}")
         state.fits.append(fit)
@@ -77,29 +87,33 @@ def _settled(fits: Sequence[float], tol: float) -> bool:
 def model(engine: Engine, state: State) -> KruskalTensor:
     """Return the decomposition in host memory: unit 2-norm columns, weights descending."""
     factors = [engine.factor(mode) for mode in range(engine.order)]
+    for factor, scale in zip(factors, state.scales, strict=False):  # there are none before the first iteration
+        np.multiply(factor, scale, out=factor, casting="same_kind")
     return KruskalTensor(state.weights, factors, state.fits, state.converged).arranged()
 
 
-def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64]], first: bool) -> NDArray[np.float64]:
-    """Solve the owned rows of one factor matrix, normalise its columns, publish it; return the norms."""
-    xp, owned = engine.backend.xp, engine.owned(mode)
-    inverse = pseudo_inverse(np.prod([g for m, g in enumerate(grams) if m != mode], axis=0))
-    # The norms are taken before the rows are stored: rounded once, to the factors that the Gram matrix is made of,
-    # single-precision factors follow the path of double-precision ones; rounded and then scaled they stray from it.
+def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64]], state: State) -> None:
+    """Solve the owned rows of one factor matrix, publish it and normalise its columns."""
+    xp, to_device = engine.backend.xp, engine.backend.to_device
+    others = [m for m in range(engine.order) if m != mode]
+    inverse = pseudo_inverse(np.prod([grams[m] for m in others], axis=0))
+    inverse *= np.prod(state.scales[others], axis=0)[:, None]
+    if not state.fits:
+        with engine.span("solve", mode):
+            squares = dense.solved_squares(xp, rows, to_device(inverse))
+        norms = np.sqrt(engine.reduce(squares, "sum", mode))
+        state.norms[mode] = np.where(norms > 0, norms, 1.0)
+    # Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
+    # precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
+    divisor = state.norms[mode].copy()
     with engine.span("solve", mode):
-        measure = dense.solved_squares if first else dense.solved_max
-        measured = measure(xp, rows, engine.backend.to_device(inverse))
-    if first:
-        norms = np.sqrt(engine.reduce(measured, "sum", mode))
-        norms = np.where(norms > 0, norms, 1.0)
-    else:
-        norms = np.maximum(engine.reduce(measured, "max", mode), 1.0)
-    with engine.span("solve", mode):
-        dense.solve_rows(xp, rows, engine.backend.to_device(inverse / norms), owned)
-        gram = dense.gram(xp, owned)
-    grams[mode] = engine.reduce(gram, "sum", mode)
+        largest, gram = dense.solve(xp, rows, to_device(inverse / divisor), engine.owned(mode))
     engine.publish(mode)
-    return np.asarray(norms, np.float64)
+    gram = engine.reduce(gram, "sum", mode)
+    if state.fits:
+        state.norms[mode] = np.maximum(engine.reduce(largest, "max", mode) * divisor, 1.0)
+    state.scales[mode] = divisor / state.norms[mode]
+    grams[mode] = gram * np.outer(state.scales[mode], state.scales[mode])
 
 
 def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -118,12 +132,12 @@ def _gram(engine: Engine, mode: int) -> NDArray[np.float64]:
     return np.array(engine.reduce(local, "sum", mode))
 
 
-def _fit(engine: Engine, rows: Any, grams: Sequence[NDArray[np.float64]], weights: NDArray[np.float64]) -> float:
+def _fit(engine: Engine, rows: Any, grams: Sequence[NDArray[np.float64]], state: State) -> float:
     """Return the fit from the last mode's MTTKRP `rows`, without forming the model (Tensor Toolbox, cp_als)."""
-    last = engine.order - 1
+    last, weights = engine.order - 1, state.weights
     with engine.span("solve", last):
         dots = dense.column_dots(engine.backend.xp, rows, engine.owned(last))
-    inner = float(engine.reduce(dots, "sum", last) @ weights)
+    inner = float(engine.reduce(dots, "sum", last) @ (weights * np.prod(state.scales, axis=0)))
     squared = float(weights @ np.prod(grams, axis=0) @ weights)
     residual = np.sqrt(max(0.0, engine.norm**2 + squared - 2 * inner))
     return float(1 - residual / engine.norm)
