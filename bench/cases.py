@@ -10,29 +10,52 @@ from typing import Any
 Case = dict[str, Any]
 KEYS = (
     "device", "shape", "nonzeros", "skew", "values",
-    "rank", "ranks", "precision", "placement", "kernel", "deterministic",
+    "rank", "ranks", "precision", "placement", "kernel", "gather", "deterministic",
 )  # fmt: skip
 TABLE_3 = ("amazon", "patents", "reddit", "twitch")  # of AMPED's paper, in its order
-RANK = 32  # its factor matrices' columns
+ORDER = (
+    "genten", "uber", "lbnl", "nell2", "enron", "delicious", "patents4", "amazon4", "reddit4", "twitch4",
+    "twitch", "amazon", "patents", "reddit", "heavy-row", "one-row",
+)  # fmt: skip
+"""Of shapes in tables and figures: those that one GPU holds, the whole ones of Table 3, the adversarial ones."""
+ADVERSARIAL = ("heavy-row", "one-row")
+RANK = 32  # the columns of the paper's factor matrices
+RESIDENT = ("auto", "resident")  # placements: the best that fits
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """Return all cases that were measured, with their ceilings; of equal ones the last."""
+    """Return all cases that were measured; of equal ones the last.
+
+    Each has its `model`, that of the device, and its `ceilings`: those of its own result, or else, with `own_ceilings`
+    false, those of another result on as many devices of that model.
+    """
     found: dict[tuple[Any, ...], Case] = {}
+    ceilings: dict[tuple[str, int], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
+        model = model_of(result)
+        ceilings |= {(model, int(ranks)): speeds for ranks, speeds in result.get("ceilings", {}).items()}
         for case in result.get("cases", []):
             if "refused" in case:
                 continue
-            case["ceilings"] = result["ceilings"].get(str(case["ranks"]), {})
+            case.setdefault("gather", "full")
+            case["model"], case["ceilings"] = model, result["ceilings"].get(str(case["ranks"]), {})
             key = tuple(case.get(k) for k in KEYS)
             if key not in found or found[key]["finished"] <= case["finished"]:
                 found[key] = case
+    for case in found.values():
+        case["own_ceilings"] = bool(case["ceilings"])
+        case["ceilings"] = case["ceilings"] or ceilings.get((case["model"], case["ranks"]), {})
     return sorted(found.values(), key=_place)
 
 
+def model_of(result: Mapping[str, Any]) -> str:
+    """Return the model of the device that a result was measured on."""
+    return str(result["machine"]["devices"][0]).split(" (")[0]
+
+
 def _place(case: Case) -> tuple[Any, ...]:
-    at = TABLE_3.index(case["shape"]) if case["shape"] in TABLE_3 else len(TABLE_3)
+    at = ORDER.index(case["shape"]) if case["shape"] in ORDER else len(ORDER)
     return at, case["shape"], case["skew"], case["rank"], case["ranks"], case["placement"], case["kernel"]
 
 
@@ -43,6 +66,11 @@ def select(cases: Iterable[Case], **wanted: Any) -> list[Case]:
         return all(case[k] in w if isinstance(w, tuple) else case[k] == w for k, w in wanted.items())
 
     return [case for case in cases if fits(case)]
+
+
+def ordinary(cases: Iterable[Case]) -> list[Case]:
+    """Return the cases of full precision whose kernels were chosen by timing."""
+    return select(cases, gather="full", deterministic=False)
 
 
 def grouped(cases: Iterable[Case], name: Callable[[Case], Any]) -> dict[Any, list[Case]]:
@@ -71,6 +99,17 @@ def sweep(case: Mapping[str, Any], exchange: bool = True) -> float:
     """Return the median seconds of a sweep."""
     seconds: float = case["seconds_a_sweep" if exchange else "seconds_a_sweep_without_exchange"]["median"]
     return seconds
+
+
+def against_yardstick(cases: Iterable[Case]) -> dict[str, dict[int, Case]]:
+    """Return by tensor and columns the resident cases that the yardstick was measured with."""
+    some = [c for c in cases if "yardstick" in c and c["placement"] in RESIDENT and c["kernel"] == "auto"]
+    return {name: {c["rank"]: c for c in same} for name, same in grouped(some, tensor).items()}
+
+
+def ratio(case: Case) -> float:
+    """Return how many times as fast as the yardstick a sweep is."""
+    return float(case["yardstick"]["seconds_a_sweep"] / sweep(case))
 
 
 def by_kind(case: Mapping[str, Any]) -> dict[str, float]:

@@ -1,9 +1,8 @@
-"""Draws the figures of AMPED's and GenTen's papers for this machine, and a roofline, from the results on disk."""
+"""Draws the figures of AMPED's and GenTen's papers for this machine, and others, from the results on disk."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,31 @@ from typing import Any
 import numpy as np
 
 from . import pictures, record, roofs
-from .cases import TABLE_3, Case, by_kind, grouped, most_ranks, read_cases, select, sweep, tensor
+from .cases import (
+    RANK,
+    RESIDENT,
+    TABLE_3,
+    Case,
+    against_yardstick,
+    by_kind,
+    grouped,
+    most_ranks,
+    ordinary,
+    ratio,
+    read_cases,
+    select,
+    sweep,
+    tensor,
+)
 
 Draw = Callable[[Any, Sequence[Case]], Any]
 
-OURS = ("auto", "resident")  # placements: the best that fits
 SERIES: dict[str, dict[str, Any]] = {
-    "amped": {"kernel": "auto", "placement": OURS},
+    "amped": {"kernel": "auto", "placement": RESIDENT},
     "amped, streamed": {"kernel": "auto", "placement": "stream"},
-    "an atomic for each nonzero": {"kernel": "atomic", "placement": OURS},
+    "an atomic for each nonzero": {"kernel": "atomic", "placement": RESIDENT},
     "COO with atomics, streamed": {"kernel": "atomic", "placement": "stream"},
-    "equal nonzeros and merge": {"kernel": "permuted", "placement": OURS},
+    "equal nonzeros and merge": {"kernel": "permuted", "placement": RESIDENT},
 }
 STEPS = ("count", "draw", "sort", "pack, tune and place")
 
@@ -39,9 +52,9 @@ def run(args: argparse.Namespace) -> None:
         return
     output.mkdir(parents=True, exist_ok=True)
     for path in sorted(args.input.glob("*.json")):
-        if output == args.input and "cases" in json.loads(path.read_text()):
+        if output == args.input:
             pictures.draw(path)
-    cases = read_cases(args.input)
+    cases = ordinary(read_cases(args.input))
     for name, draw in FIGURES.items():
         figure = draw(pyplot, cases)
         if figure is None:
@@ -52,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def total(pyplot: Any, cases: Sequence[Case]) -> Any:
-    """Seconds of a sweep against the baselines that the project carries; speed-up of amped above each bar."""
+    """Milliseconds of a sweep against the baselines that the project carries; above each bar how many times amped's."""
     chosen = most_ranks([c for c in cases if c["precision"] == "fp32"])
     series = {name: select(chosen, **wanted) for name, wanted in SERIES.items()}
     tensors = _tensors(series["amped"])
@@ -64,10 +77,12 @@ def total(pyplot: Any, cases: Sequence[Case]) -> Any:
             here, ours = _at(some, where), _at(series["amped"], where)
             if here and ours:
                 at = x + (k - 2) * 0.16
-                axes.bar(at, sweep(here), 0.15, color=f"C{k}", label=name)
-                axes.text(at, sweep(here), f"{sweep(here) / sweep(ours):.1f}×", ha="center", va="bottom", fontsize=6)
+                axes.bar(at, sweep(here) * 1e3, 0.15, color=f"C{k}", label=name)
+                text = f"{sweep(here) / sweep(ours):.1f}×"
+                axes.text(at, sweep(here) * 1e3, text, ha="center", va="bottom", fontsize=7)
     _name_tensors(axes, tensors, chosen)
-    axes.set(yscale="log", ylabel="seconds a sweep over all modes")
+    pictures.log_scale(axes)
+    axes.set_ylabel("ms a sweep over all modes")
     _legend_once(axes)
     return figure
 
@@ -107,43 +122,74 @@ def breakdown(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 
 def load(pyplot: Any, cases: Sequence[Case]) -> Any:
-    """Each GPU's time of computing against their mean; the difference of the ends, of all GPUs' time, as a number."""
-    chosen = [c for c in select(most_ranks(cases), kernel="auto") if c["ranks"] > 1]
+    """How far each GPU's time of computing is from their mean; above them the balance, (max - mean) / mean."""
+    some = select(cases, precision="fp32", kernel="auto", rank=RANK) or select(cases, precision="fp32", kernel="auto")
+    chosen = [c for c in some if c["ranks"] > 1]
     if not chosen:
         return None
-    figure, axes = pyplot.subplots(figsize=(1.5 + 1.3 * len(chosen), 3))
+    figure, axes = pyplot.subplots(figsize=(1.5 + 1.2 * len(chosen), 3))
+    axes.axhspan(-1, 1, color="0.92")
+    axes.axhline(0, color="k", linewidth=0.8)
     for x, case in enumerate(chosen):
         seconds = np.array(case["seconds_by_kind"]["compute"]["all modes"])
+        off = 100 * (seconds / seconds.mean() - 1)
         each = np.arange(seconds.size) - (seconds.size - 1) / 2
-        axes.bar(x + each * 0.8 / seconds.size, 100 * seconds / seconds.mean(), 0.7 / seconds.size, color="C0")
-        overhead = (seconds.max() - seconds.min()) / seconds.sum()
-        axes.text(x, 101 * seconds.max() / seconds.mean(), f"{overhead:.2%}", ha="center", fontsize=7)
-    names = [f"{case['shape']}\n{case['placement']}\n{case['precision']}" for case in chosen]
+        axes.bar(x + each * 0.8 / seconds.size, off, 0.7 / seconds.size, color=pictures.COLOURS["compute"])
+        axes.text(x, max(1, off.max()) + 0.15, f"{case['balance']['all modes']:.2%}", ha="center", fontsize=8)
+    names = [f"{c['shape']}\n{'streamed' if c['placement'] == 'stream' else 'resident'}" for c in chosen]
     axes.set_xticks(range(len(chosen)), names)
-    axes.set_ylabel("computing, % of the GPUs' mean")
+    axes.set_ylabel("computing, % off the GPUs' mean\n(grey: 1 % either way)")
+    axes.margins(y=0.1)
     return figure
 
 
 def scaling(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Speed-up of a sweep by the number of GPUs, exchange included."""
-    lines = {}
     ours = [c for c in cases if c["kernel"] == "auto" and c["precision"] == "fp32"]
-    for name, some in grouped(
-        ours, lambda c: (c["device"], tensor(c), c["nonzeros"], c["rank"], c["placement"])
-    ).items():
+    lines = []
+    for some in grouped(ours, lambda c: (c["device"], tensor(c), c["nonzeros"], c["rank"], c["placement"])).values():
         alone = _one(select(some, ranks=1))
         if alone and len(some) > 1:
-            some.sort(key=lambda c: int(c["ranks"]))
-            lines[name] = [(c["ranks"], sweep(alone) / sweep(c)) for c in some]
+            lines.append([(c["ranks"], sweep(alone) / sweep(c), c) for c in sorted(some, key=_ranks)])
     if not lines:
         return None
-    figure, axes = pyplot.subplots(figsize=(5, 3.5))
-    for (_, where, _, rank, placement), points in lines.items():
-        axes.plot(*zip(*points, strict=True), "o-", label=f"{where}, rank {rank}, {placement}")
-    ranks = sorted({p for points in lines.values() for p, _ in points})
-    axes.plot(ranks, ranks, "k:", label="as many times as ranks")
-    axes.set(xlabel="GPUs" if ours[0]["device"] == "cuda" else "ranks", ylabel="speed-up", xticks=ranks)
-    axes.legend(frameon=False, fontsize=7)
+    lines.sort(key=lambda points: -points[-1][1])
+    figure, axes = pyplot.subplots(figsize=(4.5, 3.5))
+    ranks = sorted({p for points in lines for p, _, _ in points})
+    axes.plot(ranks, ranks, "k:", label="as many times as GPUs")
+    for points in lines:
+        p, speed_up, case = points[-1]
+        name = f"{case['shape']}, {'streamed' if case['placement'] == 'stream' else 'resident'}"
+        name += f", {case['rank']} columns" * (case["rank"] != RANK)
+        axes.plot([q for q, _, _ in points], [s for _, s, _ in points], "o-", label=name)
+        axes.annotate(f"{speed_up:.2f}×", (p, speed_up), (6, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set(xlabel="GPUs" if ours[0]["device"] == "cuda" else "ranks", ylabel="speed-up of a sweep over all modes")
+    axes.set(xticks=ranks, yticks=range(1, max(ranks) + 1))
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _ranks(case: Case) -> int:
+    return int(case["ranks"])
+
+
+def yardstick(pyplot: Any, cases: Sequence[Case]) -> Any:
+    """How many times as fast as the yardstick one GPU is, for each tensor and number of columns."""
+    tensors = against_yardstick(select(cases, precision="fp32", values="real"))
+    if not tensors:
+        return None
+    ranks = sorted({rank for some in tensors.values() for rank in some})
+    figure, axes = pyplot.subplots(figsize=(1 + 1.3 * len(tensors), 3.5))
+    for k, rank in enumerate(ranks):
+        here = [(x, some[rank]) for x, some in enumerate(tensors.values()) if rank in some]
+        at = [x + (k - (len(ranks) - 1) / 2) * 0.84 / len(ranks) for x, _ in here]
+        bars = axes.bar(at, [ratio(case) for _, case in here], 0.8 / len(ranks), label=f"{rank} columns")
+        for text in axes.bar_label(bars, fmt="%.2f", fontsize=6.5, padding=2):
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.4})
+    axes.axhline(1, color="k", linestyle="--", linewidth=1, label="the yardstick")
+    axes.set_xticks(range(len(tensors)), [name.replace(", ", "\n") for name in tensors])
+    axes.set_ylabel("times as fast as the yardstick")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
 
 
@@ -175,6 +221,7 @@ FIGURES: dict[str, Draw] = {
     "genten-7-bandwidth": roofs.bandwidth,
     "genten-8b-kernels": roofs.kernels,
     "roofline": roofs.roofline,
+    "yardstick": yardstick,
 }
 
 
@@ -194,7 +241,8 @@ def _one(cases: Sequence[Case]) -> Case | None:
 def _name_tensors(axes: Any, tensors: Sequence[str], cases: Sequence[Case]) -> None:
     plain = [name.split(",")[0] if name.split(",")[0] in TABLE_3 else name.replace(", ", "\n") for name in tensors]
     axes.set_xticks(range(len(tensors)), plain)
-    axes.set_title(f"{max(c['ranks'] for c in cases)} × {cases[0]['device']}, rank {cases[0]['rank']}", fontsize=8)
+    ranks, case = max(c["ranks"] for c in cases), cases[0]
+    axes.set_title(f"{ranks} × {case['model']}, {case['rank']} columns", fontsize=8)
 
 
 def _legend_once(axes: Any) -> None:

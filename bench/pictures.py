@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 COLOURS = {"compute": "#4477aa", "copy": "#ccbb44", "exchange": "#ee6677", "solve": "#228833", "other": "#bbbbbb"}
+CYCLE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
+"""Colours that those who see fewer of them can tell apart (Paul Tol's)."""
+
+DOTS, SHADES = 120, 256
+USUAL = {"precision": "fp32", "kernel": "auto", "gather": "full"}
 
 
 def plot() -> Any:
@@ -20,19 +26,34 @@ def plot() -> Any:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    cycle = matplotlib.cycler(color=CYCLE)
+    style = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.prop_cycle": cycle}
+    pyplot.rcParams.update(style)
     return pyplot
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure and forget it."""
-    pyplot = plot()
-    figure.savefig(path, dpi=130, bbox_inches="tight")
-    pyplot.close(figure)
+    """Write a figure, in few colours, and forget it."""
+    from PIL import Image  # Matplotlib needs it too
+
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=DOTS, bbox_inches="tight", format="png")
+    plot().close(figure)
+    Image.open(drawn).convert("RGB").quantize(SHADES, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def log_scale(axes: Any) -> None:
+    """Make the y axis logarithmic, with plain numbers at it."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def draw(path: Path) -> None:
-    """Draw the result at `path` as a PNG beside it."""
+    """Draw the result at `path`, of any kind that there is a picture for, as a PNG beside it."""
     pyplot, result = plot(), json.loads(path.read_text())
     if pyplot is None:
         return
@@ -40,17 +61,23 @@ def draw(path: Path) -> None:
         figure = _cases(pyplot, [c for c in result["cases"] if "refused" not in c])
     elif "gigabytes_a_second" in result:
         figure = _ceilings(pyplot, result["gigabytes_a_second"])
-    else:
+    elif "seconds_an_iteration" in result:
         figure = _iteration(pyplot, result)
+    else:
+        return
     save(figure, path.with_suffix(".png"))
 
 
 def label(case: Mapping[str, Any]) -> str:
-    """Return what tells a case from the others."""
-    return (
-        f"{case['shape']} s{case['skew']:g} R{case['rank']} ×{case['ranks']} "
-        f"{case['precision']} {case['placement']} {case['kernel']}"
-    )
+    """Return what tells a case from the others, but for what most have."""
+    ranks, unit = case["ranks"], "GPU" if case["device"] == "cuda" else "rank"
+    parts = [f"{case['shape']}, skew {case['skew']:g}, {case['rank']} columns, {ranks} {unit}{'s' * (ranks > 1)}"]
+    if case["values"] != "real":
+        parts.append(f"{case['values']}s")
+    if case["placement"] == "stream":
+        parts.append("streamed")
+    parts += [case[k] for k, usual in USUAL.items() if case.get(k, usual) != usual]
+    return ", ".join(parts + ["deterministic"] * case["deterministic"])
 
 
 def _cases(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:

@@ -3,81 +3,138 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from . import record
-from .cases import Case, bytes_a_nonzero, grouped, read_cases, select, sweep, tensor
+from .cases import (
+    ADVERSARIAL,
+    RANK,
+    RESIDENT,
+    Case,
+    against_yardstick,
+    bytes_a_nonzero,
+    grouped,
+    ordinary,
+    ratio,
+    read_cases,
+    select,
+    sweep,
+    tensor,
+)
 
-HEAD = (
-    "tensor", "nonzeros", "rank", "1 GPU, ms", "the yardstick", "GPUs", "resident, ms", "speed-up", "streamed, ms",
-    "of the link", "bytes a nonzero", "balance", "errors", "loaded, s", "CP-ALS, ms", "outside MTTKRP",
-)  # fmt: skip
-PLACED = ("auto", "resident")
+
+class Row(NamedTuple):
+    """What was measured of one tensor whose nonzeros are all resident or all streamed.
+
+    Attributes
+    ----------
+    alone, together : dict, optional
+        The case on one rank, and that on as many as any.
+    """
+
+    alone: Case | None
+    together: Case | None
+
+    @property
+    def last(self) -> Case:
+        """The case on more ranks."""
+        case = self.together or self.alone
+        assert case is not None
+        return case
+
+    @property
+    def both(self) -> list[Case]:
+        """The cases that there are."""
+        return [case for case in self if case is not None]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--input", type=Path, default=record.RESULTS, metavar="FOLDER")
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--device", default="cuda")
+    add = parser.add_argument
+    add("--input", type=Path, default=record.RESULTS, metavar="FOLDER")
+    add("--rank", type=int, default=RANK, help=f"columns of the factor matrices ({RANK})")
+    add("--precision", default="fp32")
+    add("--device", default="cuda")
+    add("--ranks-table", action="store_true", help="instead, one GPU against the yardstick by columns")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the table."""
-    cases = select(read_cases(args.input), precision=args.precision, device=args.device, kernel="auto")
-    decompositions = [json.loads(path.read_text()) for path in sorted(args.input.glob("cp_als-*.json"))]
-    decompositions = [d for d in decompositions if d["precision"] == args.precision]
-    rows = [HEAD, ["---"] * len(HEAD)]
-    for (name, rank, _), some in grouped(cases, lambda c: (tensor(c), c["rank"], c["nonzeros"])).items():
-        rows.append(_row(name, rank, some, _of(decompositions, some)))
-    print("\n".join("| " + " | ".join(row) + " |" for row in rows))
+    wanted = {"precision": args.precision, "device": args.device, "kernel": "auto", "values": "real"}
+    cases = [c for c in select(ordinary(read_cases(args.input)), **wanted) if c["shape"] not in ADVERSARIAL]
+    if args.ranks_table:
+        print(by_columns(cases))
+    else:
+        print(table(select(cases, rank=args.rank), "GPU" if args.device == "cuda" else "rank"))
 
 
-def _row(name: str, rank: int, cases: Sequence[Case], decomposition: Any) -> list[str]:
-    alone = _first(select(cases, ranks=1, placement=PLACED))
-    ranks = max(c["ranks"] for c in cases)
-    all_of_them = select(cases, ranks=ranks)
-    placed = _first([c for c in select(all_of_them, placement=PLACED) if ranks > 1])
-    streamed = _first(select(all_of_them, placement="stream"))
-    best = placed or alone or streamed
-    assert best is not None
-    ratio = alone["yardstick"]["seconds_a_sweep"] / sweep(alone) if alone and "yardstick" in alone else None
-    errors = best.get("errors")
-    cells = [
-        name,
-        f"{best['nonzeros'] / 1e6:,.1f} M",
-        str(rank),
-        _milliseconds(alone),
-        f"{ratio:.2f}×" if ratio else "",
-        str(ranks),
-        _milliseconds(placed),
-        f"{sweep(alone) / sweep(placed):.2f}×" if alone and placed else "",
-        _milliseconds(streamed),
-        f"{streamed['link']['fraction_of_link']:.1%}" if streamed and "fraction_of_link" in streamed["link"] else "",
-        " / ".join(f"{each:.1f}" for each in bytes_a_nonzero(best)),
-        f"{best['balance']['all modes']:.2%}",
-        f"{errors['norm-wise']:.0e}, {errors['row-wise']:.0e}" if errors else "",
-        f"{best['seconds_to_load']['all']:.1f}",
+def table(cases: Sequence[Case], unit: str) -> str:
+    """Return a row for each tensor, resident or streamed, and the columns that any row has something for."""
+    most = max((c["ranks"] for c in cases), default=1)
+    groups = grouped(cases, lambda c: (tensor(c), c["nonzeros"], c["placement"] in RESIDENT))
+    alone = [_first(select(some, ranks=1)) for some in groups.values()]
+    together = [_first(select(some, ranks=most)) if most > 1 else None for some in groups.values()]
+    rows = [row for row in map(Row, alone, together) if row.both]
+    columns: dict[str, Callable[[Row], str]] = {
+        "tensor": _tensor,
+        "nonzeros": lambda row: f"{row.last['nonzeros'] / 1e6:,.1f} M",
+        f"1 {unit}, ms": lambda row: _milliseconds(row.alone),
+        "× yardstick": lambda row: f"{ratio(row.alone):.2f}" if row.alone and "yardstick" in row.alone else "",
+        f"{most} {unit}s, ms": lambda row: _milliseconds(row.together),
+        "speed-up": lambda row: f"{sweep(row.alone) / sweep(row.together):.2f}" if row.alone and row.together else "",
+        "of the link": _link,
+        "bytes a nonzero": _bytes,
+        "norm-, row-wise error": _errors,
+        "balance": lambda row: f"{row.together['balance']['all modes']:.2%}" if row.together else "",
+        "loaded, s": lambda row: f"{row.last['seconds_to_load']['all']:.1f}",
+    }
+    cells = {head: [cell(row) for row in rows] for head, cell in columns.items()}
+    cells = {head: column for head, column in cells.items() if any(column)}
+    return _markdown(list(cells), zip(*cells.values(), strict=True))
+
+
+def by_columns(cases: Sequence[Case]) -> str:
+    """Return how many times as fast as the yardstick one GPU is, for each tensor and number of columns."""
+    measured = against_yardstick(cases)
+    ranks = sorted({rank for some in measured.values() for rank in some})
+    rows = [
+        [name, *(f"{ratio(some[rank]):.2f}" if rank in some else "" for rank in ranks)]
+        for name, some in measured.items()
     ]
-    if decomposition is None:
-        return [*cells, "", ""]
-    each = decomposition["seconds_an_iteration"]["median"]
-    return [*cells, f"{each * 1e3:.2f}", f"{decomposition['share_outside_mttkrp']:.1%}"]
+    return _markdown(["columns", *map(str, ranks)], rows)
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _first(cases: Sequence[Case]) -> Case | None:
     return min(cases, key=sweep) if cases else None
 
 
+def _tensor(row: Row) -> str:
+    case = row.last
+    name = f"{case['shape']}: {' × '.join(map(str, case['lengths']))}, skew {case['skew']:g}"
+    return name if case["placement"] in RESIDENT else f"{name}, streamed"
+
+
 def _milliseconds(case: Case | None) -> str:
     return f"{sweep(case) * 1e3:,.2f}" if case else ""
 
 
-def _of(decompositions: Sequence[Any], cases: Sequence[Case]) -> Any:
-    """Return the decomposition of the same tensor on the most ranks."""
-    keys = "shape", "nonzeros", "skew", "rank"
-    same = [d for d in decompositions if "share_outside_mttkrp" in d and all(d[k] == cases[0][k] for k in keys)]
-    return max(same, key=lambda d: int(d["ranks"])) if same else None
+def _link(row: Row) -> str:
+    shares = [case["link"].get("fraction_of_link") for case in row.both if case["link"]]
+    return ", ".join(f"{share:.1%}" for share in shares if share)
+
+
+def _bytes(row: Row) -> str:
+    each = bytes_a_nonzero(row.last)
+    return "–".join(dict.fromkeys(f"{size:.1f}" for size in (min(each), max(each))))
+
+
+def _errors(row: Row) -> str:
+    found = [case["errors"] for case in row.both if "errors" in case]
+    return ", ".join(f"{max(e[k] for e in found):.1e}".replace("e-0", "e-") for k in ("norm-wise", "row-wise") if found)
