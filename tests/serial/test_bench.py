@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -267,6 +268,18 @@ def test_ceilings_come_from_the_same_model(folder: Path) -> None:
     found = {case["shape"]: (case["ceilings"], case["own_ceilings"]) for case in read_cases(folder)}
     assert found == {"nell2": (ours["1"], True), "enron": (ours["1"], False), "patents4": ({}, False)}
     assert list(found) == ["nell2", "enron", "patents4"]  # in the order of tables
+
+
+def test_the_documentation_has_the_tables_and_the_pictures(capsys: pytest.CaptureFixture[str]) -> None:
+    """As the results on disk give them: where this fails, copy what `python -m bench readme` prints."""
+    text = (ROOT / "README.md").read_text()
+    main(["readme"])
+    assert capsys.readouterr().out in text
+    main(["readme", "--ranks-table"])
+    assert capsys.readouterr().out in (ROOT / "docs/kernels.md").read_text()
+    pictures = re.findall(r"(bench/results/[\w-]+\.png)", text)
+    assert len(pictures) == 2
+    assert all((ROOT / picture).exists() for picture in pictures)
 
 
 def test_figures_without_results_are_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
