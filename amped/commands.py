@@ -33,6 +33,7 @@ from .kruskal import KruskalTensor
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .mpi import Comm, on_root, share, together
 from .placement import Plan, check_rank, make_plan
+from .prediction import Speeds, forecast, measure
 from .progress import Display, display, say
 from .source import Source, open_source
 
@@ -93,6 +94,11 @@ class Run:
         self.display.note(f"{text}{over}; {self.args.precision}")
         return engine
 
+    def speeds(self, source: Source) -> Speeds:
+        """Measure what the machine does in a second, before its memory is full."""
+        how = self.args.rank, self.options.dtype, self.options.kernel
+        return measure(self.backend, self.exchange, self.comm, source.shape, *how)
+
     def start(self, engine: Engine, source: Source) -> None:
         """Put the factor matrices to start from in place."""
         args = self.args
@@ -134,7 +140,9 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
     folder = comm.bcast(args.output or _fresh_name(Path(f"{tensor_stem(args.tensor)}-rank{args.rank}")))
     with Run(args, comm, lambda: _check_cpd(args, folder)) as run:
         source = run.open()
+        speeds = run.speeds(source)
         engine = run.build(source)
+        foreseen = comm.allgather(forecast(engine.plan, speeds, engine.backend))
         state = _start_or_resume(run, engine, source)
         on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
         run.begin(engine, source)
@@ -150,6 +158,7 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
         run.display.close()
         run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
+        run.display.note(report.forecast_line(foreseen, True, run.metrics.iterations))
         run.display.note(f"fit {state.fits[-1]:.6f} after {len(state.fits)} iterations ({change}); {result}")
     return EXIT_STOPPED if stopped else 0
 
@@ -232,6 +241,7 @@ def _iterate(run: Run, engine: Engine, state: als.State, source: Source) -> tupl
         number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
         run.display.iteration(number, args.max_iters, state.fits[-1], change)
         split = run.metrics.spans([spans for spans, _ in by_rank])
+        run.metrics.iterations.append(now - last)
         run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
         last = now
         stopped = any(flag for _, flag in by_rank)
@@ -331,7 +341,7 @@ def _modes(text: str, order: int) -> list[int]:
 
 
 def plan(args: argparse.Namespace, comm: Comm) -> int:
-    """Say what a run would need and how it would be balanced; nothing is allocated or computed."""
+    """Say what a run would need and take, and how it would be balanced; nothing is allocated for it or computed."""
     ranks = comm.size if args.ranks is None else args.ranks
     with Run(args, comm, lambda: _check_plan(args.rank, ranks)) as run:
         source = run.open()
@@ -350,7 +360,14 @@ def plan(args: argparse.Namespace, comm: Comm) -> int:
                 placement=options.placement, memory=memory, local_ranks=sharing,
             )  # fmt: skip
 
-        text = on_root(comm, lambda: report.plan_text([make(part) for part in range(ranks)], run.backend.description))
+        speeds = run.speeds(source)
+
+        def describe() -> str:
+            plans = [make(part) for part in range(ranks)]
+            foreseen = [forecast(each, speeds, run.backend) for each in plans]
+            return report.plan_text(plans, run.backend) + "\n" + report.forecast_line(foreseen, ranks == comm.size)
+
+        text = on_root(comm, describe)
     if text is not None:
         say(text)
     return 0

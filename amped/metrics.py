@@ -39,6 +39,7 @@ class Metrics:
             except OSError as error:
                 raise InputError(f"cannot write: {error.strerror}", path=path) from None
         self.totals: dict[str, float] = defaultdict(float)
+        self.iterations: list[float] = []  # seconds of each
 
     def event(self, name: str, **facts: Any) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""

@@ -75,11 +75,6 @@ class ModePlan:
         """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
         return self.share.column > 0
 
-    @property
-    def nbytes(self) -> int:
-        """Of the nonzeros in coordinate form, or of the positions where only another mode has them so."""
-        return self.nnz * (4 if self.any_row else nonzero_bytes(len(self.share.lengths) + 1, self.share.dtype))
-
 
 class Loading(NamedTuple):
     """Bytes of host memory that rank 0 needs to load a tensor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 
+from .backend import Backend
 from .placement import Plan
+from .prediction import Forecast
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -75,7 +78,7 @@ def skew_table(rows: Sequence[dict[str, Any]]) -> str:
     return table(head, cells)
 
 
-def plan_text(plans: Sequence[Plan], device: str) -> str:
+def plan_text(plans: Sequence[Plan], backend: Backend) -> str:
     """Return the plans of all ranks as text."""
     rows = []
     for part, plan in enumerate(plans):
@@ -84,7 +87,8 @@ def plan_text(plans: Sequence[Plan], device: str) -> str:
                 "resident" if not m.streamed else "streamed" if not m.resident else f"{m.resident / m.nnz:.0%} resident"
             )
             owned = f"{m.owned.stop - m.owned.start:,}"
-            rows.append((part, m.mode, owned, f"{m.nnz:,}", human(m.nbytes), where if m.nnz else "-"))
+            size = human(backend.shard_bytes(m.share, m.nnz))
+            rows.append((part, m.mode, owned, f"{m.nnz:,}", size, where if m.nnz else "-"))
     balance = max(m.cut.imbalance for m in plans[0].modes)
     lines = [table(("rank", "mode", "rows owned", "nonzeros", "bytes", "placement"), rows)]
     lines.append(f"balance: the fullest rank has {balance:.2%} more nonzeros than the mean")
@@ -93,7 +97,7 @@ def plan_text(plans: Sequence[Plan], device: str) -> str:
         (part, *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
         for part, p in enumerate(plans)
     ]
-    lines.append(f"memory by rank on the device ({device}), and the peak in the host's memory:")
+    lines.append(f"memory by rank on the device ({backend.description}), and the peak in the host's memory:")
     lines.append(table(("rank", *uses, "device", "host"), cells))
     return "\n".join(lines)
 
@@ -102,3 +106,15 @@ def time_line(totals: dict[str, float], seconds: float) -> str:
     """Return how the seconds of a run were spent, as means over the ranks."""
     parts = [f"{kind} {s:.3g} s" for kind, s in totals.items() if s > 0 and kind != "tune"]
     return f"time {seconds:.3g} s: " + ", ".join(parts)
+
+
+def forecast_line(forecasts: Sequence[Forecast], exchanged: bool, measured: Sequence[float] = ()) -> str:
+    """Return the slowest rank's forecast of an iteration, against the median of what iterations took, if any.
+
+    Speeds of exchange are known, `exchanged`, where as many ranks run as are forecast.
+    """
+    slowest = max(forecasts, key=lambda forecast: forecast.seconds)
+    if measured:
+        return f"an iteration took {statistics.median(measured) * 1e3:.3g} ms; foreseen: {slowest}"
+    missing = "" if exchanged else "; exchange is not in it: start as many ranks to have it measured"
+    return f"an iteration of CP-ALS will take about {slowest}{missing}"
