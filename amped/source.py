@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.readers import read
-from partitioner.shards import Cut, SortedTensor, cut_mode
+from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode
 from partitioner.store import Store
 
 from .errors import InputError
@@ -73,7 +73,9 @@ class TensorSource:
 
     def cut(self, mode: int, parts: int) -> Cut:
         """See `Source`."""
-        mine = None if self._root is None else cut_mode(np.sort(self._root.columns[mode]), self.shape[mode], parts)
+        mine, length = None, self.shape[mode]
+        if self._root is not None:
+            mine = cut_mode(CountedRows(np.bincount(self._root.columns[mode], minlength=length)), length, parts)
         cut = self._comm.bcast(mine)
         assert cut is not None
         return cut

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from amped.mpi import Comm
 from amped.placement import Loading, nonzero_bytes
 from partitioner.coo import SparseTensor, ValueRange
-from partitioner.shards import BALANCE, Cut, mode_order
+from partitioner.shards import CountedRows, Cut, cut_mode, mode_order
 
 from .draws import WHOLE, HostDraws, Recipe
 
@@ -103,7 +103,7 @@ class SyntheticSource:
         self._comm, self.xp = comm, xp
         self._draws = recipe.draws(xp)
         self._block, self._bucket = block or BLOCKS[xp.__name__], bucket
-        self._offsets: dict[int, NDArray[np.int64]] = {}
+        self._rows: dict[int, CountedRows] = {}
         self.counting: dict[int, float] = {}
         self.seconds = {"count": 0.0, "draw": 0.0, "sort": 0.0}
         self.norm = math.sqrt(sum(self._squares(part) for part in self._parts()))
@@ -116,7 +116,7 @@ class SyntheticSource:
 
     def cut(self, mode: int, parts: int) -> Cut:
         """See `Source`."""
-        return cut_rows(self.offsets(mode), parts)
+        return cut_mode(self.rows(mode), self.shape[mode], parts)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[Array]:
         """See `Source`: arrays of the backend, sorted by row and by the first input mode."""
@@ -151,17 +151,17 @@ class SyntheticSource:
         working = BLOCK_BYTES * min(self._block, self.nnz), BUCKET_BYTES * min(self._bucket, nonzeros)
         return columns + max(working)
 
-    def offsets(self, mode: int) -> NDArray[np.int64]:
-        """Return for each row of a mode how many nonzeros come before it, and their number."""
-        if mode not in self._offsets:
+    def rows(self, mode: int) -> CountedRows:
+        """Count how many nonzeros each row of a mode has."""
+        if mode not in self._rows:
             before = self.seconds["count"]
             with self._timed("count"):
-                total = np.zeros(self.shape[mode] + 1, np.int64)
+                total = np.zeros(self.shape[mode], np.int64)
                 for part in self._parts():
-                    total[1:] += self._draws.counts(mode, part)
-                self._offsets[mode] = np.cumsum(total)
+                    total += self._draws.counts(mode, part)
+                self._rows[mode] = CountedRows(total)
             self.counting[mode] = self.seconds["count"] - before
-        return self._offsets[mode]
+        return self._rows[mode]
 
     def _parts(self) -> Iterator[range]:
         return (range(p, min(p + self._block, self.nnz)) for p in range(0, self.nnz, self._block))
@@ -176,16 +176,14 @@ class SyntheticSource:
 
     def _buckets(self, mode: int, begin: int, end: int) -> Buckets:
         """Cut this rank's nonzeros at rows, and rows that are too long at first input indices."""
-        offsets, width = self.offsets(mode), self.shape[mode_order(len(self.shape), mode)[1]]
+        rows, width = self.rows(mode), self.shape[mode_order(len(self.shape), mode)[1]]
         keys, starts, at = [], [], begin
         while at < end:
-            row = row_of(offsets, at)
-            stop = min(end, int(offsets[row_of(offsets, min(at + self._bucket, int(offsets[-1])))]))
-            if end <= at + self._bucket:
-                stop = end
+            row = rows.row(at)
+            stop = end if end <= at + self._bucket else rows.span(at + self._bucket)[0]
             inner = [(0, 0)]
             if stop <= at:
-                stop = min(end, int(offsets[row + 1]))
+                stop = min(end, rows.span(at)[1])
                 inner = self._inner_cuts(mode, begin, end, row)
             keys += [row * width + first for first, _ in inner]
             starts += [at - begin + before for _, before in inner]
@@ -210,9 +208,9 @@ class SyntheticSource:
         """Yield the numbers and the rows of this rank's nonzeros of a mode, in the order of their numbers."""
         if begin == end:
             return
-        xp, offsets = self.xp, self.offsets(mode)
-        first, last = row_of(offsets, begin), row_of(offsets, end - 1)
-        seen = dict.fromkeys((first, last), 0)
+        xp, counted = self.xp, self.rows(mode)
+        seen = {counted.row(at): 0 for at in (begin, end - 1)}
+        first, last = min(seen), max(seen)
         for part in self._parts():
             rows = self._draws.indices(mode, part)
             numbers = xp.flatnonzero((rows >= first) & (rows <= last))
@@ -220,7 +218,7 @@ class SyntheticSource:
             for row in seen:
                 of_row = xp.flatnonzero(rows == row)
                 # Of a row that is shared, the first nonzeros go to earlier ranks and the last to later ones.
-                low, high = (max(0, bound - int(offsets[row]) - seen[row]) for bound in (begin, end))
+                low, high = (max(0, bound - int(counted.offsets[row]) - seen[row]) for bound in (begin, end))
                 seen[row] += of_row.size
                 if low or high < of_row.size:
                     keep = xp.ones(rows.size, bool)
@@ -266,32 +264,3 @@ class SyntheticSource:
         if self.xp is not np:
             self.xp.cuda.get_current_stream().synchronize()
         self.seconds[step] += time.perf_counter() - start
-
-
-def row_of(offsets: NDArray[np.int64], at: int) -> int:
-    """Return the row of the sorted nonzero `at`; the number of rows if there are not so many nonzeros."""
-    return int(np.searchsorted(offsets, at, "right")) - 1
-
-
-def cut_rows(offsets: NDArray[np.int64], parts: int) -> Cut:
-    """Deal nonzeros as `partitioner.shards.cut_mode` does, from the rows' offsets instead of the nonzeros."""
-    total, length = int(offsets[-1]), offsets.size - 1
-    cuts = np.array([total * p // parts for p in range(parts + 1)], np.int64)
-    for p in range(1, parts):
-        target = int(cuts[p])
-        if target < total:
-            row = row_of(offsets, target)
-            nearest = min((int(end) for end in offsets[row : row + 2]), key=lambda end: abs(end - target))
-            cuts[p] = nearest if abs(nearest - target) <= BALANCE * total / parts else target
-    owned = np.full(parts + 1, length, np.int64)
-    owned[0], heads = 0, np.full(parts, -1, np.int64)
-    for p in range(1, parts):
-        at = int(cuts[p])
-        if at == total:
-            continue
-        row = row_of(offsets, at)
-        split = at > int(offsets[row])
-        owned[p] = row + split if at else 0
-        if split and cuts[p + 1] > at:
-            heads[p] = row
-    return Cut(cuts, owned, heads)

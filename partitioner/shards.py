@@ -88,12 +88,48 @@ class Cut:
         return float(counts.max() / counts.mean() - 1)
 
 
-def equal_offsets(rows: NDArray[np.int32], parts: int, balance: float = BALANCE) -> NDArray[np.int64]:
+class SortedRows:
+    """The output indices of sorted nonzeros, and where the nonzeros of a row are among them."""
+
+    def __init__(self, rows: NDArray[np.int32]) -> None:
+        self._rows, self.nnz = rows, rows.size
+
+    def row(self, at: int) -> int:
+        """Return the row of a nonzero."""
+        return int(self._rows[at])
+
+    def span(self, at: int) -> tuple[int, int]:
+        """Return where the nonzeros of the same row as a nonzero begin and end."""
+        row = self._rows[at]
+        return int(np.searchsorted(self._rows, row, "left")), int(np.searchsorted(self._rows, row, "right"))
+
+
+class CountedRows:
+    """The same, from how many nonzeros each row has: nothing is sorted."""
+
+    def __init__(self, counts: NDArray[np.int64]) -> None:
+        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+        self.nnz = int(self.offsets[-1])
+
+    def row(self, at: int) -> int:
+        """See `SortedRows`; the number of rows if there are not so many nonzeros."""
+        return int(np.searchsorted(self.offsets, at, "right")) - 1
+
+    def span(self, at: int) -> tuple[int, int]:
+        """See `SortedRows`."""
+        row = self.row(at)
+        return int(self.offsets[row]), int(self.offsets[row + 1])
+
+
+Rows = SortedRows | CountedRows
+
+
+def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int, balance: float = BALANCE) -> NDArray[np.int64]:
     """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
 
     Parameters
     ----------
-    rows : (nnz,) int32 array
+    rows : (nnz,) int32 array, SortedRows or CountedRows
         Output indices, ascending.
     parts : int
         How many parts; some are empty when there are fewer nonzeros.
@@ -105,35 +141,28 @@ def equal_offsets(rows: NDArray[np.int32], parts: int, balance: float = BALANCE)
     (parts + 1,) int64 array
         Offsets, ascending from 0 to nnz.
     """
-    total = rows.size
-    offsets = np.array([total * p // parts for p in range(parts + 1)], np.int64)
-    slack = balance * total / parts
+    rows = rows if isinstance(rows, Rows) else SortedRows(rows)
+    offsets = np.array([rows.nnz * p // parts for p in range(parts + 1)], np.int64)
     for p in range(1, parts):
         target = int(offsets[p])
-        if target == total:
-            continue
-        row = rows[target]
-        ends = np.searchsorted(rows, row, "left"), np.searchsorted(rows, row, "right")
-        nearest = int(min(ends, key=lambda end: abs(int(end) - target)))
-        if abs(nearest - target) <= slack:
-            offsets[p] = nearest
+        if target < rows.nnz:
+            nearest = min(rows.span(target), key=lambda end: abs(end - target))
+            offsets[p] = nearest if abs(nearest - target) <= balance * rows.nnz / parts else target
     return offsets
 
 
-def cut_mode(rows: NDArray[np.int32], length: int, parts: int) -> Cut:
-    """Deal the sorted nonzeros of a mode of `length` rows to `parts` ranks."""
+def cut_mode(rows: NDArray[np.int32] | Rows, length: int, parts: int) -> Cut:
+    """Deal the nonzeros of a mode of `length` rows, sorted or counted by row, to `parts` ranks."""
+    rows = rows if isinstance(rows, Rows) else SortedRows(rows)
     offsets = equal_offsets(rows, parts)
-    owned = np.empty(parts + 1, np.int64)
-    owned[0], owned[parts] = 0, length
-    heads = np.full(parts, -1, np.int64)
+    owned, heads = np.full(parts + 1, length, np.int64), np.full(parts, -1, np.int64)
+    owned[0] = 0
     for p in range(1, parts):
         at = int(offsets[p])
-        if at == rows.size:
-            owned[p] = length
-        elif at and rows[at] == rows[at - 1]:
-            owned[p] = int(rows[at]) + 1
-            if offsets[p + 1] > at:
-                heads[p] = rows[at]
-        else:
-            owned[p] = int(rows[at]) if at else 0
+        if at == rows.nnz:
+            continue
+        row, split = rows.row(at), at > rows.span(at)[0]
+        owned[p] = row + split if at else 0
+        if split and offsets[p + 1] > at:
+            heads[p] = row
     return Cut(offsets, owned, heads)

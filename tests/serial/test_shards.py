@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import Case, cases
 
-from partitioner.shards import BALANCE, SortedTensor, cut_mode, equal_offsets, mode_order
+from partitioner.shards import BALANCE, CountedRows, Cut, SortedTensor, cut_mode, equal_offsets, mode_order
 
 
 @st.composite
@@ -54,6 +54,18 @@ def test_every_row_has_one_owner_and_every_split_row_a_head(given_rows: tuple[np
     touched = [np.unique(rows[part_of == p]) for p in np.unique(part_of)]
     seen, times = np.unique(np.concatenate(touched), return_counts=True)
     assert np.array_equal(cut.split_rows, seen[times > 1])
+
+
+@given(sorted_rows(), PARTS)
+def test_counted_rows_are_cut_as_sorted_ones(given_rows: tuple[np.ndarray, int], parts: int) -> None:
+    rows, length = given_rows
+    assume(length < 2**20)
+    counted, by_row = (
+        cut_mode(CountedRows(np.bincount(rows, minlength=length)), length, parts),
+        cut_mode(rows, length, parts),
+    )
+    for name in Cut.__dataclass_fields__:
+        assert np.array_equal(getattr(counted, name), getattr(by_row, name)), name
 
 
 @given(sorted_rows(), PARTS)
