@@ -115,6 +115,6 @@ def forecast_line(forecasts: Sequence[Forecast], exchanged: bool, measured: Sequ
     """
     slowest = max(forecasts, key=lambda forecast: forecast.seconds)
     if measured:
-        return f"an iteration took {statistics.median(measured) * 1e3:.3g} ms; foreseen: {slowest}"
+        return f"iterations took {statistics.median(measured) * 1e3:.3g} ms; foreseen: {slowest}"
     missing = "" if exchanged else "; exchange is not in it: start as many ranks to have it measured"
     return f"an iteration of CP-ALS will take about {slowest}{missing}"
