@@ -19,6 +19,9 @@ from ..engine import Engine
 from ..kruskal import KruskalTensor
 
 
+FAR = 1024.0  # between a column's norm and what it was divided by
+
+
 @dataclass
 class State:
     """Where a decomposition stands after some iterations.
@@ -105,15 +108,18 @@ def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64
         state.norms[mode] = np.where(norms > 0, norms, 1.0)
     # Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
     # precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
-    divisor = state.norms[mode].copy()
-    with engine.span("solve", mode):
-        largest, gram = dense.solve(xp, rows, to_device(inverse / divisor), engine.owned(mode))
+    for _ in range(2):
+        divisor = state.norms[mode].copy()
+        with engine.span("solve", mode):
+            largest, gram = dense.solve(xp, rows, to_device(inverse / divisor), engine.owned(mode))
+        if state.fits:
+            state.norms[mode] = np.maximum(engine.reduce(largest, "max", mode) * divisor, 1.0)
+        scale = divisor / state.norms[mode]
+        if np.all((scale > 1 / FAR) & (scale < FAR)):
+            break  # otherwise products of such columns could overflow: divide by what is known now
     engine.publish(mode)
-    gram = engine.reduce(gram, "sum", mode)
-    if state.fits:
-        state.norms[mode] = np.maximum(engine.reduce(largest, "max", mode) * divisor, 1.0)
-    state.scales[mode] = divisor / state.norms[mode]
-    grams[mode] = gram * np.outer(state.scales[mode], state.scales[mode])
+    state.scales[mode] = scale
+    grams[mode] = engine.reduce(gram, "sum", mode) * np.outer(scale, scale)
 
 
 def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,23 @@ def test_the_model_is_arranged_and_its_fit_is_the_one_reported(device: str, prec
         np.testing.assert_allclose(np.linalg.norm(factor.astype(float), axis=0), 1, atol=accuracy)
     fit = 1 - np.linalg.norm(DENSE - model.full()) / np.linalg.norm(DENSE)
     assert model.fits[-1] == pytest.approx(fit, abs=10 * accuracy)
+
+
+def test_columns_far_from_their_norms_are_solved_again(comm: Comm, device: str) -> None:
+    """Norms of collinear columns grow by orders of magnitude in an iteration; products of them must not overflow."""
+    rng = np.random.default_rng(0)
+    shape = (4, 5, 6, 5, 4)
+    dense = 1 + 1e-3 * rng.random(shape)
+    tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], shape)
+    start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
+    engine = make_engine(tensor, start, comm, device=device, precision="fp32")
+    state = State(np.ones(3))
+    grown = []
+    for _ in iterate(engine, state, 8, 0):
+        grown.append(state.norms.copy())
+        assert np.all((state.scales > 1 / 1024) & (state.scales < 1024))
+        assert np.isfinite(state.fits[-1])
+    assert max(np.max(b / a) for a, b in pairwise(grown)) > 1024, "it would have been far"
 
 
 def test_columns_are_normalised_as_kolda_and_bader_do(comm: Comm, device: str) -> None:
