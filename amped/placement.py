@@ -273,8 +273,8 @@ class _Need:
     def working(self, piece: int, slot: int) -> int:
         """Of everything that is there for a while; shards are made before there are slots."""
         scratch = max(self._backend.scratch_bytes(share, min(share.nnz, piece)) for share in self._shares)
-        # Beside a shard that is being made there is the best so far, where there is a choice.
-        beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares)
+        # Beside a shard that is being made there is the best so far, where there is a choice; if making takes memory.
+        beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares) * (self._packing(piece) > 0)
         packing = self._packing(piece) - self.slots(slot) + beside * self.slot(piece)
         return int(max(scratch, self._dense, packing))
 

@@ -236,7 +236,8 @@ class NullShard(HostShard):
 
 class NullSlot(HostSlot):
     def _copy(self, shard: Any, mode: int) -> NullShard:
-        return NullShard(**vars(super()._copy(shard, mode)), kernel=shard.kernel)
+        copied: NullShard = super()._copy(shard, mode)
+        return copied
 
 
 class NullDevice(CpuBackend):
@@ -246,7 +247,7 @@ class NullDevice(CpuBackend):
     """
 
     name = "null"
-    vector_bytes = 16
+    vector_bytes = 32
     repeatable = ("slow", "fast")
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:

@@ -18,7 +18,6 @@ from ..backend import dense
 from ..engine import Engine
 from ..kruskal import KruskalTensor
 
-
 FAR = 1024.0  # between a column's norm and what it was divided by
 
 

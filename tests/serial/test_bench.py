@@ -155,8 +155,8 @@ def test_measure(comm: Comm, placement: Any, monkeypatch: pytest.MonkeyPatch) ->
     link = {"link": {"at once": [10.0]}}
     facts = measure.measure(source, 5, Options("cpu", placement=placement), comm, 5, link, ["yardstick", "errors"])
     assert facts["seconds_a_sweep"]["runs"] == len(facts["seconds_each_sweep"]) == 5
-    assert facts["errors"]["norm-wise"] < 1e-12
-    assert facts["errors"]["row-wise"] < 1e-12
+    assert facts["errors"]["norm-wise"] < 1e-6
+    assert facts["errors"]["row-wise"] < 1e-6
     assert "yardstick" not in facts
     assert facts["balance"] == {"all modes": 0, "by mode": [0] * 4}
     assert sum(facts["seconds_by_kind"]["compute"]["by mode"][2]) > 0
@@ -304,7 +304,7 @@ def test_one_launch_measures_on_one_and_two_ranks(folder: Path) -> None:
     succeeded(finish([*line, "--output", str(folder)], cwd=ROOT))
     cases = json.loads((folder / "mttkrp-uber-cpu-2.json").read_text())["cases"]
     assert [case["ranks"] for case in cases] == [1, 2]
-    assert all(case["errors"]["row-wise"] < 1e-12 for case in cases)
+    assert all(case["errors"]["row-wise"] < 1e-6 for case in cases)
 
 
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {

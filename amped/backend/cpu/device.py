@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,10 @@ from partitioner.sort import DIGIT_BITS, stable_argsort
 from ...mpi import Comm
 from ..base import Array, Clock, GatherName, Share
 from .mttkrp import KERNELS, HostShard, Threads
+from .vectors import LANE, LINE
+
+OWN_CACHE = 1 << 20  # bytes
+LEAST_TUNED = 1 << 16  # nonzeros: below this, all kernels take a few milliseconds
 
 
 class CpuBackend:
@@ -27,7 +33,7 @@ class CpuBackend:
 
     name = "cpu"
     xp = np
-    vector_bytes = 1
+    vector_bytes = LANE
     runtime_bytes = 0
     host_runtime_bytes = 6 << 20
     dense_blocks = 2
@@ -46,8 +52,9 @@ class CpuBackend:
         return KERNELS
 
     def candidates(self, share: Share) -> tuple[str, ...]:
-        """See `Backend`."""
-        return KERNELS[:1]
+        """See `Backend`: fetching ahead pays where factor matrices are not in a core's own caches, if at all."""
+        matrices = sum(share.lengths) * share.row_bytes
+        return KERNELS[:2] if matrices > OWN_CACHE and share.nnz > LEAST_TUNED else KERNELS[:1]
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free on this node."""
@@ -58,12 +65,18 @@ class CpuBackend:
         """See `Backend`: there is no memory but the host's."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Backend`."""
-        return np.empty(shape, dtype)
+        """See `Backend`: rows of a multiple of 64 bytes lie in as few lines of the caches as can be."""
+        count = math.prod(shape) * np.dtype(dtype).itemsize
+        memory = np.empty(count + LINE, np.uint8)
+        start = -memory.ctypes.data % LINE
+        aligned: Array = memory[start : start + count].view(dtype).reshape(shape)
+        return aligned
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Backend`."""
-        return np.zeros(shape, dtype)
+        array = self.empty(shape, dtype)
+        array.fill(0)
+        return array
 
     def to_device(self, array: NDArray[Any]) -> Array:
         """See `Backend`."""
@@ -76,7 +89,8 @@ class CpuBackend:
     def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> HostShard:
         """See `Backend`: the columns themselves, also where they are mapped from a file."""
         indices = [np.ascontiguousarray(column, np.int32) for column in columns]
-        return HostShard(indices, np.ascontiguousarray(values), share.rows.start, continues)
+        ahead = kernel == "prefetched"
+        return HostShard(indices, np.ascontiguousarray(values), share.rows.start, continues, ahead)
 
     def permuted(self, shard: HostShard, share: Share) -> HostShard:
         """See `Backend`."""
@@ -84,7 +98,7 @@ class CpuBackend:
         rows = inputs.pop(share.column)
         length = share.rows.stop - share.rows.start
         permutation = stable_argsort([rows], [length], np.dtype(np.uint32))
-        return HostShard([rows, *inputs], shard.values, share.rows.start, False, permutation)
+        return HostShard([rows, *inputs], shard.values, share.rows.start, False, permutation=permutation)
 
     def unload(self, shard: HostShard) -> HostShard:
         """See `Backend`."""
@@ -144,7 +158,7 @@ class HostSlot:
                 np.copyto(target[:nnz], source)
             np.copyto(self._values[:nnz], shard.values, casting="same_kind")
         indices = [column[:nnz] for column in self._indices]
-        return HostShard(indices, self._values[:nnz], shard.row_begin, shard.continues)
+        return replace(shard, indices=indices, values=self._values[:nnz])
 
     def shard(self) -> HostShard:
         """See `Slot`."""

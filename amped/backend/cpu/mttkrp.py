@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import PERMUTED
-from .permuted import permuted
 from .segmented import segmented
+from .vectors import LANE
 
-KERNELS = ("segmented", PERMUTED)
+KERNELS = ("segmented", "prefetched", PERMUTED)
+MOST_LANES = 8  # 256 bytes of a row: half of the registers, on a processor with AVX2
 SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
 
 
@@ -31,6 +32,8 @@ class HostShard:
         The output index that is row 0 of the output.
     continues : bool
         The first row already has a sum, to be added to.
+    ahead : bool
+        Whether the rows of nonzeros to come are fetched.
     permutation : (nnz,) uint32 array, optional
         Which nonzero comes when; those are of a shard of mode 0, which counts their memory, and any row may have a sum.
     """
@@ -39,6 +42,7 @@ class HostShard:
     values: NDArray[Any]
     row_begin: int
     continues: bool
+    ahead: bool = False
     permutation: NDArray[np.uint32] | None = None
 
     @property
@@ -75,15 +79,13 @@ class Threads:
             return int(rows[at if order is None else order[at]])
 
         carried = [row(b) == row(b - 1) if b else shard.continues for b in bounds[:-1]]
-        carries = np.zeros((parts, out.shape[1]))
+        carries = np.zeros((parts, 1, out.shape[1]))
+        ahead, pieces = (0,) if shard.ahead else None, lanes_of(factors[0])
 
         def work(t: int) -> None:
             columns, inputs, run = tuple(shard.indices), tuple(factors), (bounds[t], bounds[t + 1])
             where = columns, shard.values, inputs, out, shard.row_begin, *run, carried[t], carries[t]
-            if order is None:
-                segmented(*where)
-            else:
-                permuted(*where, order)
+            segmented(*where, order, ahead, *pieces)
 
         if parts == 1 or self._pool is None:
             for t in range(parts):
@@ -92,4 +94,11 @@ class Threads:
             list(self._pool.map(work, range(parts)))
         for t in range(parts):
             if carried[t]:
-                out[row(bounds[t]) - shard.row_begin] += carries[t]
+                out[row(bounds[t]) - shard.row_begin] += carries[t, 0]
+
+
+def lanes_of(factor: NDArray[np.floating]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Return what of a row is computed together, and what is left, as `segmented` takes them."""
+    lanes = factor.shape[1] * factor.itemsize // LANE
+    most = min(lanes, MOST_LANES)
+    return (0,) * most, (0,) * (lanes % most) or None

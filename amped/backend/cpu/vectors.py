@@ -1,0 +1,148 @@
+"""Rows of factor matrices as vectors in registers: a small extension of Numba.
+
+LLVM does not vectorise a plain loop over columns well, whether their number is known to it or not (it unrolls the loop
+fully, or keeps the sum in memory). Here a piece of a row is one value of a vector type, as many registers as it takes.
+How many is the length of a tuple, `lanes`: a type, so that kernels for each are cached on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, register_model
+
+LANE = 32  # bytes of a factor row, for each element of `lanes`
+LINE = 64  # bytes that one prefetch brings
+
+
+def _operation(define: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of types, which returns a signature and what generates the code, an operation of kernels."""
+    operation: Callable[..., Any] = intrinsic(define)
+    return operation
+
+
+class Vector(types.Type):  # type: ignore[misc]
+    """A piece of a row: `count` numbers of a floating-point type."""
+
+    def __init__(self, dtype: Any, count: int) -> None:
+        self.dtype, self.count = dtype, count
+        super().__init__(f"Vector({dtype}, {count})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, vector: Vector) -> None:
+        element = manager.lookup(vector.dtype).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(element, vector.count))
+
+
+def _vector(factors: Any, lanes: Any) -> Vector:
+    dtype = factors.types[0].dtype
+    return Vector(dtype, len(lanes) * LANE * 8 // dtype.bitwidth)
+
+
+def _array(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    return context.make_array(kind)(context, builder, value)
+
+
+def _splat(builder: Any, scalar: Any, kind: Any) -> Any:
+    zero = ir.Constant(ir.IntType(32), 0)
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, zero)
+    return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
+
+
+def _row(context: Any, builder: Any, kind: Any, matrix: Any, index: Any, column: Any) -> Any:
+    """Return the address of a column of a row of a contiguous matrix."""
+    array = _array(context, builder, kind, matrix)
+    width = builder.extract_value(array.shape, 1)
+    wide = builder.sext(index, width.type) if index.type != width.type else index
+    return builder.gep(array.data, [builder.add(builder.mul(wide, width), column)])
+
+
+def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any) -> list[Any]:
+    """Return the addresses of the rows that the nonzero `at` asks for."""
+    (indices, factors), (index_values, factor_values) = signature.args[:2], args[:2]
+    addresses = []
+    for m, kind in enumerate(factors.types):
+        array = _array(context, builder, indices.types[m + 1], builder.extract_value(index_values, m + 1))
+        index = builder.load(builder.gep(array.data, [at]))
+        addresses.append(_row(context, builder, kind, builder.extract_value(factor_values, m), index, column))
+    return addresses
+
+
+def _load(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.load(builder.bitcast(address, kind.as_pointer()), align=4)
+
+
+@_operation
+def zero(typing: Any, factors: Any, lanes: Any) -> Any:
+    """Return a vector of zeros."""
+    vector = _vector(factors, lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return ir.Constant(context.get_value_type(vector), None)
+
+    return vector(factors, lanes), generate
+
+
+@_operation
+def accumulate(
+    typing: Any, indices: Any, factors: Any, values: Any, at: Any, column: Any, lanes: Any, total: Any
+) -> Any:
+    """Return `total` plus a nonzero's value times the rows of the input factor matrices, from `column` on."""
+    vector = _vector(factors, lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.get_value_type(vector)
+        _, _, value_array, at, column, _, total = args
+        array = _array(context, builder, values, value_array)
+        value = context.cast(builder, builder.load(builder.gep(array.data, [at])), values.dtype, vector.dtype)
+        *others, last = _input_rows(context, builder, signature, args, at, column)
+        product = _splat(builder, value, kind)
+        for address in others:
+            product = builder.fmul(product, _load(builder, address, kind))
+        name = f"llvm.fma.v{vector.count}f{vector.dtype.bitwidth}"
+        fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
+        return builder.call(fused, [product, _load(builder, last, kind), total])
+
+    return vector(indices, factors, values, types.intp, types.intp, lanes, vector), generate
+
+
+@_operation
+def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lanes: Any) -> Any:
+    """Bring the rows that a nonzero asks for, from `column` on, into the cache."""
+    vector = _vector(factors, lanes)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        read, near, data = (ir.Constant(word, n) for n in (0, 3, 1))
+        for address in _input_rows(context, builder, signature, args, args[2], args[3]):
+            start = builder.bitcast(address, byte)
+            for offset in range(0, vector.count * vector.dtype.bitwidth // 8, LINE):
+                builder.call(function, [builder.gep(start, [ir.Constant(word, offset)]), read, near, data])
+        return context.get_dummy_value()
+
+    return types.none(indices, factors, types.intp, types.intp, lanes), generate
+
+
+@_operation
+def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, add: Any) -> Any:
+    """Store a vector to a row of a float64 matrix from `column` on, or add it to what is there."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        matrix, row, column, value, add = args
+        wide = ir.VectorType(ir.DoubleType(), vector.count)
+        value = value if value.type == wide else builder.fpext(value, wide)
+        address = builder.bitcast(_row(context, builder, out, matrix, row, column), wide.as_pointer())
+        before = builder.load(address, align=4)
+        before = builder.select(add, before, ir.Constant(wide, None))
+        builder.store(builder.fadd(before, value), address, align=4)
+        return context.get_dummy_value()
+
+    return types.none(out, types.intp, types.intp, vector, types.boolean), generate
