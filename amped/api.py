@@ -120,7 +120,7 @@ def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any
         raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
     given = list(factors) if comm.rank == 0 else []
     if len(given) == len(source.shape):  # or `initial_factors` says what is wrong
-        ranks = [np.shape(f)[1] for f in (given[mode], *given) if np.ndim(f) == 2]
+        ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
         given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
     rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
     engine = Engine(source, rank, comm, Options(**options))

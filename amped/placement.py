@@ -215,6 +215,7 @@ def make_plan(
         piece, spare = slot or piece, room - need.streaming(slot)
         fitting = bisect_right(range(total + 1), spare, key=need.resident) - 1
         resident = max(0, fitting) if placement == "auto" else 0
+        slot = slot if resident < total else 0  # smaller shards take less to make: so everything fits after all
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
     modes = [replace(m, resident=_fraction(m.nnz, resident, total)) for m in modes]
     bytes_of = {

@@ -8,7 +8,7 @@ processors are faster than foreseen; random indices are as bad for caches as any
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from .mpi import Comm
 from .placement import Plan
 
 # Enough for a millisecond or more, and matrices that fit into each level of cache, and into none.
-NONZEROS = {"cuda": 1 << 24, "cpu": 1 << 15}
-MATRICES = {"cuda": (1 << 21, 1 << 25, 1 << 28), "cpu": (1 << 18, 1 << 21, 1 << 24)}  # bytes
+NONZEROS = {"cuda": 1 << 22, "cpu": 1 << 15}
+MATRICES = {"cuda": (1 << 21, 1 << 25, 1 << 27), "cpu": (1 << 18, 1 << 21, 1 << 24)}  # bytes
 ROWS = {"cuda": 1 << 16, "cpu": 1 << 12}  # solved, and sent by a rank
 OUTPUT_ROWS = 1024
 INPUTS, RUNS = 2, 3
@@ -113,12 +113,14 @@ def measure(
     smallest, *others = MATRICES[backend.name]
     sizes = smallest, *(size for size in others if size <= max(shape) * stride * dtype.itemsize)
     gather = tuple((float(size), trial.gather(size)) for size in sizes)  # takes no more memory than the run will
-    if comm.size == 1:
-        return Speeds(gather, copy, dense)
-    message = trial.all_gather(exchange, 1)
-    rows = ROWS[backend.name]
-    received = (comm.size - 1) * rows * stride * dtype.itemsize
-    return Speeds(gather, copy, dense, message, received / trial.all_gather(exchange, rows))
+    speeds = Speeds(gather, copy, dense)
+    if comm.size > 1:
+        rows = ROWS[backend.name]
+        received = (comm.size - 1) * rows * stride * dtype.itemsize
+        large = received / trial.all_gather(exchange, rows)
+        speeds = replace(speeds, message=trial.all_gather(exchange, 1), exchange=large)
+    backend.rest()
+    return speeds
 
 
 class _Trial:

@@ -55,7 +55,8 @@ class Stream:
                 self._modes.append(_load(plan, mode, source, backend, choose))
         self.kernels = [shards.kernel for shards in self._modes]
         shares = [mode.share for mode in plan.modes]
-        self._slots: list[Slot] = [backend.slot(shares, plan.slot, clock) for _ in range(SLOTS if plan.slot else 0)]
+        count = SLOTS if any(mode.streamed for mode in self._modes) else 0
+        self._slots: list[Slot] = [backend.slot(shares, plan.slot, clock) for _ in range(count)]
         self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
         self._next_slot = 0
 
@@ -106,6 +107,9 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
     for start, stop in pieces:
         shard = first or columns.shard(backend, mode, kernel, start, stop, streamed=start >= keep)
         first = None
+        plain = mode.share.kernels[0]
+        if kernel != plain and shard.nbytes > backend.shard_bytes(mode.share, shard.nnz):  # as the first one was not
+            shard = columns.shard(backend, mode, plain, start, stop, streamed=start >= keep)
         if stop <= keep:
             resident.append(shard)
         else:

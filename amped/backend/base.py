@@ -141,7 +141,10 @@ class Backend(Protocol):
         """Bytes that a plan may count on, when so many ranks share the node."""
 
     def peak_bytes(self) -> int | None:
-        """Most bytes of device memory in use at once since the backend was made; None if it is the host's."""
+        """Most bytes of device memory in use at once since the last `rest`; None if it is the host's."""
+
+    def rest(self) -> None:
+        """Give back the memory that is kept for later use."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of unset contents."""

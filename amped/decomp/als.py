@@ -110,7 +110,10 @@ def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64
     for _ in range(2):
         divisor = state.norms[mode].copy()
         with engine.span("solve", mode):
-            largest, gram = dense.solve(xp, rows, to_device(inverse / divisor), engine.owned(mode))
+            largest, parts = dense.solve(xp, rows, to_device(inverse / divisor), engine.owned(mode))
+        gram = engine.reduce(parts, "sum", mode)
+        if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
+            raise DivergedError(f"factor matrix {mode} is no longer finite after {len(state.fits)} iterations")
         if state.fits:
             state.norms[mode] = np.maximum(engine.reduce(largest, "max", mode) * divisor, 1.0)
         scale = divisor / state.norms[mode]
@@ -118,7 +121,7 @@ def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64
             break  # otherwise products of such columns could overflow: divide by what is known now
     engine.publish(mode)
     state.scales[mode] = scale
-    grams[mode] = engine.reduce(gram, "sum", mode) * np.outer(scale, scale)
+    grams[mode] = gram * np.outer(scale, scale)
 
 
 def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -144,5 +147,5 @@ def _fit(engine: Engine, rows: Any, grams: Sequence[NDArray[np.float64]], state:
         dots = dense.column_dots(engine.backend.xp, rows, engine.owned(last))
     inner = float(engine.reduce(dots, "sum", last) @ (weights * np.prod(state.scales, axis=0)))
     squared = float(weights @ np.prod(grams, axis=0) @ weights)
-    residual = np.sqrt(max(0.0, engine.norm**2 + squared - 2 * inner))
+    residual = np.sqrt(np.maximum(0.0, engine.norm**2 + squared - 2 * inner))
     return float(1 - residual / engine.norm)

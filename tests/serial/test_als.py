@@ -87,6 +87,15 @@ def test_columns_far_from_their_norms_are_solved_again(comm: Comm, device: str) 
     assert max(np.max(b / a) for a, b in pairwise(grown)) > 1024, "it would have been far"
 
 
+def test_what_is_no_number_is_no_fit(comm: Comm, device: str) -> None:
+    engine = make_engine(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device)
+    iterations = iterate(engine, State(np.ones(3)), 5, 0)
+    next(iterations)
+    engine.factors[1][0, 0] = np.nan
+    with pytest.raises(ArithmeticError, match="finite"):
+        next(iterations)
+
+
 def test_columns_are_normalised_as_kolda_and_bader_do(comm: Comm, device: str) -> None:
     engine = make_engine(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device, precision="fp64")
     state = State(np.ones(3))

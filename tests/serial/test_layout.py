@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from amped.backend import Share
 from amped.backend.cuda.layout import (
+    ALIGNMENT,
     AT_ONCE,
     CHUNK,
     FIBRE_CHUNK,
@@ -29,6 +30,7 @@ from amped.backend.cuda.layout import (
     make_layout,
     most_jobs,
     row_lanes,
+    shard_bytes,
     value_code,
     worthwhile,
 )
@@ -84,6 +86,7 @@ def test_coded_values_are_exact(dtype: np.dtype[Any], grain: float, low: int, hi
         (ValueRange(-(2.0**22), 2.0**22 - 1, 1.0), 23),
         (ValueRange(1.0, 2.0**15, 2.0**-8), None),
         (ValueRange(1e30, 2e30, 1.0), None),
+        (ValueRange(0.5, 1.5e308, 0.5), None),
     ],
 )
 def test_values_of_too_many_bits_are_kept(dtype: np.dtype[Any], values: ValueRange, bits: int | None) -> None:
@@ -243,6 +246,25 @@ def test_jobs_are_the_nonzeros_in_order(tiling: tuple[Layout, np.ndarray, Limits
         assert LEAST_CHUNK <= jobs.chunk[0] <= (FIBRE_CHUNK if layout.fibre else CHUNK)
     if not layout.tiled:
         assert (jobs.nonzeros[:-1] == jobs.chunk[0] * layout.groups).all(), "only the last chunks are not full"
+
+
+@given(tilings(), st.integers(1, 4))
+def test_shards_take_no_more_than_is_said(tiling: tuple[Layout, np.ndarray, Limits], shards: int) -> None:
+    """All but the runs' rows, which only the nonzeros tell; one run for each chunk is the least there is."""
+    layout, tiles, limits = tiling
+    jobs, nnz = cut_jobs(layout, tiles, limits), int(tiles.sum())
+    chunks = int(np.sum(-(-jobs.nonzeros // jobs.chunk))) if layout.tiled else 0
+    parts = [jobs.tile.size * (16 + 4 * len(layout.blocks)), 4 * jobs.first.size, 4 * jobs.tile.size * layout.groups]
+    parts += [4 * (chunks + 2), (int(jobs.unit[-1]) + 1) * layout.unit, 0]
+    actual = sum(-(-part // ALIGNMENT) * ALIGNMENT for part in parts)
+    assert actual <= shard_bytes(layout, nnz, nnz, limits)
+    assert shards * actual <= shard_bytes(layout, shards * nnz, nnz, limits)
+
+
+def test_packed_bytes_are_what_records_take_on_large_shards() -> None:
+    whole = share((1_774_269, 1_805_187), rows=4_821_207, nnz=435_000_000)
+    layout = make_layout("segmented", whole, H100)
+    assert shard_bytes(layout, whole.nnz, 1 << 30, H100) <= whole.nnz * (layout.record + 0.1)
 
 
 def test_what_staged_blocks_compute_is_equal() -> None:

@@ -104,6 +104,7 @@ def test_every_nonzero_has_one_place(job: Job, share: float, placement: Any) -> 
             assert 0 <= share_of_mode.resident <= share_of_mode.nnz
             assert share_of_mode.streamed == share_of_mode.nnz - share_of_mode.resident
         streamed = sum(m.streamed for m in plan.modes)
+        assert bool(plan.slot) == bool(streamed), "slots are for what is streamed"
         resident = sum(job.backend.shard_bytes(m.share, m.resident) for m in plan.modes)
         slot = max(job.backend.shard_bytes(m.share, plan.slot) for m in plan.modes)
         assert plan.device_bytes["resident nonzeros"] == resident

@@ -61,6 +61,9 @@ class CpuBackend:
         free: int = psutil.virtual_memory().available
         return free * 9 // 10 // local_ranks
 
+    def rest(self) -> None:
+        """See `Backend`: nothing is kept."""
+
     def peak_bytes(self) -> None:
         """See `Backend`: there is no memory but the host's."""
 

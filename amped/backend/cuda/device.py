@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..base import GATHERS, Array, Clock, GatherName, Share
 from . import coordinates, mttkrp, shard
 from .coordinates import CoordinateShard
-from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, worthwhile
+from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, shard_bytes, worthwhile
 from .shard import CudaShard
 
 AnyShard = CudaShard | CoordinateShard
@@ -63,6 +63,11 @@ class CudaBackend:
     def candidates(self, share: Share) -> tuple[str, ...]:
         """See `Backend`."""
         return worthwhile(share, self._limits)
+
+    def rest(self) -> None:
+        """See `Backend`."""
+        self._pool.free_all_blocks()
+        self._peak_bytes = 0
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free, less the runtime's own need."""
@@ -128,7 +133,9 @@ class CudaBackend:
         """See `Backend`."""
         if share.kernels[0] in coordinates.KERNELS:
             return coordinates.shard_bytes(share, nnz)
-        return shard.shard_bytes(make_layout("segmented", share, self._limits), nnz, self.most_nonzeros)
+        # The first one's bytes: what others take more than that is not used, or made anew with the first.
+        layout = make_layout(share.kernels[0], share, self._limits)
+        return shard_bytes(layout, nnz, self.most_nonzeros, self._limits) if nnz else 0
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""

@@ -27,7 +27,8 @@ LEAST_CHUNK = 32
 WAVES = 4  # blocks of threads for each multiprocessor, at least
 RESERVED_SHARED = 2048  # bytes
 DENSE_TILE = 16384  # nonzeros: what a tile must hold to be worth loading into shared memory
-LONG_RUN = 64  # nonzeros, as in pack.cu
+LONG_RUN, LONGEST_RUN = 64, 512  # nonzeros, as in pack.cu
+PARTS, ALIGNMENT = 6, 256  # of a shard in memory, and in bytes
 LEAST_RUN = 2.5  # nonzeros: shorter runs cost more to add to the output than blocks of rows save
 MOST_TILES = 512  # each adds to an output row in single precision, and rounds
 LEAST_FIBRE = 1.5
@@ -86,7 +87,7 @@ def value_code(share: Share) -> Code:
     """Return the shortest exact code of a tensor's values."""
     raw = share.dtype.itemsize * 8
     low, high, grain = share.values
-    if grain:
+    if grain and share.values.largest / grain < 2**24:
         least, most = min(0, round(low / grain)), max(0, round(high / grain))
         bits = (most - least).bit_length()
         if bits < min(raw, 24):  # as many as single precision holds
@@ -335,6 +336,26 @@ def most_jobs(layout: Layout, nnz: int, limits: Limits) -> int:
 def most_long_runs(layout: Layout, nnz: int, limits: Limits) -> int:
     """Return the most rows of their own that runs of `nnz` nonzeros of tiles have: the ends of a chunk, and others."""
     return min(nnz, 2 * most_jobs(layout, nnz, limits) * layout.groups + nnz // LONG_RUN)
+
+
+def shard_bytes(layout: Layout, nnz: int, most: int, limits: Limits) -> int:
+    """Return the most bytes that shards of at most `most` nonzeros, `nnz` in all, take."""
+    share, shards, tiles = layout.share, -(-nnz // most), math.prod(layout.grid)
+    rows: int = share.rows.stop - share.rows.start
+    if any(layout.staged):
+        jobs = shards * (limits.processors + tiles)
+        filling = jobs * layout.groups * AT_ONCE
+    else:  # chunks are at least so long, and where they are shorter than they might be there are so many jobs
+        least, usual = (nnz // (chunk * layout.groups) for chunk in (LEAST_CHUNK, layout.chunk))
+        jobs = min(least, usual + shards * limits.processors * WAVES) + shards * (tiles + 1)
+        filling = shards * tiles * layout.chunk * layout.groups
+    chunks, runs, long_runs = jobs * layout.groups, min(nnz, rows) + shards, 0
+    if layout.tiled:
+        runs = min(nnz, rows * tiles + chunks + nnz // LONGEST_RUN)
+        long_runs = min(nnz, 2 * chunks + nnz // LONG_RUN)
+    job = 24 + 4 * len(layout.blocks)
+    ends = shards * (PARTS * ALIGNMENT + layout.unit)
+    return (nnz + filling) * layout.record + 4 * (runs + long_runs + chunks) + jobs * job + ends
 
 
 def bases(layout: Layout, tile: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -13,12 +13,11 @@ import cupy
 import numpy as np
 
 from ..base import Array
-from .layout import CHUNK, LEAST_CHUNK, LEAST_TILED, Jobs, Layout, Limits, bases, cut_jobs
+from .layout import ALIGNMENT, Jobs, Layout, Limits, bases, cut_jobs
 from .source import REALS, compile_options, text
 
 THREADS = 128
 AHEAD = 2  # runs that a thread reads ahead
-ALIGNMENT = 256
 
 
 class Part(IntEnum):
@@ -74,19 +73,6 @@ class CudaShard:
     def at(self, part: Part) -> np.uint64:
         """Return the device address of a part."""
         return np.uint64(self.memory.data.ptr + self.offsets[part])
-
-
-def shard_bytes(layout: Layout, nnz: int, most: int) -> int:
-    """Return the most bytes that shards of at most `most` nonzeros, `nnz` in all, take."""
-    if not nnz:
-        return 0
-    share, shards = layout.share, -(-nnz // most)
-    chunks = nnz // LEAST_CHUNK if nnz < LEAST_TILED else nnz // CHUNK
-    runs: int = min(nnz, share.rows.stop - share.rows.start) + chunks // 8
-    job = layout.groups * layout.chunk
-    # A job that is not full, and ends of parts.
-    each: int = job * layout.record + layout.groups * 4 + len(Part) * ALIGNMENT + 64
-    return nnz * layout.record + runs * 4 + chunks * 5 + shards * each
 
 
 @cache
