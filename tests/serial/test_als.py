@@ -358,7 +358,7 @@ def test_wrong_arguments_of_cp_als(arguments: dict[str, Any], cause: str) -> Non
         (random_factors(0, (12, 9, 10), 2), -1, "mode -1"),
         (random_factors(0, (12, 9), 2), 0, "2 factor matrices"),
         (random_factors(0, (12, 9, 11), 2), 0, "factor_2"),
-        ([np.ones((12, 2)), np.ones((9, 3)), np.ones((10, 2))], 0, "factor_1"),
+        ([np.ones((12, 2)), np.ones((9, 3)), np.ones((10, 2))], 0, "factor_2"),
         ([np.ones((12, 3)), np.ones(9), np.ones((10, 3))], 0, "factor_1"),
         ([np.ones(12), np.ones(9), np.ones(10)], 0, "rank 0"),
         ([], 0, "rank 0|0 factor matrices"),
@@ -368,6 +368,13 @@ def test_wrong_arguments_of_cp_als(arguments: dict[str, Any], cause: str) -> Non
 def test_wrong_arguments_of_mttkrp(factors: Any, mode: int, cause: str) -> None:
     with pytest.raises(InputError, match=cause):
         amped.mttkrp(TENSOR, factors, mode, device="cpu")
+
+
+def test_the_matrix_of_the_mode_is_not_looked_at() -> None:
+    others = random_factors(0, (9, 10), 3)
+    for ignored in (np.ones((12, 7)), np.full((12, 3), np.nan), np.ones(1), None):
+        got = amped.mttkrp(TENSOR, [ignored, *others], 0, device="cpu", precision="fp64")
+        assert np.array_equal(got, amped.mttkrp(TENSOR, [np.ones((12, 3)), *others], 0, device="cpu", precision="fp64"))
 
 
 def test_the_factor_of_the_mode_itself_is_not_looked_at() -> None:
