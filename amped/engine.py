@@ -225,7 +225,7 @@ class Engine:
         """Return the input modes' factor matrices as the kernels read them."""
         if self._narrow:
             for m in self._stale - {mode}:
-                self.backend.narrow(self.factors[m], self._narrow[m], self.options.gather)
+                self.backend.roundings[self.options.gather](self.factors[m], self._narrow[m])
             self._stale &= {mode}
         return [factor for m, factor in enumerate(self._narrow or self.factors) if m != mode]
 

@@ -191,10 +191,9 @@ def make_plan(
         has to be there.
     """
     check_rank(rank)
-    if gather not in backend.gathers:
-        raise InputError(f"gather {gather!r}: {backend.name} has {', '.join(backend.gathers)}")
-    unit = max(1, backend.vector_bytes // (dtype.itemsize if gather == "full" else 2))
-    stride = -(-rank // unit) * unit
+    if gather not in ("full", *backend.roundings):
+        raise InputError(f"gather {gather!r}: {backend.name} has {', '.join(('full', *backend.roundings))}")
+    stride = padded(rank, backend, dtype.itemsize if gather == "full" else 2)
     limit = backend.memory(local_ranks) if memory is None else memory
     modes = [_mode_plan(mode, cuts, part, stride, dtype, values, gather) for mode in range(len(cuts))]
     if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
@@ -345,6 +344,12 @@ def _slot(largest: int, bytes_of_largest: int, room: int, streaming: Callable[[i
     full = max(1, largest * SLOT_BYTES // max(1, bytes_of_largest))
     wanted = min(largest, full, max(SMALLEST_SLOT, -(-largest // SHARDS)))
     return bisect_right(range(wanted + 1), room, key=streaming) - 1
+
+
+def padded(rank: int, backend: Backend, itemsize: int) -> int:
+    """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
+    unit = max(1, backend.vector_bytes // itemsize)
+    return -(-rank // unit) * unit
 
 
 def check_rank(rank: int) -> None:

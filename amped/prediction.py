@@ -20,7 +20,7 @@ from .backend.base import Array
 from .backend.dense import solve
 from .exchange import Exchange
 from .mpi import Comm
-from .placement import Plan
+from .placement import Plan, padded
 
 # Enough for a millisecond or more, and matrices that fit into each level of cache, and into none.
 NONZEROS = {"cuda": 1 << 22, "cpu": 1 << 15}
@@ -105,8 +105,7 @@ def measure(
     kernel: str = "auto",
 ) -> Speeds:
     """Return the speeds of the slowest rank, for a tensor's factor matrices of `rank` columns. Collective."""
-    unit = max(1, backend.vector_bytes // dtype.itemsize)
-    stride = -(-rank // unit) * unit
+    stride = padded(rank, backend, dtype.itemsize)
     known = backend.kernels(INPUTS + 1)
     trial = _Trial(backend, comm, stride, dtype, kernel if kernel in known else known[0])
     copy, dense = trial.copy(), trial.solve(rank)

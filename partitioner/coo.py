@@ -159,13 +159,16 @@ class SparseTensor:
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
-        largest = self.value_range().largest  # squares of what is scaled by it neither overflow nor all vanish
+        largest = max(map(abs, self._ends()))  # squares of what is scaled by it neither overflow nor all vanish
         return largest * float(np.sqrt(sum(np.square(v.astype(np.float64) / largest).sum() for v in self._blocks())))
 
     def value_range(self) -> ValueRange:
         """Return what bounds the values."""
+        return ValueRange(*self._ends(), self._grain())
+
+    def _ends(self) -> tuple[float, float]:
         ends = [(float(v.min()), float(v.max())) for v in self._blocks()]
-        return ValueRange(min(low for low, _ in ends), max(high for _, high in ends), self._grain())
+        return min(low for low, _ in ends), max(high for _, high in ends)
 
     def _grain(self) -> float:
         exponent = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -125,8 +125,8 @@ class Backend(Protocol):
     """Of a shard."""
     repeatable: tuple[str, ...]
     """The kernels that give bitwise equal results every time."""
-    gathers: tuple[GatherName, ...]
-    """How kernels can read factor matrices."""
+    roundings: Mapping[GatherName, Callable[[Array, Array], object]]
+    """Ways to read factor matrices beside "full": what rounds a float32 matrix to a uint16 array of its shape."""
 
     def kernels(self, order: int) -> Sequence[str]:
         """Return the names of the kernels for tensors of `order` modes, `PERMUTED` among them if there is one."""
@@ -214,9 +214,6 @@ class Backend(Protocol):
 
     def clock(self) -> Clock:
         """Return a new clock."""
-
-    def narrow(self, matrix: Array, out: Array, gather: GatherName) -> None:
-        """Round a float32 matrix to 16 bits: `out` is a uint16 array of its shape that holds them."""
 
     def mttkrp(self, shard: Any, factors: Sequence[Array], out: Array) -> None:
         """Add a shard's MTTKRP to `out`.

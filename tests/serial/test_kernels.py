@@ -112,7 +112,7 @@ class Problem:
             rows.append(backend.to_device(wide))
             if share.gather != "full":
                 narrow = backend.empty(wide.shape, np.uint16)
-                backend.narrow(rows.pop(), narrow, share.gather)
+                backend.roundings[share.gather](rows.pop(), narrow)
                 rows.append(narrow)
         return rows
 

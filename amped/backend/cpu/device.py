@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,7 +39,7 @@ class CpuBackend:
     dense_blocks = 2
     most_nonzeros = (1 << 32) - 1
     repeatable: tuple[str, ...] = KERNELS
-    gathers: tuple[GatherName, ...] = ("full",)
+    roundings: Mapping[GatherName, Callable[[Array, Array], object]] = {}
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         self.threads = threads or fair_threads(comm)
@@ -122,10 +122,6 @@ class CpuBackend:
     def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> HostSlot:
         """See `Backend`."""
         return HostSlot(len(shares), capacity, shares[0].dtype, clock)
-
-    def narrow(self, matrix: Array, out: Array, gather: GatherName) -> None:
-        """See `Backend`: nothing is read in 16 bits here."""
-        raise NotImplementedError
 
     def clock(self) -> HostClock:
         """See `Backend`."""

@@ -11,11 +11,10 @@ import cupy
 import numpy as np
 
 from ..base import ATOMIC, PERMUTED, Array, Share
-from .layout import VECTOR, row_lanes
-from .source import compile_options, coordinate_macros, text
+from .layout import ALIGNMENT, SORTING, VECTOR, row_lanes
+from .source import by_value, compile_options, coordinate_macros, text
 
 KERNELS = (ATOMIC, PERMUTED)
-ALIGNMENT = 256
 CHUNK = 128  # as in coordinates.cu
 THREADS = 256
 
@@ -69,7 +68,7 @@ def shard_bytes(share: Share, nnz: int) -> int:
 
 def packing_bytes(share: Share, nnz: int) -> int:
     """Return the bytes that making a shard needs for a while: columns, or what sorting takes."""
-    return nnz * (4 + 4 + 3 * 8) if share.column else sum(_sizes(share, nnz))
+    return nnz * (4 + SORTING) if share.column else sum(_sizes(share, nnz))
 
 
 def scratch_bytes(share: Share, kernel: str) -> int:
@@ -107,14 +106,13 @@ def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array) -> None
     order = 0 if shard.order is None else shard.order.data.ptr
     words = np.array([*places, order, *(f.data.ptr for f in factors)], np.uint64)
     numbers = np.array([shard.nnz, share.rows.start + shard.first_row], np.uint64)
-    nonzeros = np.frombuffer(words.tobytes() + numbers.tobytes(), np.dtype((np.void, words.nbytes + numbers.nbytes)))[0]
     atomic = shard.kernel == ATOMIC
     narrow = atomic and share.dtype == np.float32
     sums = cupy.zeros(part.shape, np.float32) if narrow else part
     function = _kernel(len(factors), share.dtype, lanes, width, share.column, atomic, out.device.id)
     groups = THREADS // lanes
     grid = -(-shard.nnz // (groups * CHUNK)), -(-width // lanes)
-    function(grid, (groups * lanes,), (nonzeros, sums))
+    function(grid, (groups * lanes,), (by_value(words, numbers), sums))
     if narrow:
         part += sums
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,13 +13,24 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
-from ..base import GATHERS, Array, Clock, GatherName, Share
+from ..base import Array, Clock, GatherName, Share
 from . import coordinates, mttkrp, shard
 from .coordinates import CoordinateShard
 from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, shard_bytes, worthwhile
 from .shard import CudaShard
 
 AnyShard = CudaShard | CoordinateShard
+
+
+_to_bf16 = cupy.ElementwiseKernel(
+    "float32 x", "uint16 y",
+    "const unsigned b = __float_as_uint(x); y = isnan(x) ? 0x7fc0 : (b + 0x7fff + (b >> 16 & 1)) >> 16",
+    "amped_to_bf16",
+)  # fmt: skip
+
+
+def _to_fp16(matrix: Array, out: Array) -> None:
+    out.view(np.float16)[...] = matrix
 
 
 class CudaBackend:
@@ -33,7 +44,7 @@ class CudaBackend:
     dense_blocks = 3
     most_nonzeros = 1 << 30
     repeatable: tuple[str, ...] = ("segmented", "fibre")
-    gathers: tuple[GatherName, ...] = GATHERS
+    roundings: Mapping[GatherName, Callable[[Array, Array], object]] = {"fp16": _to_fp16, "bf16": _to_bf16}
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
@@ -161,13 +172,6 @@ class CudaBackend:
         """See `Backend`."""
         return CudaClock()
 
-    def narrow(self, matrix: Array, out: Array, gather: GatherName) -> None:
-        """See `Backend`."""
-        if gather == "fp16":
-            out.view(np.float16)[...] = matrix
-        else:
-            _to_bf16(matrix, out)
-
     def mttkrp(self, shard: AnyShard, factors: Sequence[Array], out: Array) -> None:
         """See `Backend`."""
         if not shard.nnz:
@@ -244,13 +248,6 @@ class CudaClock:
             self._spare += [start, stop]
         self._spans.clear()
         return dict(seconds)
-
-
-_to_bf16 = cupy.ElementwiseKernel(
-    "float32 x", "uint16 y",
-    "const unsigned b = __float_as_uint(x); y = isnan(x) ? 0x7fc0 : (b + 0x7fff + (b >> 16 & 1)) >> 16",
-    "amped_to_bf16",
-)  # fmt: skip
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -28,13 +29,25 @@ WAVES = 4  # blocks of threads for each multiprocessor, at least
 RESERVED_SHARED = 2048  # bytes
 DENSE_TILE = 16384  # nonzeros: what a tile must hold to be worth loading into shared memory
 LONG_RUN, LONGEST_RUN = 64, 512  # nonzeros, as in pack.cu
-PARTS, ALIGNMENT = 6, 256  # of a shard in memory, and in bytes
+ALIGNMENT = 256  # bytes, of the parts of a shard in memory
+SORTING = 4 + 3 * 8  # bytes a nonzero: an order, and what making it takes
 LEAST_RUN = 2.5  # nonzeros: shorter runs cost more to add to the output than blocks of rows save
 MOST_TILES = 512  # each adds to an output row in single precision, and rounds
 LEAST_FIBRE = 1.5
 STORED = {"full": "STORED_AS_REAL", "fp16": "STORED_AS_FP16", "bf16": "STORED_AS_BF16"}
 L2_PARTS = {"third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
 LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
+
+
+class Part(IntEnum):
+    """What `CudaShard.memory` holds, in this order; `mttkrp.cu` says what they are."""
+
+    JOBS = 0
+    FIRST_JOBS = 1
+    STARTS = 2
+    RUNS = 3
+    LONG_ROWS = 4
+    RECORDS = 5
 
 
 class Limits(NamedTuple):
@@ -354,7 +367,7 @@ def shard_bytes(layout: Layout, nnz: int, most: int, limits: Limits) -> int:
         runs = min(nnz, rows * tiles + chunks + nnz // LONGEST_RUN)
         long_runs = min(nnz, 2 * chunks + nnz // LONG_RUN)
     job = 24 + 4 * len(layout.blocks)
-    ends = shards * (PARTS * ALIGNMENT + layout.unit)
+    ends = shards * (len(Part) * ALIGNMENT + layout.unit)
     return (nnz + filling) * layout.record + 4 * (runs + long_runs + chunks) + jobs * job + ends
 
 

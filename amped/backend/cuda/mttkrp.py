@@ -10,9 +10,9 @@ import cupy
 import numpy as np
 
 from ..base import Array
-from .layout import Layout, Limits, most_long_runs
-from .shard import CudaShard, Part
-from .source import compile_options, text
+from .layout import Layout, Limits, Part, most_long_runs
+from .shard import CudaShard
+from .source import by_value, compile_options, text
 
 FAN_IN = 16  # as in combine.cu
 THREADS = 128
@@ -80,7 +80,7 @@ def _launch(shard: CudaShard, factors: Sequence[Array], out: Array, carry: Array
         (shard.blocks,) if any(layout.staged) else (shard.jobs, layout.panels),
         (layout.groups * layout.lanes,),
         (
-            np.frombuffer(inputs.tobytes(), np.dtype((np.void, inputs.nbytes)))[0],
+            by_value(inputs),
             *parts,
             out,
             NOWHERE if carry is None else carry,

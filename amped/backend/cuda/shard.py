@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cache
 from typing import Any
 
@@ -13,22 +12,11 @@ import cupy
 import numpy as np
 
 from ..base import Array
-from .layout import ALIGNMENT, Jobs, Layout, Limits, bases, cut_jobs
-from .source import REALS, compile_options, text
+from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
+from .source import REALS, by_value, compile_options, text
 
 THREADS = 128
 AHEAD = 2  # runs that a thread reads ahead
-
-
-class Part(IntEnum):
-    """What `CudaShard.memory` holds, in this order; `mttkrp.cu` says what they are."""
-
-    JOBS = 0
-    FIRST_JOBS = 1
-    STARTS = 2
-    RUNS = 3
-    LONG_ROWS = 4
-    RECORDS = 5
 
 
 @dataclass
@@ -86,7 +74,7 @@ def packing_bytes(layout: Layout, nnz: int) -> int:
     """Return the bytes that `make_shard` needs for a while, beside the shard."""
     share = layout.share
     columns = 4 * (len(share.lengths) + 1) + share.dtype.itemsize
-    order = 4 + 4 + 3 * 8 if math.prod(layout.grid) > 1 else 0  # tiles, their order, and what sorting takes
+    order = 4 + SORTING if math.prod(layout.grid) > 1 else 0  # tiles, and their order
     return nnz * (columns + order)
 
 
@@ -112,12 +100,12 @@ def make_shard(
     spans = np.zeros(jobs.tile.size, np.dtype([("begin", "i8"), ("count", "i8"), ("tile", "i4")], align=True))
     spans["begin"], spans["count"], spans["tile"] = jobs.begin, jobs.nonzeros, jobs.tile
     table = _table(layout, jobs)
-    sorted_columns = _struct(
+    sorted_columns = by_value(
         np.array([*(c.data.ptr for c in columns), values.data.ptr, 0 if order is None else order.data.ptr], np.uint64)
     )
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
-    packed = _struct(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
+    packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
     count_runs, pack = _packer(len(columns) - 1, values.dtype, values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
@@ -184,8 +172,3 @@ def _packed_layout(layout: Layout, jobs: int, continues: bool, first_row: int, r
 def _offsets(sizes: Sequence[int]) -> tuple[tuple[int, ...], int]:
     ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
     return (0, *(int(end) for end in ends[:-1])), int(ends[-1])
-
-
-def _struct(array: Any) -> Any:
-    """Return an array's bytes as a structure that is passed to a kernel by value."""
-    return np.frombuffer(array.tobytes(), np.dtype((np.void, array.nbytes)))[0]

@@ -21,6 +21,12 @@ def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
     return ("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()))
 
 
+def by_value(*arrays: Any) -> Any:
+    """Return the arrays' bytes as one structure, which is passed to a kernel by value."""
+    data = b"".join(array.tobytes() for array in arrays)
+    return np.frombuffer(data, np.dtype((np.void, len(data))))[0]
+
+
 def coordinate_macros(
     inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool
 ) -> dict[str, Any]:
