@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import InputError
 from .parse import PAD
+from .pieces import BrokenError
 
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
@@ -23,10 +24,6 @@ _FOREIGN = {
     b"\xfd7zXZ": "compressed by xz: only gzip is read",
     b"\x28\xb5\x2f\xfd": "compressed by zstd: only gzip is read",
 }
-
-
-class BrokenError(Exception):
-    """The bytes end, or cannot be read, after the lines that have been given."""
 
 
 class Slot:
@@ -48,26 +45,31 @@ class Block:
     start: int = PAD
 
 
-class _Source(Protocol):
+class Source(Protocol):
+    """Where text comes from."""
+
     consumed: int  # bytes of the file
 
     def readinto(self, view: memoryview) -> int:
         """Write what comes next to `view` and say how many bytes; none is the end."""
 
 
-class _Plain:
-    def __init__(self, file: io.BufferedReader) -> None:
-        self._file = file
+class Plain:
+    """The bytes of a file from where it stands, all or so many. See `Source`."""
+
+    def __init__(self, file: io.BufferedReader, size: int | None = None) -> None:
+        self._file, self._size = file, size
         self.consumed = 0
 
     def readinto(self, view: memoryview) -> int:
-        got = self._file.readinto(view)
+        """See `Source`."""
+        got = self._file.readinto(view if self._size is None else view[: self._size - self.consumed])
         self.consumed += got
         return got
 
 
-class _Gzip:
-    """The text in one or more gzip members, one after the other."""
+class Gzip:
+    """The text in one or more gzip members, one after the other. See `Source`."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -76,6 +78,7 @@ class _Gzip:
         self.consumed = 0
 
     def readinto(self, view: memoryview) -> int:
+        """See `Source`."""
         while True:
             if self._inflate.eof and not self._next_member():
                 return 0
@@ -104,13 +107,31 @@ class _Gzip:
         return True
 
 
-def cut_blocks(file: io.BufferedReader, size: int, slots: int) -> Iterator[Block]:
-    """Cut the text of `file` into blocks of about `size` bytes, each of whole lines.
+def text_source(file: io.BufferedReader) -> Source:
+    """Tell by its first bytes how the text of `file` is read; raise `InputError` for another kind of file."""
+    start = file.peek(8)
+    for magic, what in _FOREIGN.items():
+        if start.startswith(magic):
+            raise InputError(what)
+    return Gzip(file) if start.startswith(_GZIP) else Plain(file)
 
-    A block is good until `slots` - 1 more have been given. Raises `InputError` for another kind of file, and
-    `BrokenError` after the last whole line of one that is cut short or damaged.
+
+def line_start(file: io.BufferedReader, at: int, size: int) -> int:
+    """Return where the first line begins at or after byte `at` > 0, or the end of the file.
+
+    Also the end if that is after a line that `cut_blocks` refuses in blocks of `size`: whoever reads it stops there.
     """
-    source = _source(file)
+    file.seek(at - 1)
+    line = file.readline(2 * size)
+    return at - 1 + len(line) if line.endswith(b"\n") else file.seek(0, io.SEEK_END)
+
+
+def cut_blocks(source: Source, size: int, slots: int) -> Iterator[Block]:
+    """Cut text into blocks of about `size` bytes, each of whole lines.
+
+    A block is good until `slots` - 1 more have been given; there are two at least. Raises `BrokenError` after the
+    last whole line of a file that is cut short or damaged.
+    """
     rest: bytes | memoryview = b""
     for slot in itertools.cycle([Slot(size) for _ in range(slots)]):
         slot.raw[PAD : PAD + len(rest)] = rest
@@ -128,15 +149,7 @@ def cut_blocks(file: io.BufferedReader, size: int, slots: int) -> Iterator[Block
         rest = memoryview(slot.raw)[stop:end]
 
 
-def _source(file: io.BufferedReader) -> _Source:
-    start = file.peek(8)
-    for magic, what in _FOREIGN.items():
-        if start.startswith(magic):
-            raise InputError(what)
-    return _Gzip(file) if start.startswith(_GZIP) else _Plain(file)
-
-
-def _fill(slot: Slot, end: int, source: _Source, size: int) -> tuple[int, BrokenError | None, bool]:
+def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenError | None, bool]:
     """Read on from `end`, `size` bytes in all and a newline among them: the new end, trouble, if all is read."""
     room = memoryview(slot.raw)[: PAD + 2 * size]
     while end < PAD + size or slot.raw.rfind(b"\n", PAD, end) < 0:

@@ -38,17 +38,18 @@ class Head:
         The lowest index.
     lengths : tuple of int, optional
         The mode lengths that a header declares.
-    lines : int
-        How many lines have been read.
+    declared : tuple of int, optional
+        The number of nonzeros that a header declares, and the line where it does.
+    lines, size : int
+        How many lines come before the first nonzero, and how many bytes of text.
     """
 
     def __init__(self) -> None:
         self.order = 0
         self.base = 1
         self.lengths: tuple[int, ...] | None = None
-        self.lines = 0
-        self._count: int | None = None
-        self._count_line = 0
+        self.declared: tuple[int, int] | None = None
+        self.lines = self.size = 0
         self._reason = ""  # of the number of columns
         self._after_lengths = _NONZERO
         self._next = _FIRST
@@ -64,6 +65,7 @@ class Head:
             raw, at = block.slot.raw, PAD
             if not self.lines and raw.startswith(codecs.BOM_UTF8, PAD):
                 at += len(codecs.BOM_UTF8)
+                self.size = len(codecs.BOM_UTF8)
             while at < block.stop:
                 end = raw.index(b"\n", at)
                 try:
@@ -74,16 +76,11 @@ class Head:
                     block.start = at
                     return block
                 self.lines += 1
+                self.size += end + 1 - at
                 at = end + 1
         if self._next in (_ORDER, _LENGTHS, _COUNT):
             raise InputError(f"the file ends before the {self._next} of its header", line=self.lines)
         raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
-
-    def check_count(self, nonzeros: int) -> None:
-        """Refuse a number of nonzeros other than the declared one."""
-        if self._count is not None and nonzeros != self._count:
-            cause = f"the header declares {self._count} nonzeros, the file holds {nonzeros}"
-            raise InputError(cause, line=self._count_line)
 
     def explain(self, line: bytes) -> str:
         """Say what is wrong with a line that the parser refused."""
@@ -176,7 +173,7 @@ class Head:
         count = _integer(tokens[0])
         if count is None or count < 0 or len(tokens) > 1:
             raise InputError(f"{_show(b' '.join(tokens))} where the header's {_COUNT} should be")
-        self._count, self._count_line, self._next = count, self.lines + 1, _NONZERO
+        self.declared, self._next = (count, self.lines + 1), _NONZERO
 
 
 def _integer(token: bytes) -> int | None:

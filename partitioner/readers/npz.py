@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from os import PathLike
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from ..coo import MAX_MODE_LENGTH, SparseTensor, check_order
 from ..errors import InputError
+from .pieces import Outcome, Piece, Progress, collect, naming
 
 # What zipfile and NumPy raise for a member that is damaged or of another kind.
 DAMAGED = (
@@ -30,9 +33,11 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
+ROWS = 1 << 17  # nonzeros of a piece
+_CHUNK = 1 << 20  # bytes
 
 
-def read_npz(path: str | PathLike[str]) -> SparseTensor:
+def read_npz(path: str | PathLike[str], *, progress: Progress | None = None) -> SparseTensor:
     """Read a tensor from a NumPy archive.
 
     Parameters
@@ -40,107 +45,184 @@ def read_npz(path: str | PathLike[str]) -> SparseTensor:
     path : str or PathLike
         A file with the arrays ``indices`` (nnz, order), integers counted from 0; ``values`` (nnz,), numbers;
         and optionally ``shape`` (order,). Nothing in it is unpickled.
+    progress : callable, optional
+        Called with about how many bytes are read so far, and those of the whole file.
 
     Raises
     ------
     InputError
         If the file cannot be read, or an array is missing or is not as above.
     """
-    try:
-        indices, values, shape = _load(path)
-        columns = _columns(indices, shape)
-        values = _real(values, len(indices))
-        del indices  # or both would be in memory while the nonzeros are sorted
-    except InputError as error:
-        raise InputError(error.cause, path=path) from None
-    return SparseTensor.from_columns(columns, values, shape, path=path)
+    part = ArchivePart(path, progress=progress)
+    return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
 
 
-def _load(path: str | PathLike[str]) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...] | None]:
-    try:
-        with open(path, "rb") as file:
+class ArchivePart:
+    """The nonzeros of an archive, all of them in the first part. See `Part` and `open_part`.
+
+    One reader takes them all, as the archive's checksums are those of whole arrays.
+    """
+
+    def __init__(
+        self, path: str | PathLike[str], part: int = 0, *, progress: Progress | None = None, rows: int = ROWS
+    ) -> None:
+        self._progress, self._rows = progress, rows
+        self._fault: InputError | None = None
+        with naming(path), ExitStack() as files:
+            file = files.enter_context(open(path, "rb"))
+            self._total = os.fstat(file.fileno()).st_size
             if not zipfile.is_zipfile(file):
                 raise InputError("not an .npz archive, or one cut short")
-            file.seek(0)
+            with _damage("damaged archive"):
+                archive = files.enter_context(zipfile.ZipFile(file))
+            self._indices, self._values = _Array(archive, "indices"), _Array(archive, "values")
+            self._check_forms()
+            self.lengths = _lengths(archive, self.order)
+            self._files = files.pop_all()
+        self._nonzeros = 0
+        self._mine = part == 0
+
+    def _check_forms(self) -> None:
+        indices, values = self._indices, self._values
+        if len(indices.shape) != 2 or indices.dtype.kind not in "iu":
+            raise InputError(f"'indices' is {indices}, expected (nnz, order) integers")
+        if len(values.shape) != 1 or values.dtype.kind not in "iuf":
+            raise InputError(f"'values' is {values}, expected (nnz,) real numbers")
+        (nonzeros, self.order), (count,) = indices.shape, values.shape
+        if nonzeros < 1:
+            raise InputError("no nonzeros")
+        check_order(self.order)
+        if count != nonzeros:
+            raise InputError(f"{count} values for {nonzeros} rows of indices")
+        single = values.dtype.kind == "f" and values.dtype.itemsize == 4
+        self.dtype = np.dtype(np.float32 if single else np.float64)
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `Part`."""
+        return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault)
+
+    def __iter__(self) -> Iterator[Piece]:
+        """See `Part`."""
+        with self._files:
+            if not self._mine:
+                return
             try:
-                archive = np.load(file, allow_pickle=False)
-            except DAMAGED as error:
-                raise InputError(f"damaged archive: {_said(error)}") from None
-            with archive:
-                indices, values = _array(archive, "indices"), _array(archive, "values")
-                shape = _array(archive, "shape") if "shape" in archive.files else None
-    except FileNotFoundError:
-        raise InputError("no such file") from None
-    except OSError as error:
-        raise InputError(error.strerror or str(error)) from None
-    return indices, values, None if shape is None else _lengths(shape)
+                for indices, values in zip(self._indices.rows(self._rows), self._values.rows(self._rows), strict=True):
+                    piece = self._checked(indices, values[0])
+                    self._nonzeros += values.size
+                    if self._progress:
+                        self._progress(self._total * self._nonzeros // self._values.shape[0], self._total)
+                    yield piece
+            except InputError as error:
+                self._fault = error
+
+    def _checked(self, indices: NDArray[Any], given: NDArray[Any]) -> Piece:
+        lengths = self.lengths or (MAX_MODE_LENGTH,) * self.order
+        with np.errstate(over="ignore"):
+            values = given.astype(self.dtype)
+        wrong = ~np.isfinite(values)
+        for column, length in zip(indices, lengths, strict=True):
+            if column.min() < 0 or column.max() >= length:
+                wrong |= (column < 0) | (column >= length)
+        if wrong.any():
+            at = int(wrong.argmax())
+            self._refuse(self._nonzeros + at, indices[:, at].tolist(), values[at], lengths)
+        return indices.astype(np.int32, order="C"), values
+
+    def _refuse(self, nonzero: int, indices: list[int], value: np.floating, lengths: tuple[int, ...]) -> None:
+        for mode, (index, length) in enumerate(zip(indices, lengths, strict=True)):
+            what = f"index {index} of mode {mode} in nonzero {nonzero}"
+            if index < 0:
+                raise InputError(f"{what}: indices count from 0")
+            if index >= length:
+                raise InputError(f"{what} is outside its length {length}")
+        raise InputError(f"value {value} of nonzero {nonzero} is not finite")
 
 
-def _array(archive: NpzFile, name: str) -> NDArray[Any]:
-    if name not in archive.files:
-        found = ", ".join(archive.files) or "nothing"
-        raise InputError(f"no array '{name}' in the archive, which holds {found}")
+class _Array:
+    """An array of an archive, read row by row: what it is, and what it holds."""
+
+    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+        members = archive.namelist()
+        found = [member for member in (name, f"{name}.npy") if member in members]
+        if not found:
+            names = ", ".join(member.removesuffix(".npy") for member in members) or "nothing"
+            raise InputError(f"no array '{name}' in the archive, which holds {names}")
+        self._archive, self._name, self._member = archive, name, found[0]
+        self._trouble = f"cannot read '{name}'"
+        with _damage(self._trouble):
+            self._open().close()
+
+    def __str__(self) -> str:
+        return f"a {self.shape} array of {self.dtype}"
+
+    def _open(self) -> IO[bytes]:
+        """Open the member and read its header."""
+        stream = self._archive.open(self._member)
+        if stream.read(6) != b"\x93NUMPY":
+            raise InputError(f"'{self._name}' is not an array")
+        stream.seek(0)
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        self.shape, self._by_columns, self.dtype = read(stream)
+        if self.dtype.hasobject:
+            raise InputError(f"{self._trouble}: an array of objects")
+        return stream
+
+    def rows(self, count: int) -> Iterator[NDArray[Any]]:
+        """Yield the columns, (columns, n), of `count` rows at a time; a vector is one column."""
+        rows, columns = (*self.shape, 1)[:2]
+        with _damage(self._trouble), ExitStack() as files:
+            # What is stored column by column is read by as many readers, each from its own column on.
+            streams = [files.enter_context(self._open()) for _ in range(columns if self._by_columns else 1)]
+            for column, stream in enumerate(streams):
+                _skip(stream, column * rows * self.dtype.itemsize)
+            for start in range(0, rows, count):
+                n = min(count, rows - start)
+                if self._by_columns:
+                    yield np.stack([self._numbers(stream, n) for stream in streams])
+                else:
+                    yield self._numbers(streams[0], n * columns).reshape(n, columns).T
+            _skip(streams[-1], None)  # the checksum is looked at where the member ends
+
+    def _numbers(self, stream: IO[bytes], count: int) -> NDArray[Any]:
+        size = count * self.dtype.itemsize
+        data = stream.read(size)
+        if len(data) < size:
+            raise EOFError("the data stop before its end")
+        return np.frombuffer(data, self.dtype)
+
+
+def _skip(stream: IO[bytes], size: int | None) -> None:
+    """Read on over so many bytes, or to the end: seeking would give up the checksum."""
+    while size is None or size > 0:
+        got = len(stream.read(_CHUNK if size is None else min(size, _CHUNK)))
+        if not got:
+            return
+        size = None if size is None else size - got
+
+
+@contextmanager
+def _damage(trouble: str) -> Iterator[None]:
     try:
-        array = archive[name]
+        yield
+    except InputError:
+        raise
     except DAMAGED as error:
-        raise InputError(f"cannot read '{name}': {_said(error)}") from None
-    if not isinstance(array, np.ndarray):
-        raise InputError(f"'{name}' is not an array")
-    return array
+        raise InputError(f"{trouble}: {' '.join(str(error).split()) or type(error).__name__}") from None
 
 
-def _said(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _lengths(shape: NDArray[Any]) -> tuple[int, ...]:
-    if shape.ndim != 1 or shape.dtype.kind not in "iu":
-        raise InputError(f"'shape' is {_form(shape)}, expected (order,) integers")
-    lengths = tuple(int(length) for length in shape)
+def _lengths(archive: zipfile.ZipFile, order: int) -> tuple[int, ...] | None:
+    if not {"shape", "shape.npy"} & set(archive.namelist()):
+        return None
+    shape = _Array(archive, "shape")
+    if len(shape.shape) != 1 or shape.dtype.kind not in "iu":
+        raise InputError(f"'shape' is {shape}, expected (order,) integers")
+    if shape.shape[0] != order:
+        raise InputError(f"'shape' has {shape.shape[0]} modes, 'indices' has {order}")
+    lengths = tuple(int(length) for piece in shape.rows(order) for length in piece[0])
     for mode, length in enumerate(lengths):
         if not 1 <= length <= MAX_MODE_LENGTH:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
     return lengths
-
-
-def _columns(indices: NDArray[Any], shape: tuple[int, ...] | None) -> NDArray[np.int32]:
-    if indices.ndim != 2 or indices.dtype.kind not in "iu":
-        raise InputError(f"'indices' is {_form(indices)}, expected (nnz, order) integers")
-    nonzeros, order = indices.shape
-    if not nonzeros:
-        raise InputError("no nonzeros")
-    check_order(order)
-    if shape is not None and len(shape) != order:
-        raise InputError(f"'shape' has {len(shape)} modes, 'indices' has {order}")
-    columns = np.empty((order, nonzeros), np.int32)
-    for mode in range(order):
-        length = MAX_MODE_LENGTH if shape is None else shape[mode]
-        given = indices[:, mode]
-        low, high = int(given.min()), int(given.max())
-        if low < 0:
-            raise InputError(f"index {low} of mode {mode} in nonzero {int(given.argmin())}: indices count from 0")
-        if high >= length:
-            raise InputError(
-                f"index {high} of mode {mode} in nonzero {int(given.argmax())} is outside its length {length}"
-            )
-        columns[mode] = given
-    return columns
-
-
-def _real(values: NDArray[Any], nonzeros: int) -> NDArray[np.floating]:
-    if values.ndim != 1 or values.dtype.kind not in "iuf":
-        raise InputError(f"'values' is {_form(values)}, expected (nnz,) real numbers")
-    if len(values) != nonzeros:
-        raise InputError(f"{len(values)} values for {nonzeros} rows of indices")
-    if values.dtype not in (np.float32, np.float64):
-        with np.errstate(over="ignore"):
-            values = values.astype(np.float64)
-    finite = np.isfinite(values)
-    if not finite.all():
-        first = int(finite.argmin())
-        raise InputError(f"value {values[first]} of nonzero {first} is not finite")
-    return values
-
-
-def _form(array: NDArray[Any]) -> str:
-    return f"a {array.shape} array of {array.dtype}"

@@ -6,36 +6,29 @@ neither the result nor an error depends on the threads: the first wrong line is 
 
 from __future__ import annotations
 
+import io
 import itertools
 import mmap
 import os
 import stat
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from math import isinf
 from os import PathLike
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..coo import SparseTensor
 from ..errors import InputError
-from .blocks import Block, BrokenError, cut_blocks
+from .blocks import Block, Plain, cut_blocks, line_start, text_source
 from .head import Head
 from .parse import mark_blanks, parse_block
-
-Progress = Callable[[int, int | None], None]
-Arrays = tuple[NDArray[np.int32], NDArray[np.float64]]
-T = TypeVar("T")
-R = TypeVar("R")
+from .pieces import BrokenError, Outcome, Piece, Progress, collect, in_order, naming, usable_threads
 
 BLOCK = 1 << 22  # bytes: small enough that text and marks stay in the cache
-_MOST_THREADS = 16  # about as many as the one that reads the file can feed
 
 
 def read_tns(
@@ -57,80 +50,89 @@ def read_tns(
     InputError
         If the file cannot be read or a line is wrong: it names the first such line.
     """
-    columns, values, shape = read_columns(path, progress=progress, threads=threads)
-    return SparseTensor.from_columns(columns, values, shape, path=path)
+    part = TextPart(path, progress=progress, threads=threads)
+    return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
 
 
-def read_columns(
-    path: str | PathLike[str],
-    *,
-    progress: Progress | None = None,
-    threads: int | None = None,
-    block: int = BLOCK,
-) -> tuple[NDArray[np.int32], NDArray[np.float64], tuple[int, ...] | None]:
-    """Read nonzeros as the file gives them: (order, nnz) indices from 0 on, values, the declared shape."""
-    threads = threads or min(usable_cores(), _MOST_THREADS)
-    try:
-        with open(path, "rb") as file:
+class TextPart:
+    """The nonzeros in the lines that begin in one of `of` byte ranges of a text. See `Part` and `open_part`.
+
+    The ranges divide what comes after the head, which every reader reads. What cannot be divided, a pipe or gzip,
+    is the first part.
+    """
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        part: int = 0,
+        of: int = 1,
+        *,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        block: int = BLOCK,
+    ) -> None:
+        self._threads, self._progress, self._block = threads or usable_threads(), progress, block
+        self._head = Head()
+        self._files, self._blocks = ExitStack(), iter(list[Block]())
+        self._nonzeros = 0
+        self._fault: InputError | None = None
+        self._total: int | None = None
+        with naming(path):
+            if part == 0 or stat.S_ISREG(os.stat(path).st_mode):  # a pipe has one reader
+                self._open(path, part, of)
+        self._lines = 0 if part else self._head.lines
+        self.order, self.lengths = self._head.order, self._head.lengths
+
+    def _open(self, path: str | PathLike[str], part: int, of: int) -> None:
+        with ExitStack() as files:
+            file = files.enter_context(open(path, "rb"))
             status = os.fstat(file.fileno())
-            total = status.st_size if stat.S_ISREG(status.st_mode) else None
-            blocks = cut_blocks(file, block, threads + 1)
-            head, parts = _read(blocks, threads, lambda done: progress(done, total) if progress else None)
-    except FileNotFoundError:
-        raise InputError("no such file", path=path) from None
-    except OSError as error:
-        raise InputError(error.strerror or str(error), path=path) from None
-    except InputError as error:
-        raise InputError(error.cause, path=path, line=error.line) from None
-    columns, values = _join(head.order, parts, threads)
-    return columns, values, head.lengths
+            size = status.st_size if stat.S_ISREG(status.st_mode) else None
+            source = text_source(file)
+            blocks = cut_blocks(source, self._block, self._threads + 1)
+            try:
+                first = self._head.read(blocks)
+            except BrokenError as error:
+                raise InputError(str(error), line=self._head.lines + 1) from None
+            if of > 1 and size is not None and isinstance(source, Plain):
+                self._blocks, self._total = self._range(file, size, part, of)
+            elif part == 0:
+                self._blocks, self._total = itertools.chain([first], blocks), size
+            self._files = files.pop_all()
 
+    def _range(self, file: io.BufferedReader, size: int, part: int, of: int) -> tuple[Iterator[Block], int]:
+        first = self._head.size
+        cuts = (first + (size - first) * k // of for k in (part, part + 1))
+        start, stop = (cut if cut in (first, size) else line_start(file, cut, self._block) for cut in cuts)
+        file.seek(start)
+        return cut_blocks(Plain(file, stop - start), self._block, self._threads + 1), stop - start
 
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    @property
+    def outcome(self) -> Outcome:
+        """See `Part`."""
+        return Outcome(self.order, self.lengths, self._nonzeros, self._lines, self._fault, self._head.declared)
 
-
-def _read(blocks: Iterator[Block], threads: int, report: Callable[[int], None]) -> tuple[Head, deque[_Part]]:
-    head = Head()
-    parts: deque[_Part] = deque()
-    try:
-        first = head.read(blocks)
-        with closing(_in_order(partial(_parse, head), itertools.chain([first], blocks), threads)) as results:
-            for part in results:
-                head.lines += part.lines
-                if part.wrong is not None:
-                    raise InputError(head.explain(part.wrong), line=head.lines + 1)
-                parts.append(part)
-                report(part.consumed)
-    except BrokenError as error:
-        raise InputError(str(error), line=head.lines + 1) from None
-    head.check_count(sum(part.values.size for part in parts))
-    return head, parts
-
-
-def _in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:
-    """Do `work` on `items` in threads, few at a time; give the results in the order of the items."""
-    pending: deque[Future[R]] = deque()
-    broken = None
-    with ThreadPoolExecutor(threads) as pool:
+    def __iter__(self) -> Iterator[Piece]:
+        """See `Part`."""
         try:
-            for item in items:
-                pending.append(pool.submit(work, item))
-                if len(pending) > threads:
-                    yield pending.popleft().result()
-        except BrokenError as error:  # what was given before it comes first
-            broken = error
-        while pending:
-            yield pending.popleft().result()
-    if broken is not None:
-        raise broken
+            with self._files, closing(in_order(partial(_parse, self._head), self._blocks, self._threads)) as results:
+                for result in results:
+                    self._lines += result.lines
+                    if result.wrong is not None:
+                        self._fault = InputError(self._head.explain(result.wrong), line=self._lines + 1)
+                        return
+                    self._nonzeros += result.values.size
+                    if self._progress:
+                        self._progress(result.consumed, self._total)
+                    yield result.columns, result.values
+        except BrokenError as error:
+            self._fault = InputError(str(error), line=self._lines + 1)
 
 
 @dataclass
-class _Part:
+class _Lines:
     """What a block holds, up to its first wrong line."""
 
     columns: NDArray[np.int32]
@@ -140,7 +142,7 @@ class _Part:
     wrong: bytes | None
 
 
-def _parse(head: Head, block: Block) -> _Part:
+def _parse(head: Head, block: Block) -> _Lines:
     slot = block.slot
     count, lines = mark_blanks(slot.text, block.start, block.stop, slot.marks)
     columns, values = _arrays(head.order, lines)
@@ -154,34 +156,13 @@ def _parse(head: Head, block: Block) -> _Part:
             rows, line, wrong = row, its_line, max(block.start, slot.raw.rfind(b"\n", 0, start) + 1)
             break
     text = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    return _Part(columns[:, :rows], values[:rows], line, block.consumed, text)
+    return _Lines(columns[:, :rows], values[:rows], line, block.consumed, text)
 
 
-def _arrays(order: int, lines: int) -> Arrays:
+def _arrays(order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     # Mapped by themselves, so that what is freed goes back to the system whatever malloc would keep.
     room = mmap.mmap(-1, lines * (8 + 4 * order), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not on every system
         room.madvise(mmap.MADV_HUGEPAGE)  # far fewer page faults: a fifth of the time
     columns = np.frombuffer(room, np.int32, lines * order, 8 * lines).reshape(order, lines)
     return columns, np.frombuffer(room, np.float64, lines)
-
-
-def _join(order: int, parts: deque[_Part], threads: int) -> Arrays:
-    nonzeros = sum(part.values.size for part in parts)
-    columns, values = np.empty((order, nonzeros), np.int32), np.empty(nonzeros, np.float64)
-
-    def places() -> Iterator[tuple[int, _Part]]:
-        at = 0
-        while parts:  # each is freed once it is copied
-            part = parts.popleft()
-            yield at, part
-            at += part.values.size
-
-    def copy(place: tuple[int, _Part]) -> None:
-        at, part = place
-        columns[:, at : at + part.values.size] = part.columns
-        values[at : at + part.values.size] = part.values
-
-    for _ in _in_order(copy, places(), threads):
-        pass
-    return columns, values

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from partitioner.errors import InputError
 from partitioner.readers import read
-from partitioner.readers.tns import read_columns
+from partitioner.readers.pieces import Piece, collect
+from partitioner.readers.tns import TextPart
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
@@ -33,6 +34,10 @@ def refusal(path: Path) -> InputError:
     assert caught.value.path == str(path)
     assert "\n" not in str(caught.value)
     return caught.value
+
+
+def read_columns(path: Path, **options: int) -> Piece:
+    return collect(path, TextPart(path, **options))
 
 
 # ---- good text
@@ -123,7 +128,7 @@ def test_a_pipe_is_read_and_progress_told(tmp_path: Path) -> None:
     for data in (PLAIN.encode() * 400, gzip.compress(PLAIN.encode() * 400)):
         seen.clear()
         path = write(tmp_path, data)
-        read_columns(path, progress=lambda *now: seen.append(now), block=SMALL)
+        collect(path, TextPart(path, progress=lambda *now: seen.append(now), block=SMALL))
         assert len(seen) > 5
         assert seen == sorted(seen)
         assert seen[-1] == (len(data), len(data))
@@ -272,8 +277,7 @@ def test_a_line_without_end_is_not_kept_in_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_errors_and_results_do_not_depend_on_threads(tmp_path: Path, threads: int) -> None:
     lines = [f"{k % 7 + 1} {k + 1} {k / 3!r}" for k in range(3000)]
-    columns, values, shape = read_columns(write(tmp_path, "\n".join(lines)), threads=threads, block=SMALL)
-    assert shape is None
+    columns, values = read_columns(write(tmp_path, "\n".join(lines)), threads=threads, block=SMALL)
     np.testing.assert_array_equal(columns, [np.arange(3000) % 7, np.arange(3000)])
     np.testing.assert_array_equal(values, np.arange(3000) / 3)
     for wrong in (2999, 2500, 1234, 1, 0):  # each time an earlier one
@@ -361,6 +365,6 @@ def test_the_same_as_a_slow_reader(
             read_columns(path, threads=threads, block=SMALL)
         assert caught.value.line == expected
         return
-    columns, values, _ = read_columns(path, threads=threads, block=SMALL)
+    columns, values = read_columns(path, threads=threads, block=SMALL)
     np.testing.assert_array_equal(columns.T + 1, expected[0])
     np.testing.assert_array_equal(values.view(np.int64), np.array(expected[1]).view(np.int64))

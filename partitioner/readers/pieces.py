@@ -1,0 +1,158 @@
+"""A tensor's nonzeros in pieces of bounded size, and files in parts, which ranks read side by side."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+Progress = Callable[[int, int | None], None]
+Piece = tuple[NDArray[np.int32], NDArray[np.floating]]
+T = TypeVar("T")
+R = TypeVar("R")
+
+MOST_THREADS = 16  # about as many as the one that reads the file can feed
+
+
+class BrokenError(Exception):
+    """The bytes end, or cannot be read, after those that have been given."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the reading of a part ended; small, so that each rank can be told of all.
+
+    Attributes
+    ----------
+    order : int
+        The number of modes; 0 if nobody but the reader of the first part can know it (a pipe).
+    lengths : tuple of int, optional
+        The mode lengths, where the file declares them.
+    nonzeros, lines : int
+        How many the part holds; up to its fault, if there is one. Those of the file's head are the first part's.
+    fault : InputError, optional
+        What is wrong with it first; a line is counted from the part's own first one.
+    declared : tuple of int, optional
+        The number of nonzeros that the file declares, and the line where it does.
+    """
+
+    order: int
+    lengths: tuple[int, ...] | None
+    nonzeros: int
+    lines: int = 0
+    fault: InputError | None = None
+    declared: tuple[int, int] | None = None
+
+
+class Part(Protocol):
+    """The nonzeros of a part of a file, in pieces; iterate over it once. See `open_part`.
+
+    Attributes
+    ----------
+    order, lengths
+        As in `Outcome`, from the start.
+    dtype : dtype
+        Of the values: float64, or float32 if an archive holds such.
+    """
+
+    order: int
+    lengths: tuple[int, ...] | None
+    dtype: np.dtype[Any]
+
+    @property
+    def outcome(self) -> Outcome:
+        """What was read, once the iteration has ended."""
+
+    def __iter__(self) -> Iterator[Piece]:
+        """Yield (order, n) int32 indices, counted from 0, and (n,) values; end early at a fault, without raising."""
+
+
+def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
+    """Make one outcome of those of all parts, in their order.
+
+    Raises
+    ------
+    InputError
+        If there is a fault: the first one of the file, with its line of the file, whichever part it was in.
+    """
+    first, lines = outcomes[0], 0
+    for outcome in outcomes:
+        fault = outcome.fault
+        if fault is not None:
+            raise InputError(fault.cause, path=path, line=None if fault.line is None else lines + fault.line)
+        lines += outcome.lines
+    nonzeros = sum(outcome.nonzeros for outcome in outcomes)
+    if first.declared is not None and first.declared[0] != nonzeros:
+        cause = f"the header declares {first.declared[0]} nonzeros, the file holds {nonzeros}"
+        raise InputError(cause, path=path, line=first.declared[1])
+    return Outcome(first.order, first.lengths, nonzeros, lines)
+
+
+def collect(path: str | PathLike[str], part: Part) -> Piece:
+    """Return all nonzeros of a file that is read as one part: (order, nnz) indices and (nnz,) values."""
+    pieces = deque(part)
+    whole = settle(path, [part.outcome])
+    columns, values = np.empty((whole.order, whole.nonzeros), np.int32), np.empty(whole.nonzeros, part.dtype)
+
+    def places() -> Iterator[tuple[int, Piece]]:
+        at = 0
+        while pieces:  # each is freed once it is copied
+            piece = pieces.popleft()
+            yield at, piece
+            at += piece[1].size
+
+    def copy(place: tuple[int, Piece]) -> None:
+        at, (indices, numbers) = place
+        columns[:, at : at + numbers.size] = indices
+        values[at : at + numbers.size] = numbers
+
+    for _ in in_order(copy, places(), usable_threads()):
+        pass
+    return columns, values
+
+
+@contextmanager
+def naming(path: str | PathLike[str]) -> Iterator[None]:
+    """Turn what goes wrong with a file into an `InputError` that names it."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError("no such file", path=path) from None
+    except OSError as error:
+        raise InputError(error.strerror or str(error), path=path) from None
+    except InputError as error:
+        raise InputError(error.cause, path=path, line=error.line) from None
+
+
+def usable_threads() -> int:
+    """Return how many threads are of use: as many as this process may use cores, but not very many."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_THREADS)
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:
+    """Do `work` on `items` in threads, few at a time; give the results in the order of the items."""
+    pending: deque[Future[R]] = deque()
+    broken = None
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(work, item))
+                if len(pending) > threads:
+                    yield pending.popleft().result()
+        except BrokenError as error:  # what was given before it comes first
+            broken = error
+        while pending:
+            yield pending.popleft().result()
+    if broken is not None:
+        raise broken
