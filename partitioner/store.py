@@ -7,10 +7,8 @@ checksums in the manifest, so that a rank reads and checks only what it computes
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import checked
+from .checked import MANIFEST
 from .coo import SparseTensor, ValueRange
 from .errors import InputError
 from .shards import SortedTensor, mode_order
 
-MANIFEST = "manifest.json"
+KIND = "store"
 FORMAT, VERSION = "amped-store", 2
-BLOCK = 1 << 24  # bytes under one checksum
+BLOCK = 1 << 20  # values looked at together
 
 
 class Store:
@@ -42,11 +42,17 @@ class Store:
         What was merged and dropped when the tensor was read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open the store at `path`; raise `InputError` if it is not a whole store of this version."""
+    def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
+        """Open the store at `path`; raise `InputError` if it is not a whole store of this version.
+
+        Unless `verify`, only the manifest and the sizes of files are checked, then and later.
+        """
         self.path = Path(path)
-        manifest = _read_manifest(self.path)
+        self._verify = verify
+        manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION)
         try:
+            if manifest["block_bytes"] != checked.BLOCK:
+                raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
             self.shape = tuple(int(s) for s in manifest["shape"])
             self.nnz = int(manifest["nnz"])
             self.norm = float(manifest["norm"])
@@ -56,20 +62,11 @@ class Store:
             self.value_dtype = np.dtype(manifest["value_dtype"])
             self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
             for name, entry in self._files.items():
-                self._check_size(name, int(entry["bytes"]))
+                checked.check_entry(self.path / name, entry, KIND)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"damaged manifest: {error!r}", path=self.path / MANIFEST) from None
-
-    def _check_size(self, name: str, size: int) -> None:
-        file = self.path / name
-        try:
-            found = file.stat().st_size
-        except OSError as error:
-            raise InputError(error.strerror or "missing file of the store", path=file) from None
-        if found != size:
-            raise InputError(f"damaged file of the store: {found} bytes, expected {size}", path=file)
 
     @property
     def order(self) -> int:
@@ -108,16 +105,12 @@ class Store:
             raise InputError(f"damaged manifest: no {name}", path=self.path / MANIFEST) from None
 
     def verify(self, name: str, start: int, stop: int) -> None:
-        """Check the blocks that hold the elements `start` to `stop` of one file against their checksums."""
-        entry = self._entry(name)
-        size, item = int(entry["bytes"]), self.array(name).itemsize
-        header = size - self.nnz * item
-        first, last = (header + start * item) // BLOCK, (header + stop * item - 1) // BLOCK
-        with open(self.path / name, "rb") as file:
-            file.seek(first * BLOCK)
-            for block in range(first, last + 1):
-                if zlib.crc32(file.read(BLOCK)) != entry["crc32"][block]:
-                    raise InputError(f"damaged file of the store: block {block} fails its checksum", path=file.name)
+        """Check the blocks that hold the elements `start` to `stop` of one file, if this store is to be verified."""
+        if not self._verify:
+            return
+        entry, item = self._entry(name), self.array(name).itemsize
+        header = int(entry["bytes"]) - self.nnz * item
+        checked.verify(self.path / name, entry, KIND, header + start * item, header + stop * item)
 
 
 class StoredMode:
@@ -181,7 +174,7 @@ def write_store(
         if target.exists():
             os.rename(target, aside)
         os.rename(draft, target)
-        sync_folder(target.parent)
+        checked.sync_folder(target.parent)
         shutil.rmtree(aside, ignore_errors=True)
     except OSError as error:
         raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
@@ -205,15 +198,6 @@ def check_target(target: Path, force: bool) -> None:
         raise InputError("its folder is not writable", path=target)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], None]) -> None:
     files = {}
     narrow = exact_dtype(tensor.values)
@@ -222,10 +206,10 @@ def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], N
         for k, m in enumerate(mode_order(tensor.order, mode)):
             name = _column_name(mode, m)
             progress(name)
-            files[name] = _write_array(folder / name, copy.column(k))
+            files[name] = checked.write_array(folder / name, copy.column(k))
         name = _values_name(mode)
         progress(name)
-        files[name] = _write_array(folder / name, copy.values.astype(narrow, copy=False))
+        files[name] = checked.write_array(folder / name, copy.values.astype(narrow, copy=False))
     body = {
         "format": FORMAT,
         "version": VERSION,
@@ -236,44 +220,10 @@ def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], N
         "value_dtype": narrow.name,
         "duplicates": tensor.duplicates,
         "zeros": tensor.zeros,
-        "block_bytes": BLOCK,
+        "block_bytes": checked.BLOCK,
         "files": files,
     }
-    text = json.dumps(body, indent=1, sort_keys=True)
-    whole = json.dumps({**body, "crc32": zlib.crc32(text.encode())}, indent=1, sort_keys=True)
-    with open(folder / MANIFEST, "w") as file:
-        file.write(whole + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(folder)
-
-
-def _write_array(path: Path, array: NDArray[Any]) -> dict[str, object]:
-    with open(path, "wb+") as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-        file.seek(0)
-        sums = [zlib.crc32(block) for block in iter(lambda: file.read(BLOCK), b"")]
-    return {"bytes": path.stat().st_size, "crc32": sums}
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"not a store: {MANIFEST}: {error.strerror}", path=folder) from None
-    except ValueError as error:
-        raise InputError(f"damaged manifest: {error}", path=path) from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError("not the manifest of a store", path=path)
-    if manifest.get("version") != VERSION or manifest.get("block_bytes") != BLOCK:
-        raise InputError(f"store of version {manifest.get('version')}, this amped reads {VERSION}", path=path)
-    expected = manifest.pop("crc32", None)
-    if zlib.crc32(json.dumps(manifest, indent=1, sort_keys=True).encode()) != expected:
-        raise InputError("damaged manifest: fails its checksum", path=path)
-    return manifest
+    checked.write_manifest(folder, body)
 
 
 def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:

@@ -1,0 +1,113 @@
+"""Folders of arrays under checksums: each file's by the block in a manifest, and the manifest's in itself.
+
+A folder is written under another name and renamed when it is whole and on the disk, the manifest last. Reading finds
+any byte that changed since.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+
+MANIFEST = "manifest.json"
+BLOCK = 1 << 24  # bytes under one checksum
+
+Entry = dict[str, Any]
+"""What a manifest says of a file: its `bytes`, and the `crc32` of each block."""
+
+
+def write_array(path: Path, array: NDArray[Any]) -> Entry:
+    """Write an ``.npy`` file to the disk; return its entry in the manifest."""
+    array = np.ascontiguousarray(array)
+    start = io.BytesIO()
+    np.lib.format.write_array_header_1_0(start, np.lib.format.header_data_from_array_1_0(array))
+    content, header = array.reshape(-1).view(np.uint8).data, start.tell()
+    start.write(content[: BLOCK - header])
+    rest = (content[begin : begin + BLOCK] for begin in range(BLOCK - header, len(content), BLOCK))
+    sums = []
+    with open(path, "wb") as file:
+        for block in (start.getbuffer(), *rest):
+            sums.append(zlib.crc32(block))
+            file.write(block)
+        sync(file)
+    return {"bytes": header + len(content), "crc32": sums}
+
+
+def write_manifest(folder: Path, body: dict[str, Any]) -> None:
+    """Write the manifest of a folder, the last of its files, to the disk."""
+    with open(folder / MANIFEST, "w") as file:
+        file.write(_text({**body, "crc32": zlib.crc32(_text(body).encode())}))
+        sync(file)
+    sync_folder(folder)
+
+
+def read_manifest(folder: Path, kind: str, form: str, version: int) -> dict[str, Any]:
+    """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version."""
+    path = folder / MANIFEST
+    try:
+        text = path.read_text()
+        manifest = json.loads(text)
+    except OSError as error:
+        raise InputError(f"not a {kind}: {MANIFEST}: {error.strerror}", path=folder) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"damaged manifest: {error}", path=path) from None
+    if not isinstance(manifest, dict) or manifest.get("format") != form:
+        raise InputError(f"not the manifest of a {kind}", path=path)
+    if manifest.get("version") != version:
+        raise InputError(f"{kind} of version {manifest.get('version')}, this amped reads {version}", path=path)
+    # Written out again, as white space is under no checksum.
+    body = {key: value for key, value in manifest.items() if key != "crc32"}
+    if _text(manifest) != text or zlib.crc32(_text(body).encode()) != manifest.get("crc32"):
+        raise InputError("damaged manifest: fails its checksum", path=path)
+    return body
+
+
+def check_entry(file: Path, entry: Entry, kind: str) -> None:
+    """Raise `InputError` if a file is missing or is not as long as its entry says, or that lacks checksums."""
+    size, sums = entry["bytes"], entry["crc32"]
+    if not (isinstance(size, int) and isinstance(sums, list) and len(sums) == -(size // -BLOCK)):
+        raise InputError(f"damaged manifest: {len(sums)} checksums for {size} bytes", path=file)
+    try:
+        found = file.stat().st_size
+    except (OSError, ValueError) as error:
+        raise InputError(getattr(error, "strerror", None) or str(error), path=file) from None
+    if found != size:
+        raise InputError(f"damaged file of the {kind}: {found} bytes, expected {size}", path=file)
+
+
+def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None = None) -> None:
+    """Check the blocks of a file that hold its bytes `begin` to `end` (the last) against their checksums."""
+    first, last = begin // BLOCK, -((entry["bytes"] if end is None else end) // -BLOCK)
+    with open(path, "rb") as file:
+        file.seek(first * BLOCK)
+        for block in range(first, last):
+            if zlib.crc32(file.read(BLOCK)) != entry["crc32"][block]:
+                raise InputError(f"damaged file of the {kind}: block {block} fails its checksum", path=path)
+
+
+def sync(file: Any) -> None:
+    """Bring an open file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    return json.dumps(manifest, indent=1, sort_keys=True) + "\n"
