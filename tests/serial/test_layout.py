@@ -139,7 +139,7 @@ def test_blocks_fit_into_shared_memory_and_threads_into_a_block(
         assert (layout.panels - 1) * layout.lanes < layout.width <= layout.panels * layout.lanes
         if kernel.startswith("blocked"):
             longest = max(range(len(lengths)), key=lengths.__getitem__)
-            part = layout.blocks[longest] * layout.share.stride * dtype.itemsize
+            part = layout.blocks[longest] * layout.lanes * VECTOR
             assert part <= limits.l2 / 2 or layout.grid[longest] == MOST_TILES
             assert all(layout.blocks[m] == n for m, n in enumerate(lengths) if m != longest)
 

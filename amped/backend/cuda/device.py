@@ -251,5 +251,5 @@ class CudaClock:
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Return new page-locked host memory."""
-    return np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+    """Return new page-locked host memory; not of CuPy's pool, which takes powers of two."""
+    return np.frombuffer(cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(nbytes), 0), np.uint8, nbytes)

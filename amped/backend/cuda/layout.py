@@ -20,7 +20,7 @@ from ..base import Share
 VECTOR = 16  # bytes that a thread loads at once
 STRIP = 4  # chunks side by side, as in mttkrp.cu
 AT_ONCE = 4  # nonzeros that a thread reads at once
-PANEL = 8  # vectors of a row that shared memory holds: wider rows are computed in several passes over the records
+PANEL = 8  # vectors of a row, a line of the L2 cache, that tiles hold of it: wider rows take several passes over the records
 GATHER_THREADS = 128
 CHUNK = 256  # nonzeros; as many are summed up in single precision
 FIBRE_CHUNK = 512  # sums of fibres, of which there are fewer
@@ -148,7 +148,7 @@ class Layout:
     @cached_property
     def lanes(self) -> int:
         """Threads that share a row."""
-        return row_lanes(self.width, PANEL if any(self.staged) else 32)
+        return row_lanes(self.width, PANEL if self.tiled else 32)
 
     @cached_property
     def panels(self) -> int:
@@ -270,8 +270,7 @@ def _may_gain(layout: Layout) -> bool:
 
 def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
     """Hold blocks of the `count` shortest input modes in shared memory, or of fewer where tiles would be too many."""
-    width = share.row_bytes // VECTOR
-    left = (limits.shared - RESERVED_SHARED) // (row_lanes(width, PANEL) * VECTOR)
+    left = (limits.shared - RESERVED_SHARED) // _panel_bytes(share)
     blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
     for k, m in enumerate(chosen):
         blocks[m] = equal_block(share.lengths[m], left // (count - k))
@@ -286,10 +285,14 @@ def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
 def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
     """Gather from one block after the other of the longest input mode; a block stays in the L2 cache."""
     longest = max(range(len(share.lengths)), key=share.lengths.__getitem__)
-    most = int(limits.l2 * L2_PARTS[part]) // share.row_bytes
+    most = int(limits.l2 * L2_PARTS[part]) // _panel_bytes(share)
     most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
     return Layout(f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True)
+
+
+def _panel_bytes(share: Share) -> int:
+    return row_lanes(share.row_bytes // VECTOR, PANEL) * VECTOR
 
 
 def equal_block(length: int, most: int) -> int:

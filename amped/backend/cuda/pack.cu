@@ -155,14 +155,19 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
     if (run.counts()) runs[at_run] = target;
     at_run++;
   };
+  if (chunk.begin == chunk.end) return;
   const int value_low = min(layout.value_bits, 32), value_high = layout.value_bits - value_low;
   for (int t = 0; t < job.chunk; t++) {
     Writer out(records + (strip + t / AT_ONCE) * unit_bytes, group % STRIP * AT_ONCE + t % AT_ONCE, layout.record);
     const long long x = chunk.begin + t;
+    // Past the end: zeros with the last indices. Those of others might bring in a row that is infinite.
+    const long long at = in.at(min(x, chunk.end - 1));
+    unsigned long long code = layout.grain != 0 ? (unsigned long long)-layout.low : 0;
+    bool begins = false, fibre = false;
     if (x < chunk.end) {
-      const long long at = in.at(x);
       const int row = in.column[0][at], head = in.column[1][at];
-      const bool begins = run.ends_before(row), fibre = begins || (t && head != lead);
+      begins = run.ends_before(row);
+      fibre = begins || (t && head != lead);
       if (begins) {
         close(false);
         run.begin(row);
@@ -170,20 +175,17 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
       run.add(row);
       lead = head;
       const real value = in.values[at];
-      unsigned long long code;
       if (layout.grain != 0) code = (unsigned long long)(__double2ll_rn((double)value / layout.grain) - layout.low);
       else if (sizeof(real) == 4) code = __float_as_uint((float)value);
       else code = __double_as_longlong((double)value);
-      out.put(code & 0xffffffff, value_low);
-      out.put(code >> 32, value_high);
-#pragma unroll
-      for (int m = 0; m < INPUTS; m++) out.put((word)(in.column[m + 1][at] - job.base[m]), layout.bits[m]);
-      if (layout.fibre) out.put(fibre, 1);
-      out.put(begins, 1);
-    } else if (layout.grain != 0) {  // past the end: the code of a zero
-      out.put((unsigned long long)-layout.low, value_low);
     }
+    out.put(code & 0xffffffff, value_low);
+    out.put(code >> 32, value_high);
+#pragma unroll
+    for (int m = 0; m < INPUTS; m++) out.put((word)(in.column[m + 1][at] - job.base[m]), layout.bits[m]);
+    if (layout.fibre) out.put(fibre, 1);
+    out.put(begins, 1);
     out.finish();
   }
-  if (chunk.begin < chunk.end) close(true);
+  close(true);
 }
