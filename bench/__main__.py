@@ -7,9 +7,16 @@ from collections.abc import Sequence
 
 from amped.errors import InputError
 
-from . import ceilings, cp_als, figures, mttkrp, readme
+from . import ceilings, cp_als, figures, host, mttkrp, readme
 
-BENCHMARKS = {"ceilings": ceilings, "mttkrp": mttkrp, "cp-als": cp_als, "figures": figures, "readme": readme}
+BENCHMARKS = {
+    "ceilings": ceilings,
+    "mttkrp": mttkrp,
+    "cp-als": cp_als,
+    "host": host,
+    "figures": figures,
+    "readme": readme,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

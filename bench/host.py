@@ -1,0 +1,51 @@
+"""The host side against other tools: reading, partitioning, MTTKRP on a CPU, and start-up."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import host_reading, pictures, record
+
+PARTS: dict[str, ModuleType] = {"reading": host_reading}
+"""What can be measured: modules with ``add_arguments``, ``measure``, ``PACKAGES`` to be named, and ``draw``."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags, and those of its parts."""
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured (all)")
+    parser.add_argument("--repeats", type=int, default=7, metavar="K", help="measurements of each (7)")
+    parser.add_argument("--name", help="of the result (host-PART)")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+    for name, module in PARTS.items():
+        module.add_arguments(parser.add_argument_group(name, module.__doc__))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure the parts one after the other; write the result of each, and its picture, as it ends."""
+    for name in args.part:
+        part = PARTS[name]
+        facts: dict[str, Any] = {"others": _versions(part.PACKAGES), **part.measure(args)}
+        path = record.write(args.name or f"host-{name}", ["CPU"], facts, args.output)
+        _draw(path, part.draw, facts)
+        print(path, flush=True)
+
+
+def _versions(packages: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _draw(path: Path, draw: Callable[[Any, dict[str, Any]], Any], facts: dict[str, Any]) -> None:
+    pyplot = pictures.plot()
+    if pyplot is not None:
+        pictures.save(draw(pyplot, facts), path.with_suffix(".png"))

@@ -1,0 +1,32 @@
+"""The benchmark of the host side, all very small."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from bench.__main__ import main
+from bench.host_reading import VALUES
+from bench.workers import workers
+
+
+def test_workers_have_the_cores_that_they_are_given() -> None:
+    before = os.sched_getaffinity(0), dict(os.environ)
+    with workers([1, len(before[0])]) as started:
+        assert [len(worker(os.sched_getaffinity, 0)) for worker in started] == [1, len(before[0])]
+        assert [worker(os.getenv, "NUMBA_NUM_THREADS") for worker in started] == ["1", str(len(before[0]))]
+    assert (os.sched_getaffinity(0), dict(os.environ)) == before
+
+
+def test_reading(tmp_path: Path) -> None:
+    how = "--part reading --lines 500 --lines-of uber --cores 1 --repeats 2 --output".split()
+    main(["host", *how, str(tmp_path)])
+    found = json.loads((tmp_path / "host-reading.json").read_text())
+    assert (tmp_path / "host-reading.png").exists()
+    assert found["files"].keys() == VALUES.keys()
+    for file in found["files"].values():
+        assert file["values_off"]["amped"] == 0
+        assert file["megabytes_a_second"]["1"]["numpy"]["median"] > 0
+        assert file["amped_times_as_fast"]["1"]["amped"] == 1
+        assert len(file["each"]["1"]["amped"]) == 2
