@@ -20,7 +20,7 @@ from ..base import Share
 VECTOR = 16  # bytes that a thread loads at once
 STRIP = 4  # chunks side by side, as in mttkrp.cu
 AT_ONCE = 4  # nonzeros that a thread reads at once
-PANEL = 8  # vectors of a row, a line of the L2 cache, that tiles hold of it: wider rows take several passes over the records
+PANEL = 8  # vectors of a row that tiles hold, a line of the L2 cache: wider rows take several passes over the records
 GATHER_THREADS = 128
 CHUNK = 256  # nonzeros; as many are summed up in single precision
 FIBRE_CHUNK = 512  # sums of fibres, of which there are fewer
@@ -48,6 +48,14 @@ class Part(IntEnum):
     RUNS = 3
     LONG_ROWS = 4
     RECORDS = 5
+
+
+class Keep(IntEnum):
+    """How the L2 cache is to keep something, as in mttkrp.cu."""
+
+    AS_USUAL = 0
+    SHORTLY = 1
+    LONG = 2
 
 
 class Limits(NamedTuple):
@@ -125,6 +133,10 @@ class Layout:
         Whether the first input mode's rows are multiplied once for each fibre.
     tiled : bool
         Whether sums are added to the output rather than stored.
+    keep_rows : tuple of Keep
+        How the L2 cache is to keep rows of each input mode.
+    keep_sums : Keep
+        The same of the output's rows, where sums are added.
     """
 
     kernel: str
@@ -134,6 +146,8 @@ class Layout:
     staged: tuple[bool, ...]
     fibre: bool = False
     tiled: bool = False
+    keep_rows: tuple[Keep, ...] = ()
+    keep_sums: Keep = Keep.AS_USUAL
     fields: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -216,6 +230,8 @@ class Layout:
             "TILED": int(self.tiled),
             "STAGED": sum(1 << m for m, s in enumerate(self.staged) if s),
             "FIBRE": int(self.fibre),
+            "KEEP_ROWS": ",".join(str(int(keep)) for keep in self.keep_rows or (Keep.AS_USUAL,) * len(self.blocks)),
+            "KEEP_SUMS": int(self.keep_sums),
             "RECORD": self.record,
             "VALUE_BITS": self.code.bits,
             "VALUE_RAW": int(not self.code.grain),
@@ -284,11 +300,19 @@ def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
 
 def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
     """Gather from one block after the other of the longest input mode; a block stays in the L2 cache."""
-    longest = max(range(len(share.lengths)), key=share.lengths.__getitem__)
-    most = int(limits.l2 * L2_PARTS[part]) // _panel_bytes(share)
+    longest, panel = max(range(len(share.lengths)), key=share.lengths.__getitem__), _panel_bytes(share)
+    most = int(limits.l2 * L2_PARTS[part]) // panel
     most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
-    return Layout(f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True)
+
+    def keep(rows: int) -> Keep:  # what the cache cannot hold is not to push the block out of it
+        return Keep.SHORTLY if rows * panel > limits.l2 else Keep.AS_USUAL
+
+    return Layout(
+        f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True,
+        keep_rows=tuple(Keep.LONG if m == longest else keep(n) for m, n in enumerate(share.lengths)),
+        keep_sums=keep(share.rows.stop - share.rows.start),
+    )  # fmt: skip
 
 
 def _panel_bytes(share: Share) -> int:

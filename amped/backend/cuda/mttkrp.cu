@@ -13,9 +13,10 @@
 //
 // Compiled for one layout: INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors of a factor row), GROUPS,
 // BLOCKS (on a multiprocessor), BATCH (nonzeros whose factor rows are in flight together), TILED, STAGED (bit mask), FIBRE,
-// and the record: RECORD bytes; VALUE_BITS, of which the value is the number itself if VALUE_RAW, or else
-// VALUE_GRAIN * (code + VALUE_LOW); then FIELDS, the bits of each input index; then a bit for a new fibre (if FIBRE) and
-// one for a new run. FIBRE: over nonzeros of equal output and first input index, that input's row is multiplied once.
+// KEEP_ROWS and KEEP_SUMS (see below), and the record: RECORD bytes; VALUE_BITS, of which the value is the number itself if
+// VALUE_RAW, or else VALUE_GRAIN * (code + VALUE_LOW); then FIELDS, the bits of each input index; then a bit for a new fibre
+// (if FIBRE) and one for a new run. FIBRE: over nonzeros of equal output and first input index, that input's row is multiplied
+// once.
 
 typedef REAL real;
 typedef unsigned int word;
@@ -31,6 +32,8 @@ constexpr int STRIP = 4;                                     // chunks side by s
 constexpr int AT_ONCE = 4;                                   // records a thread reads at once
 constexpr int UNIT = STRIP * AT_ONCE * RECORD;               // bytes
 constexpr int FIELD_BITS[] = {FIELDS};
+constexpr int AS_USUAL = 0, SHORTLY = 1, LONG = 2;  // how the L2 cache is to keep something
+constexpr int KEEPS[] = {KEEP_ROWS};                // rows of each input mode
 
 __device__ constexpr int field_at(int m) { return m ? field_at(m - 1) + FIELD_BITS[m - 1] : VALUE_BITS; }
 constexpr int FIBRE_AT = field_at(INPUTS), RUN_AT = FIBRE_AT + FIBRE;
@@ -128,6 +131,25 @@ __device__ __forceinline__ Vector unpack(const Packed& p) {
   return v;
 }
 
+template <int KEEP>
+__device__ __forceinline__ unsigned long long policy() {
+  unsigned long long p;
+  if constexpr (KEEP == SHORTLY) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
+  else if constexpr (KEEP == LONG) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
+  else asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(p));
+  return p;
+}
+
+template <int KEEP>
+__device__ __forceinline__ Packed gather(const Packed* from) {
+  Packed p;
+  if constexpr (KEEP == AS_USUAL) p.bits = __ldg(&from->bits);
+  else
+    asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+        : "=r"(p.bits.x), "=r"(p.bits.y), "=r"(p.bits.z), "=r"(p.bits.w) : "l"(from), "l"(policy<KEEP>()));
+  return p;
+}
+
 extern __shared__ Packed held[];
 
 struct Rows {  // of the factor matrices, as one thread sees them: a vector of each
@@ -138,9 +160,7 @@ struct Rows {  // of the factor matrices, as one thread sees them: a vector of e
   __device__ __forceinline__ Vector row(const Record& r) const {
     const word i = bits<field_at(M), FIELD_BITS[M]>(r);
     if constexpr (STAGED >> M & 1) return unpack(held[shared[M] + i * LANES]);
-    Packed p;
-    p.bits = __ldg(&(global[M] + (unsigned long long)i * WIDTH)->bits);
-    return unpack(p);
+    return unpack(gather<KEEPS[M]>(global[M] + (unsigned long long)i * WIDTH));
   }
 };
 
@@ -168,8 +188,8 @@ __device__ __forceinline__ void add(float* to, const Vector& v) {
 #pragma unroll
   for (int k = 0; k < PER_VECTOR; k += 4)
 #if __CUDA_ARCH__ >= 900
-    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + k), "f"((float)v.at[k]), "f"((float)v.at[k + 1]),
-                 "f"((float)v.at[k + 2]), "f"((float)v.at[k + 3]) : "memory");
+    asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to + k), "f"((float)v.at[k]),
+                 "f"((float)v.at[k + 1]), "f"((float)v.at[k + 2]), "f"((float)v.at[k + 3]), "l"(policy<KEEP_SUMS>()) : "memory");
 #else
     for (int i = k; i < k + 4; i++) atomicAdd(to + i, (float)v.at[i]);
 #endif
