@@ -1,9 +1,15 @@
-"""Checkpoints of a decomposition: what is needed to go on with it, on any number of ranks and any device."""
+"""Checkpoints of a decomposition: what is needed to go on with it, on any number of ranks and any device.
+
+A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, under checksums (`partitioner.checked`). The last
+two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy.
+"""
 
 from __future__ import annotations
 
-import json
 import os
+import re
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +17,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner import checked
+from partitioner.readers.npz import DAMAGED
+
 from .decomp.als import State
 from .engine import Engine
 from .errors import InputError
-from .files import factors_in, read_npz, write_npz
+from .files import factors_in
+from .mpi import together
+from .source import Source
 
-FILE = "checkpoint.npz"
+KIND = "checkpoint"
+FORMAT, VERSION = "amped-checkpoint", 1
+KEPT = 2
+NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A decomposition as it stood after some iterations.
+    """A decomposition as it stood when some modes were solved.
 
     Attributes
     ----------
@@ -29,54 +43,236 @@ class Checkpoint:
     factors : list of (I_n, R) arrays
         As the engine holds them: columns are still to be multiplied with `state.scales`.
     facts : dict
-        What it belongs to: shape, number of nonzeros and norm of the tensor, rank, seed.
+        What it belongs to: shape, number of nonzeros and digest of the tensor, and the rank.
+    seed : int
+    options : dict
+        How the run computed; another may go on otherwise.
     """
 
     state: State
     factors: list[NDArray[Any]]
     facts: dict[str, Any]
+    seed: int
+    options: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: how far it is."""
+        return name_of(self.state)
 
 
-def facts_of(engine: Engine, nnz: int) -> dict[str, Any]:
-    """Return what a checkpoint must share with the run that resumes it."""
-    return {"shape": list(engine.shape), "nonzeros": nnz, "norm": engine.norm, "rank": engine.rank}
+def name_of(state: State) -> str:
+    """Return the name of the checkpoint of `state`."""
+    return f"iteration-{len(state.fits)}" + (f"-mode-{state.mode}" if state.mode else "")
 
 
-def save(folder: Path, engine: Engine, state: State, facts: dict[str, Any]) -> None:
-    """Write a checkpoint from rank 0, replacing the one before it only once the new one is on the disk."""
-    if engine.comm.rank == 0:
-        factors = {f"factor_{mode}": engine.factor(mode) for mode in range(engine.order)}
-        text = np.array(json.dumps(facts))
-        known = {"weights": state.weights, "norms": state.norms, "scales": state.scales, "fits": np.array(state.fits)}
-        write_npz(folder / FILE, {**known, "facts": text, **factors})
+def facts_of(source: Source, rank: int) -> dict[str, Any]:
+    """Return what a checkpoint must share with the run that resumes it. Collective."""
+    return {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}", "rank": rank}
 
 
-def load(folder: str | os.PathLike[str]) -> Checkpoint | None:
-    """Return the checkpoint in `folder`, None if there is none; raise `InputError` if it is damaged."""
-    path = Path(folder) / FILE
-    if not path.exists():
-        return None
-    arrays = read_npz(path)
+def take(engine: Engine, state: State, facts: dict[str, Any], seed: int) -> Checkpoint:
+    """Return a checkpoint that does not change when the run goes on."""
+    fresh = engine.backend.name == "cpu" or None  # what comes from a device is a copy already
+    factors = [np.array(engine.factor(mode), copy=fresh) for mode in range(engine.order)]
+    norms, scales = state.norms.copy(), state.scales.copy()
+    kept = State(state.weights.copy(), list(state.fits), norms, scales, state.converged, state.mode)
+    return Checkpoint(kept, factors, facts, seed, vars(engine.options))
+
+
+class Writer:
+    """Writes checkpoints into a folder in a thread of its own, one at a time.
+
+    Parameters
+    ----------
+    folder : Path
+    known : str, optional
+        The name of the checkpoint there that the run goes on from. Any other is replaced.
+    """
+
+    def __init__(self, folder: Path, known: str | None = None) -> None:
+        self._folder = folder
+        self._names = [known] if known else []
+        self._thread = ThreadPoolExecutor(1, "amped-checkpoint")
+        self._writing: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last checkpoint is still on its way; raise `InputError` if it could not be written."""
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
+        return self._writing is not None and not self._writing.done()
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Start to write a checkpoint once the last one is written."""
+        self.finish()
+        self._writing = self._thread.submit(self._write, checkpoint)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is on the disk; raise `InputError` if it cannot be written."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        target = self._folder / checkpoint.name
+        draft = self._folder / f".{checkpoint.name}.{os.getpid()}.part"
+        try:
+            self._remove_all_but(self._names)
+            draft.mkdir()
+            _write_files(checkpoint, draft)
+            os.rename(draft, target)
+            checked.sync_folder(self._folder)
+            self._names = [*self._names, checkpoint.name][-KEPT:]
+            self._remove_all_but(self._names)
+        except OSError as error:
+            raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _remove_all_but(self, names: list[str]) -> None:
+        """Remove checkpoints, and what runs that were killed have left; half removed they have another name."""
+        for name in set(names_in(self._folder)) - set(names):
+            os.rename(self._folder / name, self._folder / f".{name}.{os.getpid()}.old")
+        for left in self._folder.glob(".iteration-*.*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+class Saver:
+    """Saves the state of a run in checkpoints. Its methods are collective.
+
+    Parameters
+    ----------
+    folder : Path or None
+        None saves nothing.
+    engine : Engine
+    state : State
+        Changes as the run goes on. If it is that of a checkpoint in `folder`, that one is kept, otherwise none is.
+    facts : dict
+        See `facts_of`.
+    seed : int
+    """
+
+    def __init__(self, folder: Path | None, engine: Engine, state: State, facts: dict[str, Any], seed: int) -> None:
+        self._on = folder is not None
+        self._engine, self._state, self._facts, self._seed = engine, state, facts, seed
+        self._saved = name_of(state) if state.norms.size else None
+        self._writer = Writer(folder, self._saved) if folder is not None and engine.comm.rank == 0 else None
+
+    def save(self) -> None:
+        """Start to write a checkpoint; where the last one is still on its way, none is needed yet."""
+
+        def start() -> None:
+            if self._writer and not self._writer.busy:
+                self._write(self._writer)
+
+        if self._on:
+            together(self._engine.comm, start)
+
+    def finish(self) -> None:
+        """Return when the state is on the disk."""
+
+        def finish() -> None:
+            if self._writer and name_of(self._state) != self._saved:
+                self._write(self._writer)
+            if self._writer:
+                self._writer.finish()
+
+        if self._on:
+            together(self._engine.comm, finish)
+
+    def _write(self, writer: Writer) -> None:
+        writer.write(take(self._engine, self._state, self._facts, self._seed))
+        self._saved = name_of(self._state)
+
+
+def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
+    state = checkpoint.state
+    arrays = {"weights": state.weights, "norms": state.norms, "scales": state.scales, "fits": np.array(state.fits)}
+    arrays |= {f"factor_{mode}": factor for mode, factor in enumerate(checkpoint.factors)}
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "block_bytes": checked.BLOCK,
+        "mode": state.mode,
+        "facts": checkpoint.facts,
+        "seed": checkpoint.seed,
+        "options": checkpoint.options,
+        "files": {name: checked.write_array(folder / f"{name}.npy", array) for name, array in arrays.items()},
+    }
+    checked.write_manifest(folder, body)
+
+
+def names_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the checkpoints in `folder`, the newest first."""
     try:
-        fits = [float(f) for f in arrays["fits"]]
-        state = State(arrays["weights"], fits, arrays["norms"], arrays["scales"])
-        return Checkpoint(state, factors_in(arrays, path), json.loads(str(arrays["facts"])))
-    except (KeyError, ValueError, TypeError) as error:
-        raise InputError(f"not a checkpoint: {error!r}", path=path) from None
+        found = [match for name in os.listdir(folder) if (match := NAME.fullmatch(name))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [m[0] for m in sorted(found, key=lambda m: (int(m[1]), int(m[2] or 0)), reverse=True)]
+
+
+def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, list[InputError]]:
+    """Return the newest checkpoint in `folder` that is whole, None if there is none, and what is wrong with newer ones.
+
+    Raises
+    ------
+    InputError
+        If there are checkpoints and none is whole.
+    """
+    damages: list[InputError] = []
+    for name in names_in(folder):
+        try:
+            return load(folder / name, verify), damages
+        except InputError as error:
+            damages.append(error)
+    if damages:
+        raise damages[0]
+    return None, []
+
+
+def load(path: Path, verify: bool = True) -> Checkpoint:
+    """Return the checkpoint at `path`, checked against its checksums if `verify`; raise `InputError` if damaged."""
+    manifest = checked.read_manifest(path, KIND, FORMAT, VERSION)
+    try:
+        if manifest["block_bytes"] != checked.BLOCK:
+            raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
+        arrays = {}
+        for name, entry in dict(manifest["files"]).items():
+            file = path / f"{name}.npy"
+            checked.check_entry(file, entry, KIND)
+            if verify:
+                checked.verify(file, entry, KIND)
+            arrays[name] = np.array(np.load(file, mmap_mode="r", allow_pickle=False))
+        factors = factors_in(arrays, path)
+        facts, options = dict(manifest["facts"]), dict(manifest["options"])
+        return Checkpoint(
+            _state(arrays, int(manifest["mode"]), factors), factors, facts, int(manifest["seed"]), options
+        )
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"damaged checkpoint: {error!r}", path=path) from None
+
+
+def _state(arrays: dict[str, NDArray[Any]], mode: int, factors: list[NDArray[Any]]) -> State:
+    rank, order = factors[0].shape[1], len(factors)
+    shapes = {"weights": (rank,), "norms": (order, rank), "scales": (order, rank), "fits": arrays["fits"].shape[:1]}
+    for name, shape in shapes.items():
+        array = arrays[name]
+        if array.shape != shape or array.dtype != np.float64 or not np.all(np.isfinite(array)):
+            raise ValueError(f"{name} of shape {array.shape}, not {shape}, or not finite")
+    if not 0 <= mode < order:
+        raise ValueError(f"mode {mode} of {order}")
+    fits = [float(fit) for fit in arrays["fits"]]
+    return State(arrays["weights"], fits, arrays["norms"], arrays["scales"], mode=mode)
 
 
 def check(checkpoint: Checkpoint, facts: dict[str, Any], folder: Path) -> None:
     """Refuse a checkpoint of another tensor or another rank, naming the difference."""
+    path = folder / checkpoint.name
     for name, value in facts.items():
-        found = checkpoint.facts.get(name)
-        same = np.isclose(found, value, rtol=1e-12) if name == "norm" and isinstance(found, float) else found == value
-        if not same:
-            raise InputError(f"was made with {name} {found}, this run has {value}", path=folder / FILE)
-    if checkpoint.state.weights.shape != (facts["rank"],) or not np.all(np.isfinite(checkpoint.state.weights)):
-        raise InputError(f"holds {checkpoint.state.weights.shape} weights", path=folder / FILE)
-    for name, held in (("norms", checkpoint.state.norms), ("scales", checkpoint.state.scales)):
-        if held.shape != (len(facts["shape"]), facts["rank"]) or not np.all(np.isfinite(held)):
-            raise InputError(f"holds {held.shape} {name}", path=folder / FILE)
+        if (found := checkpoint.facts.get(name)) != value:
+            raise InputError(f"was made with {name} {found}, this run has {value}", path=path)
     shapes = [f.shape for f in checkpoint.factors]
     if shapes != [(length, facts["rank"]) for length in facts["shape"]]:
-        raise InputError(f"holds factor matrices of shapes {shapes}", path=folder / FILE)
+        raise InputError(f"holds factor matrices of shapes {shapes}", path=path)

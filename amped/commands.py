@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ from . import checkpoint, report
 from .backend import choose
 from .decomp import als
 from .engine import Engine, Options
-from .errors import EXIT_STOPPED, InputError
+from .errors import InputError
 from .exchange import connect
 from .files import check_file, check_folder, factors_in, make_folders, read_npz, write_npz, write_text
 from .initial import initial_factors
@@ -80,7 +81,7 @@ class Run:
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
-        source = open_source(self.args.tensor, self.comm, self.display.reading)
+        source = open_source(self.args.tensor, self.comm, self.display.reading, not self.args.no_verify)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
         self.display.note(report.tensor_line(Path(self.args.tensor).name, *facts))
         return source
@@ -143,24 +144,25 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         speeds = run.speeds(source)
         engine = run.build(source)
         foreseen = comm.allgather(forecast(engine.plan, speeds, engine.backend))
-        state = _start_or_resume(run, engine, source)
+        facts = checkpoint.facts_of(source, engine.rank) if args.checkpoint is not None else {}
+        state = _start_or_resume(run, engine, source, facts)
         on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
         run.begin(engine, source)
-        seconds, stopped = _iterate(run, engine, state, source)
+        seconds = _iterate(run, engine, state, facts)
         record = _record(run, engine, state, seconds)
-        result = f"model in {folder / MODEL}"
-        if stopped and args.checkpoint is not None:  # the same command with --resume will write the model
-            result = f"checkpoint in {args.checkpoint}"
+        if args.stop.signal is not None and args.checkpoint is not None:  # that command will write the model
+            result = f"checkpoint in {args.checkpoint}: the same command with --resume goes on"
         else:
             on_root(comm, lambda: _write_model(folder, als.model(engine, state), record))
+            result = f"model in {folder / MODEL}"
         memory = run.memory_line(engine)
         run.metrics.event("end", **record)
-        change = "converged" if state.converged else "stopped by a signal" if stopped else "not converged"
         run.display.close()
         run.display.note(report.time_line(run.metrics.totals, seconds) + f"; {memory}")
         run.display.note(report.forecast_line(foreseen, True, run.metrics.iterations))
-        run.display.note(f"fit {state.fits[-1]:.6f} after {len(state.fits)} iterations ({change}); {result}")
-    return EXIT_STOPPED if stopped else 0
+        run.display.note(f"{report.end_line(state, args.stop.signal)}; {result}")
+    code: int = args.stop.exit_code
+    return code
 
 
 def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
@@ -174,13 +176,14 @@ def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
         raise InputError("--resume needs --checkpoint DIR")
     _check_start(args)
     # Going on with a run replaces what it wrote when it last ended.
-    goes_on = args.resume and (args.checkpoint / checkpoint.FILE).exists()
+    there = checkpoint.names_in(args.checkpoint) if args.checkpoint is not None else []
     for name in (MODEL, RUN):
-        check_file(folder / name, args.force or goes_on)
-    if args.resume:
+        check_file(folder / name, args.force or (args.resume and bool(there)))
+    if there and not (args.resume or args.force):
+        advice = "exists already; --resume goes on from it, --force replaces it"
+        raise InputError(advice, path=args.checkpoint / there[0])
+    if args.checkpoint is not None:
         check_folder(args.checkpoint)
-    elif args.checkpoint is not None:
-        check_file(args.checkpoint / checkpoint.FILE, args.force, "--resume goes on from it, --force replaces it")
 
 
 def _check_start(args: argparse.Namespace) -> None:
@@ -207,56 +210,52 @@ def tensor_stem(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def _start_or_resume(run: Run, engine: Engine, source: Source) -> als.State:
+def _start_or_resume(run: Run, engine: Engine, source: Source, facts: dict[str, Any]) -> als.State:
     args, comm = run.args, run.comm
-    facts = checkpoint.facts_of(engine, source.nnz)
 
     def load() -> checkpoint.Checkpoint | None:
-        found = checkpoint.load(args.checkpoint) if args.resume else None
+        if not args.resume:
+            return None
+        found, damages = checkpoint.load_newest(args.checkpoint, not args.no_verify)
         if found is not None:
             checkpoint.check(found, facts, args.checkpoint)
+            for damage in damages:
+                print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
         return found
 
     found = on_root(comm, load)  # rank 0's: the others may see another file system
-    kept = comm.bcast(None if found is None else (found.state, found.facts.get("seed", args.seed)))
+    kept = comm.bcast(None if found is None else (found.state, found.seed))
     if kept is None:
         run.start(engine, source)
         return als.State(np.ones(engine.rank))
     state, args.seed = kept
     for mode in range(engine.order):
         engine.set_factor(mode, share(comm, found.factors[mode] if found else None))
-    run.display.note(f"resumed after iteration {len(state.fits)} from {args.checkpoint}")
+    run.display.note(f"resumed after {report.progress(state)} from {args.checkpoint}")
     return state
 
 
-def _iterate(run: Run, engine: Engine, state: als.State, source: Source) -> tuple[float, bool]:
-    """Run the iterations with their reports and checkpoints; return seconds, and whether a signal ended them."""
+def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any]) -> float:
+    """Run the iterations with their reports and checkpoints; return seconds."""
     args, comm = run.args, run.comm
-    facts = checkpoint.facts_of(engine, source.nnz) | {"seed": args.seed}
-    stopped, saved = False, len(state.fits)
+    saver = checkpoint.Saver(args.checkpoint, engine, state, facts, args.seed)
     begin = last = time.perf_counter()
-    for _ in als.iterate(engine, state, args.max_iters, args.tol):
-        by_rank = comm.allgather((engine.clock.collect(), bool(args.stop_signals)))
-        now = time.perf_counter()
-        number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
-        run.display.iteration(number, args.max_iters, state.fits[-1], change)
-        split = run.metrics.spans([spans for spans, _ in by_rank])
-        run.metrics.iterations.append(now - last)
-        run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
-        last = now
-        stopped = any(flag for _, flag in by_rank)
-        if args.checkpoint is not None and (stopped or number % args.every == 0):
-            _checkpoint(args.checkpoint, engine, state, facts)
-            saved = number
-        if stopped:
-            break
-    if args.checkpoint is not None and saved < len(state.fits):
-        _checkpoint(args.checkpoint, engine, state, facts)
-    return time.perf_counter() - begin, stopped
-
-
-def _checkpoint(folder: Path, engine: Engine, state: als.State, facts: dict[str, Any]) -> None:
-    together(engine.comm, lambda: checkpoint.save(folder, engine, state, facts))
+    with args.stop.listening():
+        for _ in als.iterate(engine, state, args.max_iters, args.tol, lambda: args.stop.agreed(comm)):
+            by_rank = comm.allgather(engine.clock.collect())
+            now = time.perf_counter()
+            number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
+            run.display.iteration(number, args.max_iters, state.fits[-1], change)
+            split = run.metrics.spans(by_rank)
+            run.metrics.iterations.append(now - last)
+            run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
+            last = now
+            if args.stop.agreed(comm):
+                break
+            if number % args.every == 0:
+                saver.save()
+        saver.finish()
+    return time.perf_counter() - begin
 
 
 def _record(run: Run, engine: Engine, state: als.State, seconds: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from signal import Signals
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 
 from .backend import Backend
+from .decomp.als import State
 from .placement import Plan
 from .prediction import Forecast
 
@@ -42,6 +44,21 @@ def tensor_line(name: str, shape: Sequence[int], nnz: int, norm: float, duplicat
     if zeros:
         text += f"; {zeros:,} zeros dropped"
     return text
+
+
+def progress(state: State) -> str:
+    """Return how far a decomposition is."""
+    text = f"iteration {len(state.fits)}"
+    return f"{text} and {state.mode} mode{'s' * (state.mode > 1)} of the next" if state.mode else text
+
+
+def end_line(state: State, told: Signals | None) -> str:
+    """Return how a decomposition ended, told to by a signal or by itself."""
+    fit = f"fit {state.fits[-1]:.6f}" if state.fits else "no fit"
+    if told is not None:
+        return f"{fit}: stopped by {told.name} after {progress(state)}"
+    why = "converged" if state.converged else "not converged"
+    return f"{fit} after {len(state.fits)} iterations ({why})"
 
 
 def skew(tensor: SparseTensor) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import commands
-from .errors import EXIT_INPUT, InputError
+from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .mpi import Comm, abort_all, world
+from .stopping import StopRequest
 from .watchdog import Watchdog
 
 EXAMPLE = "uber393k_4d.tns.gz"
@@ -104,6 +104,7 @@ def _shared_flags() -> Parser:
     )
     flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
     flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
+    flags.add_argument("--no-verify", action="store_true", help="do not check stores against their checksums")
     flags.add_argument("--force", action="store_true", help="overwrite what exists")
     flags.add_argument("--quiet", action="store_true", help="print errors, and what info and plan are asked for, alone")
     return shared
@@ -122,11 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
     0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error;
-    75: stopped by SIGUSR1 after a checkpoint.
+    75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the same by SIGINT.
     """
-    stop_signals: list[int] = []
-    # From the start: the default action would kill a job that is told to stop while it still reads.
-    signal.signal(signal.SIGUSR1, lambda number, _: stop_signals.append(number))
+    stop = StopRequest()
     try:
         comm = world()
     except InputError as error:
@@ -136,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
             args = arguments(sys.argv[1:] if argv is None else argv)
-        args.stop_signals = stop_signals
+        args.stop = stop
         with Watchdog(comm):
             code: int = args.run(args, comm)
             return code
@@ -146,10 +145,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.filename is None:
             raise
         return _input_error(comm, InputError(error.strerror or str(error), path=error.filename))
+    except KeyboardInterrupt:
+        return _interrupted(comm)
     except SystemExit as request:  # --help
         if comm.rank:
             return 0
         raise request
+
+
+def _interrupted(comm: Comm) -> int:
+    print(f"amped: rank {comm.rank} was interrupted; nothing was saved since the last checkpoint", file=sys.stderr)
+    if comm.size > 1:
+        comm.abort(EXIT_INTERRUPTED)
+    return EXIT_INTERRUPTED
 
 
 def _input_error(comm: Comm, error: InputError) -> int:

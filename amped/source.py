@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, ValueRange
+from partitioner.digest import digest
 from partitioner.readers import read
 from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode
 from partitioner.store import Store
@@ -52,6 +53,9 @@ class Source(Protocol):
 
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
+
+    def digest(self) -> int:
+        """Return a number that tells the tensor from others, on whatever ranks; see `partitioner.digest`."""
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
@@ -97,6 +101,10 @@ class TensorSource:
         """See `Source`."""
         return self._root
 
+    def digest(self) -> int:
+        """See `Source`."""
+        return self._comm.bcast(0 if self._root is None else digest(list(self._root.columns), self._root.values))
+
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `Source`. Dealing a mode takes its permutation, and a whole column where that is not kept."""
         root = self._root
@@ -136,13 +144,24 @@ class StoreSource:
         """See `Source`."""
         return on_root(self._comm, self._store.tensor)
 
+    def digest(self) -> int:
+        """See `Source`. Each rank reads an equal share."""
+        copy, parts = self._store.mode(0), self._comm.size
+        share = slice(self.nnz * self._comm.rank // parts, self.nnz * (self._comm.rank + 1) // parts)
+        columns = [copy.column(k)[share] for k in range(len(self.shape))]
+        return sum(self._comm.allgather(digest(columns, copy.values[share]))) % (1 << 64)
+
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `Source`: files are mapped, not read into memory."""
         return Loading(streamed=nonzero_bytes(len(self.shape), self._store.value_dtype))
 
 
-def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> Source:
+def open_source(
+    path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None, verify: bool = True
+) -> Source:
     """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
+
+    A store is checked against its checksums if `verify`.
 
     Raises
     ------
@@ -150,5 +169,5 @@ def open_source(path: str | os.PathLike[str], comm: Comm, progress: Progress | N
         On every rank, if the file is at fault.
     """
     if Path(path).is_dir():
-        return StoreSource(together(comm, lambda: Store(path)), comm)
+        return StoreSource(together(comm, lambda: Store(path, verify)), comm)
     return TensorSource(on_root(comm, lambda: read(path, progress=progress)), comm)

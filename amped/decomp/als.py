@@ -7,7 +7,7 @@ and add up Gram matrices, norms and inner products, which are small.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ class State:
         What the columns of the engine's factor matrices are to be multiplied with: rows are stored before the norms of
         their columns are known, divided by the norms of the iteration before.
     converged : bool
+    mode : int
+        Modes that are solved already in the iteration after the last fit.
     """
 
     weights: NDArray[np.float64]
@@ -44,13 +46,16 @@ class State:
     norms: NDArray[np.float64] = field(default_factory=lambda: np.ones((0, 0)))
     scales: NDArray[np.float64] = field(default_factory=lambda: np.ones((0, 0)))
     converged: bool = False
+    mode: int = 0
 
 
 class DivergedError(ArithmeticError):
     """The fit is no longer a number."""
 
 
-def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterator[State]:
+def iterate(
+    engine: Engine, state: State, max_iters: int, tol: float, stop: Callable[[], bool] = lambda: False
+) -> Iterator[State]:
     """Improve the engine's factor matrices by one iteration at a time; yield the state after each. Collective.
 
     Parameters
@@ -63,16 +68,22 @@ def iterate(engine: Engine, state: State, max_iters: int, tol: float) -> Iterato
         Iterations in all, those of the earlier run included.
     tol : float
         Stop when the fit changes by less than this; 0 runs all iterations.
+    stop : callable
+        Asked between modes, on all ranks: whether to end here, within an iteration.
     """
-    if not state.fits:
+    if not state.norms.size:
         state.norms, state.scales = (np.ones((engine.order, engine.rank)) for _ in range(2))
     grams = [_gram(engine, mode) * np.outer(s, s) for mode, s in enumerate(state.scales)]
     state.converged = _settled(state.fits, tol)
     while len(state.fits) < max_iters and not state.converged:
-        for mode in range(engine.order):
+        for mode in range(state.mode, engine.order):
+            if mode > state.mode and stop():
+                state.mode = mode
+                return
             rows = engine.mttkrp(mode)
             _update(engine, mode, rows, grams, state)
-        state.weights = state.norms[-1].copy()
+            state.weights = state.norms[mode].copy()
+        state.mode = 0
         # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
         fit = engine.comm.bcast(_fit(engine, rows, grams, state))
         if not np.isfinite(fit):

@@ -33,8 +33,6 @@ def test_existing_output_is_refused_before_the_work(folder: Path) -> None:
     (folder / "out.npz").write_text("precious")
     (folder / "metrics.jsonl").write_text("precious")
     (folder / "store").mkdir()
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "checkpoint.npz").write_text("precious")
     before = entries(folder)
     for name in ("model.npz", "run.json"):
         out = folder / f"of-{name}"
@@ -49,11 +47,11 @@ def test_existing_output_is_refused_before_the_work(folder: Path) -> None:
 @pytest.mark.usefixtures("blind")
 def test_existing_checkpoint_is_refused_before_the_work(folder: Path) -> None:
     path = small_tns(folder)
-    (folder / "c").mkdir()
-    (folder / "c" / "checkpoint.npz").write_text("precious")
+    (folder / "c" / "iteration-3").mkdir(parents=True)
+    (folder / "c" / "iteration-3" / "manifest.json").write_text("precious")
     before = entries(folder)
     arguments = ["cpd", path, "--rank", RANK, "--output", folder, "--checkpoint", "c"]
-    refused(run_amped(*arguments), "c/checkpoint.npz", "exists", "--resume")
+    refused(run_amped(*arguments), "c/iteration-3", "exists", "--resume")
     assert entries(folder) == before
 
 
@@ -114,8 +112,8 @@ def test_a_refused_cpd_leaves_nothing_behind(folder: Path, case: str) -> None:
     elif case == "init":
         arguments += ["--init", "none.npz"]
     else:
-        (folder / "c").mkdir()
-        (folder / "c" / "checkpoint.npz").write_text("damaged")
+        (folder / "c" / "iteration-3").mkdir(parents=True)
+        (folder / "c" / "iteration-3" / "manifest.json").write_text("damaged")
         arguments += ["--checkpoint", "c", "--resume"]
     before = entries(folder)
     refused(run_amped(*arguments))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,24 @@ import numpy as np
 import pytest
 from command import (
     TIMEOUT,
+    entries,
     environment,
+    finish,
     mpirun_line,
     on_ranks,
     python_line,
     random_tensor,
     refused,
     run_amped,
+    run_partitioner,
     small_tns,
     succeeded,
+    write_tns,
 )
 
 from amped import checkpoint
-from amped.errors import EXIT_STOPPED
+from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED, InputError
+from partitioner import checked
 
 RANK = 4
 SHAPE = (9, 7, 5)
@@ -45,6 +52,14 @@ def cpd(path: Path, output: str, *flags: object) -> list[float]:
     """Run `cpd` in this process; return its fits."""
     succeeded(run_amped("cpd", path, *COMMON, "--output", output, *flags))
     return fits_in(output)
+
+
+def newest() -> checkpoint.Checkpoint:
+    """Return the newest checkpoint in `c`."""
+    found, damages = checkpoint.load_newest(Path("c"))
+    assert found is not None
+    assert not damages
+    return found
 
 
 # -------------------------------------------------------------------------------------------- write and resume
@@ -68,13 +83,17 @@ def test_resumed_run_is_the_uninterrupted_one(folder: Path) -> None:
 def test_what_a_checkpoint_holds(folder: Path) -> None:
     path = small_tns(folder)
     fits = cpd(path, "out", "--max-iters", 3, "--checkpoint", "deep/er/c", "--seed", 5)
-    assert [p.name for p in (folder / "deep/er/c").iterdir()] == [checkpoint.FILE]
-    with np.load(f"deep/er/c/{checkpoint.FILE}", allow_pickle=False) as archive:
-        assert {"weights", "fits", "facts", "factor_0", "factor_1", "factor_2"} <= set(archive.files)
-        assert archive["fits"].tolist() == fits
-        assert [archive[f"factor_{n}"].shape for n in range(3)] == [(n, RANK) for n in SHAPE]
-        facts = json.loads(str(archive["facts"]))
-    assert (facts["shape"], facts["nonzeros"], facts["rank"], facts["seed"]) == (list(SHAPE), 80, RANK, 5)
+    names = sorted(p.name for p in (folder / "deep/er/c").iterdir())
+    assert names[-1] == "iteration-3"
+    assert set(names) <= {"iteration-1", "iteration-2", "iteration-3"}
+    arrays = {p.stem: np.load(p) for p in (folder / "deep/er/c/iteration-3").glob("*.npy")}
+    assert set(arrays) == {"weights", "norms", "scales", "fits", "factor_0", "factor_1", "factor_2"}
+    assert arrays["fits"].tolist() == fits
+    assert [arrays[f"factor_{n}"].shape for n in range(3)] == [(n, RANK) for n in SHAPE]
+    found = checkpoint.load(folder / "deep/er/c/iteration-3")
+    facts = found.facts
+    assert (facts["shape"], facts["nonzeros"], facts["rank"], found.seed) == (list(SHAPE), 80, RANK, 5)
+    assert found.options["precision"] == "fp64"
 
 
 @pytest.mark.parametrize(
@@ -84,18 +103,56 @@ def test_what_a_checkpoint_holds(folder: Path) -> None:
 def test_every(folder: Path, monkeypatch: pytest.MonkeyPatch, flags: list[object], expected: list[int]) -> None:
     """The last iteration is always kept."""
     written: list[int] = []
-    real = checkpoint.save
+    monkeypatch.setattr(checkpoint.Writer, "busy", property(checkpoint.Writer.finish))  # the disk is fast enough
+    real = checkpoint.Writer.write
 
-    def save(where: Path, engine: Any, state: Any, facts: Any) -> None:
-        written.append(len(state.fits))
-        real(where, engine, state, facts)
+    def write(self: checkpoint.Writer, taken: checkpoint.Checkpoint) -> None:
+        written.append(len(taken.state.fits))
+        real(self, taken)
 
-    monkeypatch.setattr(checkpoint, "save", save)
+    monkeypatch.setattr(checkpoint.Writer, "write", write)
     cpd(small_tns(folder), "out", "--max-iters", 5, "--checkpoint", "c", *flags)
     assert written == expected
-    found = checkpoint.load("c")
-    assert found is not None
-    assert len(found.state.fits) == 5
+    assert checkpoint.names_in("c") == [f"iteration-{n}" for n in expected[:-3:-1]]  # the last two
+    assert len(newest().state.fits) == 5
+
+
+def test_a_slow_disk_holds_up_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints that it cannot take in time are left out, and the last one is waited for."""
+    gate, real, fits = threading.Event(), checkpoint.Writer._write, []
+
+    def write(self: checkpoint.Writer, taken: checkpoint.Checkpoint) -> None:
+        fits.append(len(taken.state.fits))
+        assert gate.wait(TIMEOUT)
+        real(self, taken)
+
+    def iteration(_: object, number: int, *__: object) -> None:
+        if number == 5:
+            gate.set()
+
+    monkeypatch.setattr(checkpoint.Writer, "_write", write)
+    monkeypatch.setattr("amped.progress.Plain.iteration", iteration)
+    cpd(small_tns(folder), "out", "--max-iters", 6, "--checkpoint", "c")
+    assert fits[0] == 1
+    assert not {2, 3, 4} & set(fits)
+    assert fits[-1] == 6
+    assert newest().name == "iteration-6"
+
+
+def test_a_checkpoint_does_not_change_as_the_run_goes_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written late is what was taken early."""
+    path = small_tns(folder)
+    real = checkpoint.Writer._write
+    late: list[checkpoint.Checkpoint] = []
+    monkeypatch.setattr(checkpoint.Writer, "_write", lambda _, taken: late.append(taken))
+    cpd(path, "out", "--max-iters", 5, "--checkpoint", "c")
+    monkeypatch.setattr(checkpoint.Writer, "_write", real)
+    early = next(taken for taken in late if len(taken.state.fits) < 5)
+    writer = checkpoint.Writer(folder / "c")
+    writer.write(early)
+    writer.finish()
+    rest = cpd(path, "rest", "--max-iters", 5, "--checkpoint", "c", "--resume")
+    assert rest == fits_in("out")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
@@ -151,11 +208,10 @@ def test_force_replaces_a_checkpoint(folder: Path) -> None:
     path = small_tns(folder)
     cpd(path, "a", "--max-iters", 4, "--checkpoint", "c")
     again = run_amped("cpd", path, *COMMON, "--output", "b", "--max-iters", 2, "--checkpoint", "c")
-    refused(again, f"c/{checkpoint.FILE}", "exists", "--resume", "--force")
+    refused(again, "c/iteration-4", "exists", "--resume", "--force")
     cpd(path, "b", "--max-iters", 2, "--checkpoint", "c", "--force")
-    found = checkpoint.load("c")
-    assert found is not None
-    assert len(found.state.fits) == 2
+    assert len(newest().state.fits) == 2
+    assert all(name in ("iteration-1", "iteration-2") for name in os.listdir("c"))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -164,45 +220,159 @@ def test_force_replaces_a_checkpoint(folder: Path) -> None:
 def test_checkpoint_of_something_else(folder: Path) -> None:
     path = small_tns(folder)
     cpd(path, "a", "--max-iters", 2, "--checkpoint", "c")
-    kept = Path(f"c/{checkpoint.FILE}").read_bytes()
-    resume = ["--output", "b", "--checkpoint", "c", "--resume"]
-    refused(run_amped("cpd", path, *COMMON, "--rank", 5, *resume), f"c/{checkpoint.FILE}", "rank 4", "5")
+    kept = entries(folder / "c")
+    resume, name = ["--output", "b", "--checkpoint", "c", "--resume"], "c/iteration-2"
+    refused(run_amped("cpd", path, *COMMON, "--rank", 5, *resume), name, "rank 4", "5")
     shorter = small_tns(folder, "shorter.tns", nonzeros=79)
-    refused(run_amped("cpd", shorter, *COMMON, *resume), f"c/{checkpoint.FILE}", "nonzeros 80", "79")
+    refused(run_amped("cpd", shorter, *COMMON, *resume), name, "nonzeros 80", "79")
     wider = small_tns(folder, "wider.tns", shape=(9, 7, 6))
-    refused(run_amped("cpd", wider, *COMMON, *resume), f"c/{checkpoint.FILE}", "shape", "[9, 7, 5]", "[9, 7, 6]")
-    other = small_tns(folder, "other.tns", seed=9)
-    refused(run_amped("cpd", other, *COMMON, *resume), f"c/{checkpoint.FILE}", "norm")
-    assert Path(f"c/{checkpoint.FILE}").read_bytes() == kept
+    refused(run_amped("cpd", wider, *COMMON, *resume), name, "shape", "[9, 7, 5]", "[9, 7, 6]")
+    indices, values = random_tensor()
+    for changed in ((indices, np.roll(values, 1)), (np.concatenate([indices[:-2], [[1, 2, 3], [8, 6, 4]]]), values)):
+        other = write_tns(folder / "other.tns", *changed)
+        refused(run_amped("cpd", other, *COMMON, *resume), name, "hash")
+    assert entries(folder / "c") == kept
 
 
-def test_damaged_checkpoint(folder: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_same_tensor_in_another_file(folder: Path, ranks: int) -> None:
+    """Text begins, and a store, whose nonzeros each rank hashes a part of, or text in another order goes on."""
     path = small_tns(folder)
     cpd(path, "a", "--max-iters", 2, "--checkpoint", "c")
-    file = Path(f"c/{checkpoint.FILE}")
-    with np.load(file) as archive:
-        good = {name: archive[name] for name in archive.files}
-    whole = file.read_bytes()
-    resume = ["--output", "b", "--checkpoint", "c", "--resume"]
-    for content in (b"", b"nonsense", whole[: len(whole) // 2]):
-        file.write_bytes(content)
-        refused(run_amped("cpd", path, *COMMON, *resume), file)
-    for name in ("weights", "fits", "facts", "factor_0", "factor_2"):
-        np.savez(file, **{key: value for key, value in good.items() if key != name})
-        refused(run_amped("cpd", path, *COMMON, *resume), file)
-    changes = {"weights": np.ones(RANK + 1), "facts": np.array("{}"), "factor_1": np.full((7, RANK), np.nan)}
-    for name, value in changes.items():
-        np.savez(file, **{**good, name: value})
-        refused(run_amped("cpd", path, *COMMON, *resume), file)
+    succeeded(run_partitioner(path, "--output", "store"))
+    lines = path.read_text().splitlines(keepends=True)
+    (folder / "turned.tns").write_text("".join(reversed(lines)))
+    for number, tensor in enumerate(["store", "turned.tns"], 3):
+        flags = ["--checkpoint", folder / "c", "--resume", "--max-iters", number, "--output", folder / str(number)]
+        result = on_ranks(ranks, "cpd", folder / tensor, *COMMON, *flags)
+        assert result.code == 0, result.err
+        assert "resumed after iteration" in result.out
+
+
+def damaged(file: Path) -> None:
+    """Flip a bit in the middle of a file."""
+    whole = bytearray(file.read_bytes())
+    whole[len(whole) // 2] ^= 4
     file.write_bytes(whole)
-    cpd(path, "b", "--checkpoint", "c", "--resume", "--max-iters", 3)
+
+
+def two_checkpoints(path: Path) -> list[float]:
+    """Write `c` with the checkpoints of iterations 2 and 3; return the fits."""
+    cpd(path, "a", "--max-iters", 2, "--checkpoint", "c", "--every", 2)
+    fits = cpd(path, "a", "--max-iters", 3, "--checkpoint", "c", "--resume")
+    assert checkpoint.names_in("c") == ["iteration-3", "iteration-2"]
+    return fits
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "factor_1.npy", "weights.npy", "fits.npy"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(folder: Path, name: str, how: str) -> None:
+    path = small_tns(folder)
+    fits = two_checkpoints(path)
+    file = folder / "c" / "iteration-3" / name
+    if how == "flipped":
+        damaged(file)
+    elif how == "cut":
+        file.write_bytes(file.read_bytes()[:-5])
+    else:
+        file.unlink()
+    result = run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", "--resume", "--max-iters", 3)
+    assert result.code == 0, result.err
+    assert "resumed after iteration 2" in result.out
+    assert result.err.count("\n") == 1
+    assert "c/iteration-3" in result.err
+    assert "iteration-2" in result.err
+    assert fits_in("b") == fits
+    assert newest().name == "iteration-3"  # written anew
+
+
+def test_no_checkpoint_that_is_whole(folder: Path) -> None:
+    path = small_tns(folder)
+    two_checkpoints(path)
+    for name in ("iteration-2", "iteration-3"):
+        damaged(folder / "c" / name / "factor_0.npy")
+    before = entries(folder)
+    resume = ["--output", "b", "--checkpoint", "c", "--resume"]
+    refused(run_amped("cpd", path, *COMMON, *resume), "c/iteration-3/factor_0.npy", "damaged")
+    assert entries(folder) == before
+    cpd(path, "b", "--checkpoint", "c", "--resume", "--max-iters", 3, "--no-verify")
+
+
+def test_every_thousandth_byte_of_a_checkpoint(folder: Path) -> None:
+    """Flipped in turn, and the first and last of each file: all are found."""
+    path = small_tns(folder, shape=(400, 300, 50), nonzeros=2000)
+    cpd(path, "a", "--max-iters", 1, "--checkpoint", "c", "--rank", 8)
+    whole, caught = folder / "c" / "iteration-1", 0
+    for file in whole.iterdir():
+        content = file.read_bytes()
+        for at in {*range(0, len(content), 1000), len(content) - 1}:
+            file.write_bytes(content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :])
+            with pytest.raises(InputError, match="iteration-1"):
+                checkpoint.load(whole)
+            caught += 1
+        file.write_bytes(content)
+    assert caught > 50
+    checkpoint.load(whole)
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "no weights": {"weights": None},
+    "no fits": {"fits": None},
+    "no factor": {"factor_0": None},
+    "a factor less": {"factor_2": None},
+    "other weights": {"weights": np.ones(RANK + 1)},
+    "no numbers": {"factor_1": np.full((7, RANK), np.nan)},
+    "no finite scales": {"scales": np.full((3, RANK), np.inf)},
+    "fits of text": {"fits": np.array(["a", "b"])},
+    "objects": {"weights": np.array([{}] * RANK, object)},
+    "mode": {"mode": 3},
+    "no mode": {"mode": "first"},
+    "facts": {"facts": None},
+    "files": {"files": 3},
+    "version": {"version": 99},
+    "block": {"block_bytes": 1},
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_checkpoint_that_makes_no_sense(folder: Path, case: str) -> None:
+    """Its checksums are right: it was written so."""
+    path = small_tns(folder)
+    cpd(path, "a", "--max-iters", 2, "--checkpoint", "c", "--every", 2)
+    whole = folder / "c" / "iteration-2"
+    body = json.loads((whole / "manifest.json").read_text())
+    body.pop("crc32")
+    for name, value in HOSTILE[case].items():
+        if value is None and name in body["files"]:
+            del body["files"][name]
+        elif isinstance(value, np.ndarray):
+            np.save(whole / f"{name}.npy", value)
+            content = (whole / f"{name}.npy").read_bytes()
+            body["files"][name] = {"bytes": len(content), "crc32": [zlib.crc32(content)]}
+        else:
+            body[name] = value
+    checked.write_manifest(whole, body)
+    refused(run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", "--resume"), "c/iteration-2")
+
+
+def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
+    path = small_tns(folder)
+    for left in ("c/.iteration-7.99.part", "c/.iteration-3-mode-1.98.old"):
+        (folder / left).mkdir(parents=True)
+        (folder / left / "factor_0.npy").write_text("half")
+    (folder / "c" / "notes").write_text("precious")
+    cpd(path, "a", "--max-iters", 2, "--checkpoint", "c")
+    assert set(os.listdir("c")) <= {"iteration-1", "iteration-2", "notes"}
+    assert (folder / "c" / "notes").read_text() == "precious"
 
 
 # ------------------------------------------------------------------------------------------------ the signal
 
 
-def stopped_after(line: list[str], iterations: int, folder: Path) -> tuple[int, str, str]:
-    """Run a command, send SIGUSR1 once it has shown some iterations; return exit code and output."""
+def stopped_after(
+    line: list[str], iterations: int, folder: Path, told: signal.Signals = signal.SIGUSR1
+) -> tuple[int, str, str]:
+    """Run a command, send a signal once it has shown some iterations; return exit code and output."""
     process = subprocess.Popen(
         line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=folder
     )
@@ -214,7 +384,7 @@ def stopped_after(line: list[str], iterations: int, folder: Path) -> tuple[int, 
         for text in process.stdout:
             seen.append(text)
             if text.startswith(f"iteration {iterations:3d} "):
-                process.send_signal(signal.SIGUSR1)
+                process.send_signal(told)
         assert process.stderr is not None
         errors = process.stderr.read()
         return process.wait(TIMEOUT), "".join(seen), errors
@@ -232,12 +402,11 @@ def test_sigusr1_writes_a_checkpoint_and_the_same_command_goes_on(folder: Path, 
     code, out, err = stopped_after([*start, *python_line(*line, "--max-iters", 10**6)], 3, folder)
     assert code == EXIT_STOPPED, out[-2000:] + err
     assert "Traceback" not in err
-    assert "stopped by a signal" in out
-    found = checkpoint.load("c")
-    assert found is not None
-    done = len(found.state.fits)
+    assert "stopped by SIGUSR1 after iteration" in out
+    assert "the same command with --resume goes on" in out
+    done = len(newest().state.fits)
     assert done >= 3
-    assert out.count("iteration ") == done
+    assert len(re.findall(r"^iteration ", out, re.M)) == done
     total = done + AFTER_A_STOP
     again = run_amped(*line, "--max-iters", total, "--resume")
     assert again.code == 0, again.err
@@ -270,5 +439,53 @@ def test_sigusr1_without_a_checkpoint_stops_too(folder: Path) -> None:
     line = python_line("cpd", small_tns(folder), *COMMON, "--max-iters", 10**6, "--output", "out")
     code, out, err = stopped_after(line, 2, folder)
     assert code == EXIT_STOPPED, err
-    assert "stopped by a signal" in out
-    assert len(fits_in(folder / "out")) == out.count("iteration ")
+    assert "stopped by SIGUSR1 after iteration" in out
+    assert len(fits_in(folder / "out")) == len(re.findall(r"^iteration ", out, re.M))
+
+
+@pytest.mark.parametrize(("told", "code"), [(signal.SIGTERM, EXIT_STOPPED), (signal.SIGINT, EXIT_INTERRUPTED)])
+def test_other_signals_that_stop_a_run(folder: Path, told: signal.Signals, code: int) -> None:
+    line = ["cpd", small_tns(folder), *COMMON, "--checkpoint", "c", "--every", 10**6, "--output", "out"]
+    found, out, err = stopped_after(python_line(*line, "--max-iters", 10**6), 3, folder, told)
+    assert found == code, out[-2000:] + err
+    assert not err
+    assert f"stopped by {told.name} after iteration" in out
+    assert "the same command with --resume goes on" in out
+    assert len(newest().state.fits) >= 3
+
+
+STOPPED = """
+import os, signal, sys
+from amped import engine, run
+healthy, calls = engine.Engine.mttkrp, 0
+
+def mttkrp(self, mode):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[1]) and self.comm.rank == self.comm.size - 1:
+        os.kill(os.getpid(), signal.SIGUSR1)
+    return healthy(self, mode)
+
+engine.Engine.mttkrp = mttkrp
+sys.exit(run.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("iteration", "mode", "ranks"), [(0, 1, 1), (2, 2, 3)])
+def test_a_run_stops_within_an_iteration(folder: Path, iteration: int, mode: int, ranks: int) -> None:
+    """After the mode that it is at, though one rank alone was told; what goes on ends as if nothing had been."""
+    path, driver = small_tns(folder), folder / "driver.py"
+    driver.write_text(STOPPED)
+    start = [] if ranks == 1 else mpirun_line(ranks)
+    line = ["cpd", path, *COMMON, "--deterministic", "--max-iters", 4, "--threads", 1]
+    whole = finish([*start, *python_line(*line, "--output", folder / "whole")])
+    assert whole.code == 0, whole.err
+    line += ["--checkpoint", folder / "c", "--output", folder / "out"]
+    first = finish([*start, *python_line(3 * iteration + mode, *line, script=driver)])
+    assert first.code == EXIT_STOPPED, first.err
+    modes = "1 mode" if mode == 1 else "2 modes"
+    assert f"after iteration {iteration} and {modes} of the next" in first.out
+    assert (len(newest().state.fits), newest().state.mode) == (iteration, mode)
+    rest = finish([*start, *python_line(*line, "--resume")])
+    assert rest.code == 0, rest.err
+    assert fits_in("out") == fits_in("whole")
