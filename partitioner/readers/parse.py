@@ -14,7 +14,6 @@ The parser says which line is the first wrong one; what is wrong with it the cal
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -46,12 +45,16 @@ _DOTS = np.uint64(0x1E1E1E1E1E1E1E1E)  # "." ^ "0" in each byte
 _PAIRS = np.uint64(0x000000FF000000FF)
 _HUNDREDS = np.uint64(100 + (1000000 << 32))
 _ONES = np.uint64(1 + (10000 << 32))
-_U0, _U1, _U3, _U8, _U10, _U16, _U32, _U63 = (np.uint64(u) for u in (0, 1, 3, 8, 10, 16, 32, 63))
+_U0, _U1, _U3, _U8, _U10, _U16, _U32, _U52, _U63 = (np.uint64(u) for u in (0, 1, 3, 8, 10, 16, 32, 52, 63))
 _EIGHT_DIGITS = np.uint64(10**8)
 _MAX_DIGITS = 19  # the longest mantissa that always fits 64 bits
 _DROPPED = np.uint64(0x1FF)
 _EXACT = np.uint64(1 << 53)
 _inline: Callable[..., Any] = intrinsic  # a function of LLVM instructions
+_LAST = np.array(
+    [_FULL.item() << (64 - 8 * max(0, min(8, k - 16))) & _FULL.item() for k in range(_MAX_DIGITS + 17)], np.uint64
+)
+_TENS = np.array([10**k for k in range(_MAX_DIGITS + 1)], np.uint64)
 _POWERS = np.array([float(10**k) for k in range(23)])  # those that a double holds exactly
 
 
@@ -133,6 +136,16 @@ def _product_high(typing_context, a, b):
     return types.uint64(types.uint64, types.uint64), generate
 
 
+@_inline
+def _as_double(typing_context, bits):
+    """The double of these bits."""
+
+    def generate(context, builder, signature, args):
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), generate
+
+
 @jit
 def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
     """Write the places of the blanks of `text[start:stop]` to `marks`; return their number and that of lines.
@@ -196,6 +209,35 @@ def _short_value(word, sign, length):
     number = np.float64(_number(word)) / _POWERS[decimals]
     good = length > 0 and _not_digits(word) == _U0
     return DATA if good else BAD, -number if negative else number
+
+
+@jit
+def _long_value(text, at, stop):
+    """A value in plain digits around a dot, from `at` to `stop`: `DATA`, `LATE`, or `BAD` if less plain; the number."""
+    negative = text[at] == 45
+    at += negative
+    word = _word(text, at) ^ _ZEROS
+    gap = word ^ _DOTS
+    dot = (gap - _LOW) & ~gap & _HIGH
+    before = np.int64(_trailing_zeros(dot) >> _U3)
+    after = stop - at - before - 1
+    if before == 8 or not 0 <= after <= _MAX_DIGITS or before + after == 0:
+        return BAD, 0.0
+    # Masks instead of branches on how many digits there are, which is hard to predict.
+    first = (word << _U8) << np.uint64(56 - 8 * before)
+    last = (_word(text, stop - 8) ^ _ZEROS) & _LAST[after + 16]
+    middle = (_word(text, stop - 16) ^ _ZEROS) & _LAST[after + 8]
+    fore = (_word(text, stop - 24) ^ _ZEROS) & _LAST[after]
+    if (_not_digits(first) | _not_digits(last) | _not_digits(middle) | _not_digits(fore)) != _U0:
+        return BAD, 0.0
+    whole = _number(first)
+    if after + before - (whole == _U0) > _MAX_DIGITS:
+        return BAD, 0.0
+    mantissa = whole * _TENS[after] + (_number(fore) * _EIGHT_DIGITS + _number(middle)) * _EIGHT_DIGITS + _number(last)
+    if mantissa == _U0:
+        return DATA, -0.0 if negative else 0.0
+    decided, number = _by_product(mantissa, -after)
+    return DATA if decided else LATE, -number if negative else number
 
 
 @jit
@@ -301,7 +343,8 @@ def _by_product(mantissa, power):
     exponent = ((217706 * power) >> 16) + 63 + np.int64(upper) - np.int64(shift)
     if exponent <= -1023 or exponent >= 1023:
         return False, 0.0
-    return True, math.ldexp(np.float64((bits + (bits & _U1)) >> _U1), exponent - 52)
+    # The bits of the significand, from 2**52 on, carry into those of the exponent.
+    return True, _as_double((np.uint64(exponent + 1022) << _U52) + ((bits + (bits & _U1)) >> _U1))
 
 
 @jit
@@ -376,7 +419,9 @@ def parse_block(
         status, stop = BAD, np.int64(marks[t])
         if bad == _U0:
             status, values[row] = _short_value(_word(text, stop - 8), text[at], stop - at)
-            if status != DATA:
+            if status == BAD:
+                status, values[row] = _long_value(text, at, stop)
+            if status == BAD:
                 status, values[row], stop = _value(text, at)
             while text[marks[t]] != _NEWLINE and marks[t + 1] == marks[t] + 1 and _is_blank(text[marks[t]]):
                 t += 1
