@@ -14,13 +14,14 @@ from partitioner.coo import SparseTensor, ValueRange
 from partitioner.digest import digest
 from partitioner.readers import read
 from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode
+from partitioner.sort import sort_bytes
 from partitioner.store import Store
 
 from .errors import InputError
 from .mpi import Comm, on_root, together
 from .placement import Loading, nonzero_bytes
 
-READER_BYTES = 18 << 20  # compiled readers and sorts, and the blocks that they read
+READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
 
 Progress = Callable[[int, int | None], None]
 
@@ -86,7 +87,7 @@ class TensorSource:
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """See `Source`."""
-        copy = None if self._root is None else SortedTensor(self._root, mode)
+        copy = None if self._root is None else SortedTensor(self._root, mode, dtype)
         index = np.dtype(np.int32)
         for k in range(len(self.shape)):
             # No name for the whole column: it must be gone before the next one is gathered.
@@ -106,16 +107,16 @@ class TensorSource:
         return self._comm.bcast(0 if self._root is None else digest(list(self._root.columns), self._root.values))
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `Source`. Dealing a mode takes its permutation, and a whole column where that is not kept."""
+        """See `Source`. Dealing a mode takes what sorting does, and the sorted copy where that is not kept."""
         root = self._root
         each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
             return Loading(streamed=each)
         same, alone = root.values.dtype == dtype, ranks == 1 and on_host
-        column = 0 if alone and same else root.values.itemsize
+        dealing = sort_bytes(self.nnz, each) + (0 if alone else self.nnz * each)
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
-        return Loading(reading, tensor, self.nnz * (8 + column), shareable, each)
+        return Loading(reading, tensor, dealing, shareable, each)
 
 
 class StoreSource:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
-from .sort import merge_duplicates, stable_argsort, strictly_increasing
+from .sort import sort_nonzeros, strictly_increasing
 
 MIN_ORDER = 2
 MAX_ORDER = 8
@@ -91,7 +91,7 @@ class SparseTensor:
     ) -> SparseTensor:
         """Build from (order, nnz) columns, without a copy where they are int32 and in order already.
 
-        The arrays are taken over, and must not change afterwards. `path` is named in errors.
+        The arrays are taken over: they are sorted in place, and must not change afterwards. `path` is named in errors.
         """
         tensor = cls.__new__(cls)
         tensor._build(columns, values, shape, path)
@@ -123,19 +123,12 @@ class SparseTensor:
             raise InputError("no nonzeros: every value is zero")
 
     def _canonicalise(self) -> None:
-        given = self.nnz
-        self.build_bytes += self.nbytes + 8 * given  # both orders, and the permutation from one to the other
-        perm = stable_argsort(list(self.columns), self.shape)
-        ordered = np.empty_like(self.columns)
-        for source, target in zip(self.columns, ordered, strict=True):
-            np.take(source, perm, out=target, mode="clip")
-        values = self.values.take(perm, mode="clip")
-        kept, distinct = merge_duplicates(ordered, values)
-        self.duplicates, self.zeros = given - distinct, distinct - kept
-        if not np.all(np.isfinite(values[:kept])):
+        writable = self.columns.flags.writeable and self.values.flags.writeable
+        done = sort_nonzeros(self.columns, self.values, range(self.order), self.shape, merge=True, overwrite=writable)
+        self.columns, self.values, room, self.duplicates, self.zeros = done
+        self.build_bytes += room + (0 if writable else self.nbytes)
+        if not np.all(np.isfinite(self.values)):
             raise InputError("duplicates sum past the largest number")
-        self.columns = ordered if kept == given else np.ascontiguousarray(ordered[:, :kept])
-        self.values = values[:kept]
 
     @property
     def indices(self) -> NDArray[np.int32]:

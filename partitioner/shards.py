@@ -9,13 +9,13 @@ several parts, whose sums are added up afterwards; so any tensor is balanced, do
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .coo import SparseTensor
-from .sort import stable_argsort
+from .sort import sort_nonzeros
 
 BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
 
@@ -37,25 +37,28 @@ def mode_order(order: int, mode: int) -> list[int]:
 
 
 class SortedTensor:
-    """The mode copy of a tensor in memory; columns are gathered when asked for, one at a time."""
+    """The mode copy of a tensor in memory; that of mode 0 is the tensor itself."""
 
-    def __init__(self, tensor: SparseTensor, mode: int) -> None:
-        self._tensor = tensor
+    def __init__(self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None) -> None:
+        """Sort the tensor by `mode`; values are in `dtype`, or as the tensor has them."""
         self._modes = mode_order(tensor.order, mode)
-        # The tensor is in lexicographic order: one stable sort by the output index gives the whole order,
-        # and mode 0 has it already.
-        self._perm = stable_argsort([tensor.columns[mode]], [tensor.shape[mode]]) if mode else None
+        self._columns, self._values = tensor.columns, tensor.values
+        if mode:
+            # The tensor is in lexicographic order: one stable sort by the output index gives the whole order.
+            sorted_ = sort_nonzeros(tensor.columns, tensor.values, [mode], tensor.shape, dtype=dtype)
+            self._columns, self._values = sorted_.columns, sorted_.values
+        elif dtype is not None:
+            self._values = tensor.values.astype(dtype, copy=False)
 
     def column(self, k: int) -> NDArray[np.int32]:
         """See `ModeCopy`."""
-        column: NDArray[np.int32] = self._tensor.columns[self._modes[k]]
-        return column if self._perm is None else column.take(self._perm, mode="clip")
+        column: NDArray[np.int32] = self._columns[self._modes[k]]
+        return column
 
     @property
     def values(self) -> NDArray[np.floating]:
         """See `ModeCopy`."""
-        values = self._tensor.values
-        return values if self._perm is None else values.take(self._perm, mode="clip")
+        return self._values
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,32 @@
-"""Counting sorts of nonzeros by their indices: small integers need no comparisons."""
+"""Counting sorts of nonzeros by their indices: small integers need no comparisons.
+
+`sort_nonzeros` moves the nonzeros themselves, in two steps: all of them, once, into buckets that are as small as a
+core's cache, and then within each bucket. `stable_argsort` gives a permutation, where nonzeros are to stay.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .buckets import add_up_bins, count_bins, gather, group_bins, merge_buckets, move, sort_buckets
 from .jit import jit
+from .threads import side_by_side, usable_cores
 
 DIGIT_BITS = 16
 INT64 = np.dtype(np.int64)
+
+BIN_BITS = 16  # by which nonzeros are counted
+BUCKET = 1 << 15  # nonzeros, where bins are not larger: a column of a bucket, and its keys, stay in a core's cache
+TASKS = 8  # for each thread: they end at about the same time
+KEY_BYTES = 20  # two keys and an order, for each nonzero of a bucket that is being sorted
+
+Leading = tuple[NDArray[np.int64], ...]
+"""What makes a nonzero's bin: modes, how far their indices are shifted down, and then up."""
 
 
 @jit
@@ -39,33 +54,6 @@ def _strictly_increasing(columns):  # type: ignore[no-untyped-def]
         if m == order or columns[m, p] < columns[m, p - 1]:
             return False
     return True
-
-
-@jit
-def _merge(columns, values):  # type: ignore[no-untyped-def]
-    order, nonzeros = columns.shape
-    kept = np.int64(0)
-    distinct = np.int64(0)
-    p = 0
-    while p < nonzeros:
-        total = np.float64(values[p])
-        q = p + 1
-        while q < nonzeros:
-            m = 0
-            while m < order and columns[m, q] == columns[m, p]:
-                m += 1
-            if m < order:
-                break
-            total += values[q]
-            q += 1
-        distinct += 1
-        if total != 0:
-            for m in range(order):
-                columns[m, kept] = columns[m, p]
-            values[kept] = total
-            kept += 1
-        p = q
-    return kept, distinct
 
 
 def stable_argsort(
@@ -110,20 +98,146 @@ def strictly_increasing(columns: NDArray[np.int32]) -> bool:
     return bool(_strictly_increasing(columns))
 
 
-def merge_duplicates(columns: NDArray[np.int32], values: NDArray[np.floating]) -> tuple[int, int]:
-    """Sum neighbouring nonzeros of equal indices and drop those that are zero, in place.
+class Sorted(NamedTuple):
+    """Nonzeros in order.
+
+    Attributes
+    ----------
+    columns : (order, nnz) int32 array
+    values : (nnz,) float array
+    room : int
+        Bytes of memory that sorting took beside these and what was given.
+    duplicates, zeros : int
+        How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+    """
+
+    columns: NDArray[np.int32]
+    values: NDArray[np.floating]
+    room: int
+    duplicates: int = 0
+    zeros: int = 0
+
+
+def sort_nonzeros(
+    columns: NDArray[np.int32],
+    values: NDArray[np.floating],
+    modes: Sequence[int],
+    lengths: Sequence[int],
+    *,
+    dtype: np.dtype[Any] | None = None,
+    merge: bool = False,
+    overwrite: bool = False,
+    threads: int | None = None,
+) -> Sorted:
+    """Sort nonzeros stably by their indices of some modes.
 
     Parameters
     ----------
     columns : (order, nnz) int32 array
-        Sorted indices.
+        Indices, each non-negative.
     values : (nnz,) float array
-        Their values; sums are taken in double precision.
-
-    Returns
-    -------
-    kept, distinct : int
-        How many nonzeros remain, at the front of both arrays, and how many distinct indices there were.
+    modes : sequence of int
+        To sort by, the most significant first.
+    lengths : sequence of int
+        Mode lengths: column ``m`` holds values below ``lengths[m]``.
+    dtype : numpy.dtype, optional
+        Of the sorted values; by default the same.
+    merge : bool
+        Sum nonzeros of equal indices, in double precision, and drop those that are zero; `modes` are all modes.
+    overwrite : bool
+        Put the result in the memory of `columns` and `values`.
+    threads : int, optional
+        By default one for each core.
     """
-    kept, distinct = _merge(columns, values)
-    return int(kept), int(distinct)
+    threads, nonzeros = threads or usable_cores(), values.size
+    leading, order = _leading(modes, lengths), np.empty(nonzeros, np.uint32)
+    moved = np.empty_like(columns), np.empty(nonzeros, dtype or values.dtype)
+    bounds = _into_buckets(columns, values, leading, threads, *moved)
+    tasks = _tasks(bounds, threads)
+    kept, distinct = np.zeros((2, bounds.size - 1), np.int64)
+
+    def sort(task: Task) -> None:
+        sort_buckets(moved[0], np.array(modes, np.int64), bounds, *task, order)
+        if merge:
+            merge_buckets(*moved, bounds, *task, order, kept, distinct)
+
+    side_by_side(sort, tasks, threads)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)]) if merge else bounds
+    result = _room(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
+    side_by_side(lambda task: gather(*moved, bounds, order, *task, offsets, *result), tasks, threads)
+    each = columns.itemsize * len(columns) + moved[1].itemsize
+    room = sort_bytes(nonzeros, each, int(np.diff(bounds).max()), threads)
+    if not merge:
+        return Sorted(*result, room)
+    return Sorted(*result, room, nonzeros - int(distinct.sum()), int(distinct.sum() - kept.sum()))
+
+
+def sort_bytes(nonzeros: int, each: int, largest: int = BUCKET, threads: int | None = None) -> int:
+    """Return the bytes that `sort_nonzeros` takes beside what it is given and returns.
+
+    A copy of the nonzeros, `each` bytes, their order, and the keys of as many buckets as there are threads; the
+    largest bucket has `BUCKET` nonzeros, or as many as are equal in the leading `BIN_BITS` bits of their indices.
+    """
+    return nonzeros * (each + 4) + KEY_BYTES * min(nonzeros, (threads or usable_cores()) * largest)
+
+
+Task = tuple[int, int]
+"""Some buckets: the first, and the one after the last."""
+
+
+def _leading(modes: Sequence[int], lengths: Sequence[int]) -> Leading:
+    """Return which bits of which indices make a nonzero's bin."""
+    taken, room = [], BIN_BITS
+    for mode in modes:
+        bits = (lengths[mode] - 1).bit_length()
+        take = min(bits, room)
+        if take:
+            room -= take
+            taken.append((mode, bits - take, room))
+    table = np.array(taken, np.int64).reshape(-1, 3).T
+    return tuple(np.ascontiguousarray(row) for row in table)
+
+
+def _into_buckets(
+    columns: NDArray[np.int32],
+    values: NDArray[np.floating],
+    leading: Leading,
+    threads: int,
+    moved_columns: NDArray[np.int32],
+    moved_values: NDArray[np.floating],
+) -> NDArray[np.int64]:
+    """Move the nonzeros into buckets, each thread an equal run of them; return where each bucket begins."""
+    runs = list(pairwise(values.size * t // threads for t in range(threads + 1)))
+    counts = np.zeros((threads, 1 << BIN_BITS), np.int64)
+    side_by_side(lambda t: count_bins(columns, *leading, *runs[t], counts[t]), range(threads), threads)
+    bucket_of = np.empty(1 << BIN_BITS, np.uint32)
+    bounds: NDArray[np.int64] = group_bins(counts.sum(axis=0), BUCKET, bucket_of)
+    places = np.zeros((threads + 1, bounds.size - 1), np.uint64)
+    places[0] = bounds[:-1]
+    for t in range(threads):  # a bucket holds the first run's nonzeros, then the second's
+        places[t + 1] = places[t]
+        add_up_bins(counts[t], bucket_of, places[t + 1])
+
+    def send(t: int) -> None:
+        move(columns, values, *leading, *runs[t], bucket_of, places[t], moved_columns, moved_values)
+
+    side_by_side(send, range(threads), threads)
+    return bounds
+
+
+def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
+    """Deal the buckets in runs of about equal size, a few for each thread."""
+    parts = TASKS * threads
+    targets = bounds[-1] * np.arange(1, parts) // parts
+    cuts = np.unique([0, *np.searchsorted(bounds[:-1], targets), bounds.size - 1])
+    return list(pairwise(cuts.tolist()))
+
+
+def _room(
+    columns: NDArray[np.int32], values: NDArray[np.floating], nonzeros: int, dtype: np.dtype[Any], overwrite: bool
+) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
+    """Return arrays for sorted nonzeros, in the memory of those given if asked."""
+    order = len(columns)
+    if not overwrite:
+        return np.empty((order, nonzeros), np.int32), np.empty(nonzeros, dtype)
+    return columns.reshape(-1)[: order * nonzeros].reshape(order, nonzeros), values[:nonzeros]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitioner.sort import DIGIT_BITS, merge_duplicates, stable_argsort, strictly_increasing
+from partitioner import sort
+from partitioner.sort import DIGIT_BITS, sort_nonzeros, stable_argsort, strictly_increasing
 
 LENGTHS = (1, 2, 3, 1000, 2**DIGIT_BITS - 1, 2**DIGIT_BITS, 2**DIGIT_BITS + 1, 2**24 + 1, 2**31 - 1)
 
@@ -49,15 +53,72 @@ def test_strictly_increasing(table: tuple[np.ndarray, list[int]]) -> None:
     assert strictly_increasing(distinct)
 
 
-@given(tables(), st.sampled_from([np.float32, np.float64]))
-def test_merge_duplicates(table: tuple[np.ndarray, list[int]], dtype: type) -> None:
-    columns = np.ascontiguousarray(table[0][:, np.lexsort(table[0][::-1])])
+@contextmanager
+def small_buckets() -> Iterator[None]:
+    """Let a few nonzeros fill several buckets, and few bits make a key, so that all of them take part."""
+    with mock.patch.multiple(sort, BUCKET=8, BIN_BITS=5):
+        yield
+
+
+@given(tables(), st.data())
+def test_nonzeros_are_sorted_stably_by_some_modes(table: tuple[np.ndarray, list[int]], data: st.DataObject) -> None:
+    columns, lengths = table
+    modes = data.draw(st.lists(st.sampled_from(range(len(lengths))), unique=True))
+    dtype, threads = data.draw(st.sampled_from([None, np.dtype("f4"), np.dtype("f8")])), data.draw(st.integers(1, 3))
+    values = np.arange(columns.shape[1], dtype=data.draw(st.sampled_from(["f4", "f8"])))
+    given_columns, given_values = columns.copy(), values.copy()
+    expected = np.lexsort(columns[modes][::-1]) if modes else np.arange(values.size)
+    with small_buckets():
+        found = sort_nonzeros(columns, values, modes, lengths, dtype=dtype, threads=threads)
+    assert np.array_equal(found.columns, columns[:, expected])
+    assert np.array_equal(found.values, values[expected])
+    assert found.values.dtype == (dtype or values.dtype)
+    assert (found.duplicates, found.zeros) == (0, 0)
+    assert np.array_equal(columns, given_columns), "what is given does not change unless asked"
+    assert np.array_equal(values, given_values)
+
+
+@given(tables(), st.sampled_from([np.float32, np.float64]), st.integers(1, 3), st.booleans(), st.booleans())
+def test_duplicates_are_merged(
+    table: tuple[np.ndarray, list[int]], dtype: type, threads: int, small: bool, overwrite: bool
+) -> None:
+    columns, lengths = table
     values = np.random.default_rng(columns.shape[1]).integers(-1, 2, columns.shape[1]).astype(dtype)
     sums: dict[tuple[int, ...], float] = {}
-    for row, value in zip(columns.T, values, strict=True):
-        sums[tuple(row)] = sums.get(tuple(row), 0.0) + float(value)
-    left = {row: total for row, total in sums.items() if total}
-    kept, distinct = merge_duplicates(columns, values)
-    assert (kept, distinct) == (len(left), len(sums))
-    assert [tuple(row) for row in columns[:, :kept].T] == list(left)
-    assert values[:kept].tolist() == list(left.values())
+    for row, value in zip(columns.T.tolist(), values.tolist(), strict=True):
+        sums[tuple(row)] = sums.get(tuple(row), 0.0) + value
+    left = {row: total for row, total in sorted(sums.items()) if total}
+    memory = columns, values
+    with small_buckets() if small else nullcontext():
+        found = sort_nonzeros(
+            columns, values, range(len(lengths)), lengths, merge=True, overwrite=overwrite, threads=threads
+        )
+    assert [tuple(row) for row in found.columns.T.tolist()] == list(left)
+    assert found.values.tolist() == list(left.values())
+    assert (found.duplicates, found.zeros) == (len(values) - len(sums), len(sums) - len(left))
+    for given_array, array in zip(memory, found, strict=False):
+        assert not array.size or np.shares_memory(given_array, array) == overwrite
+
+
+def test_duplicates_are_summed_in_their_order() -> None:
+    values = np.random.default_rng(3).standard_cauchy(200_000)
+    columns = np.random.default_rng(4).integers(0, 20, (2, values.size), np.int32)
+    totals = np.zeros((20, 20))
+    np.add.at(totals, tuple(columns), values)  # one after the other
+    for threads in (1, 2, 5):
+        found = sort_nonzeros(columns, values, [0, 1], [20, 20], merge=True, threads=threads)
+        assert np.array_equal(found.values, totals.ravel())
+
+
+@pytest.mark.parametrize("heavy", [0.0, 0.9])
+def test_many_nonzeros_in_many_buckets(heavy: float) -> None:
+    lengths, nonzeros = (70_000, 3, 2**31 - 1, 2**31 - 1, 9), 300_000
+    rng = np.random.default_rng(5)
+    columns = np.array([rng.integers(0, length, nonzeros) for length in lengths], np.int32)
+    columns[0, rng.random(nonzeros) < heavy] = 69_999
+    values = np.arange(nonzeros, dtype=np.float64)
+    for modes in ([0, 1, 2, 3, 4], [2], [0], [4, 0]):
+        expected = np.lexsort(columns[modes][::-1])
+        found = sort_nonzeros(columns, values, modes, lengths, threads=2)
+        assert np.array_equal(found.values, expected)
+        assert np.array_equal(found.columns, columns[:, expected])

@@ -1,0 +1,211 @@
+"""Compiled loops of the sort of nonzeros: counted and moved into buckets, which are then sorted within the caches.
+
+Every loop goes over one column at a time, so that few places of memory are written to at once, and none is compiled
+for each number of modes. Arrays are copied by loops: a slice that is assigned to takes seconds to compile.
+"""
+
+# Numba infers the types of the compiled functions.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+
+from .jit import jit
+
+BLOCK = 4096  # nonzeros whose places are found before they are moved
+DIGIT = 8  # bits of a pass within a bucket
+KEY = 64  # bits that are sorted by together
+_ONE = np.uint64(1)
+
+
+@jit
+def _bins(columns, modes, right, left, begin, end, bins):
+    """Write the bin of each nonzero: the leading bits of its indices of the modes to sort by."""
+    for p in range(end - begin):
+        bins[p] = 0
+    for k in range(modes.size):
+        column, down, up = columns[modes[k]], right[k], left[k]
+        for p in range(end - begin):
+            bins[p] |= np.uint32(column[begin + p] >> down) << np.uint32(up)
+
+
+@jit
+def count_bins(columns, modes, right, left, begin, end, counts):
+    """Count the nonzeros of each bin."""
+    bins = np.empty(BLOCK, np.uint32)
+    for start in range(begin, end, BLOCK):
+        stop = min(end, start + BLOCK)
+        _bins(columns, modes, right, left, start, stop, bins)
+        for p in range(stop - start):
+            counts[bins[p]] += 1
+
+
+@jit
+def group_bins(counts, target, bucket_of):
+    """Give neighbouring bins to buckets of about `target` nonzeros; return where each bucket begins, and the end."""
+    bounds = np.empty(counts.size + 1, np.int64)
+    bucket = held = total = bounds[0] = 0
+    for b in range(counts.size):
+        if held and held + counts[b] > target:
+            bucket += 1
+            bounds[bucket] = total
+            held = 0
+        bucket_of[b] = bucket
+        held += counts[b]
+        total += counts[b]
+    bounds[bucket + 1] = total
+    return bounds[: bucket + 2].copy()
+
+
+@jit
+def add_up_bins(counts, bucket_of, sums):
+    """Add up the counts of each bucket's bins."""
+    for b in range(counts.size):
+        sums[bucket_of[b]] += np.uint64(counts[b])
+
+
+@jit
+def move(columns, values, modes, right, left, begin, end, bucket_of, places, moved_columns, moved_values):
+    """Move nonzeros to the next place of their bucket, in their order."""
+    bins, to = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)
+    for start in range(begin, end, BLOCK):
+        stop = min(end, start + BLOCK)
+        _bins(columns, modes, right, left, start, stop, bins)
+        for p in range(stop - start):
+            bucket = bucket_of[bins[p]]
+            to[p] = places[bucket]
+            places[bucket] += _ONE
+        for m in range(columns.shape[0]):
+            source, target = columns[m], moved_columns[m]
+            for p in range(stop - start):
+                target[to[p]] = source[start + p]
+        for p in range(stop - start):
+            moved_values[to[p]] = values[start + p]
+
+
+@jit
+def _width(column):
+    """The lowest index of a part of a column, and the bits that the others need above it."""
+    low = high = np.int64(column[0])
+    for index in column:
+        low, high = min(low, np.int64(index)), max(high, np.int64(index))
+    spread, bits = high - low, 0
+    while spread >> bits:
+        bits += 1
+    return low, bits
+
+
+@jit
+def _key(columns, modes, last, order, keys):
+    """Join the indices of the modes up to number `last`, as many as fit: how many are left, and the bits."""
+    bits = 0
+    while last >= 0:
+        column = columns[modes[last]]
+        low, width = _width(column)
+        if bits + width > KEY:
+            break
+        if width and not bits:
+            for p in range(column.size):
+                keys[p] = np.uint64(column[order[p]] - low)
+        elif width:
+            for p in range(column.size):
+                keys[p] |= np.uint64(column[order[p]] - low) << np.uint64(bits)
+        bits += width
+        last -= 1
+    return last, bits
+
+
+@jit
+def _pass(keys, order, shift, bits, sorted_keys, sorted_order):
+    """Sort stably by some bits of the keys."""
+    ends = np.zeros(1 << bits, np.uint32)
+    mask = np.uint64((1 << bits) - 1)
+    for key in keys:
+        ends[(key >> shift) & mask] += np.uint32(1)
+    total = np.uint32(0)
+    for d in range(ends.size):
+        total, ends[d] = total + ends[d], total
+    for p in range(keys.size):
+        digit = (keys[p] >> shift) & mask
+        at = ends[digit]
+        ends[digit] = at + np.uint32(1)
+        sorted_keys[at] = keys[p]
+        sorted_order[at] = order[p]
+
+
+@jit
+def sort_buckets(columns, modes, bounds, first, last, order):
+    """Sort the nonzeros of some buckets by several modes: write for each place which nonzero of its bucket it holds."""
+    most = 0
+    for b in range(first, last):
+        most = max(most, bounds[b + 1] - bounds[b])
+    room, spare, other = np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint32)
+    for b in range(first, last):
+        begin, end = bounds[b], bounds[b + 1]
+        size = end - begin
+        mine, now, then = columns[:, begin:end], order[begin:end], other[:size]
+        keys, sorted_keys = room[:size], spare[:size]
+        for p in range(size):
+            now[p] = p
+        left, swapped = modes.size - 1, False
+        while left >= 0 and size > 1:
+            left, bits = _key(mine, modes, left, now, keys)
+            passes = -(-bits // DIGIT)
+            for q in range(passes):
+                low, high = bits * q // passes, bits * (q + 1) // passes
+                _pass(keys, now, np.uint64(low), high - low, sorted_keys, then)
+                keys, sorted_keys = sorted_keys, keys
+                now, then = then, now
+                swapped = not swapped
+        if swapped:
+            for p in range(size):
+                then[p] = now[p]
+
+
+@jit
+def merge_buckets(columns, values, bounds, first, last, order, kept, distinct):
+    """Sum nonzeros of equal indices in some sorted buckets, and leave out of `order` those that are zero.
+
+    A sum takes the place of the first of its nonzeros.
+    """
+    for b in range(first, last):
+        begin, size = bounds[b], bounds[b + 1] - bounds[b]
+        mine, numbers, at = columns[:, begin:], values[begin:], order[begin:]
+        p = 0
+        while p < size:
+            place = np.int64(at[p])
+            total = np.float64(numbers[place])
+            q = p + 1
+            while q < size and _equal(mine, place, np.int64(at[q])):
+                total += numbers[np.int64(at[q])]
+                q += 1
+            distinct[b] += 1
+            if total != 0:
+                numbers[place] = total
+                at[kept[b]] = place
+                kept[b] += 1
+            p = q
+
+
+@jit
+def _equal(columns, p, q):
+    m = 0
+    while m < columns.shape[0] and columns[m, p] == columns[m, q]:
+        m += 1
+    return m == columns.shape[0]
+
+
+@jit
+def gather(columns, values, bounds, order, first, last, offsets, sorted_columns, sorted_values):
+    """Write the nonzeros of some buckets in their order, each bucket from its offset on."""
+    for b in range(first, last):
+        begin, at, size = bounds[b], offsets[b], offsets[b + 1] - offsets[b]
+        where = order[begin : begin + size]
+        for m in range(columns.shape[0]):
+            source, target = columns[m, begin:], sorted_columns[m, at:]
+            for p in range(size):
+                target[p] = source[where[p]]
+        source_values, target_values = values[begin:], sorted_values[at:]
+        for p in range(size):
+            target_values[p] = source_values[where[p]]
