@@ -156,7 +156,7 @@ def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenE
         if end == len(room):
             return end, BrokenError(f"a line of more than {size} bytes: is this text?"), False
         try:
-            got = source.readinto(room[end:])
+            got = source.readinto(room[end : PAD + size] or room[end:])
         except EOFError:
             return end, BrokenError("truncated gzip: the data stops before its end mark"), False
         except OSError as error:

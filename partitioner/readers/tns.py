@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import isinf
 from os import PathLike
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,8 @@ from .head import Head
 from .parse import mark_blanks, parse_block
 from .pieces import BrokenError, Outcome, Piece, Progress, collect, in_order, naming, usable_threads
 
-BLOCK = 1 << 22  # bytes: small enough that text and marks stay in the cache
+BLOCK = 1 << 20  # bytes: small enough that text and marks stay in the cache
+STRETCH = 1 << 23  # bytes: several huge pages
 
 
 def read_tns(
@@ -117,7 +119,10 @@ class TextPart:
     def __iter__(self) -> Iterator[Piece]:
         """See `Part`."""
         try:
-            with self._files, closing(in_order(partial(_parse, self._head), self._blocks, self._threads)) as results:
+            with (
+                self._files,
+                closing(in_order(partial(_parse, self._head, _Room()), self._blocks, self._threads)) as results,
+            ):
                 for result in results:
                     self._lines += result.lines
                     if result.wrong is not None:
@@ -142,10 +147,10 @@ class _Lines:
     wrong: bytes | None
 
 
-def _parse(head: Head, block: Block) -> _Lines:
+def _parse(head: Head, room: _Room, block: Block) -> _Lines:
     slot = block.slot
     count, lines = mark_blanks(slot.text, block.start, block.stop, slot.marks)
-    columns, values = _arrays(head.order, lines)
+    columns, values = room.arrays(head.order, lines)
     late = np.empty((lines, 4), np.int64)
     rows, line, lates, wrong = parse_block(
         slot.text, block.start, slot.marks, count, head.base, head.limits, columns, values, late
@@ -159,10 +164,25 @@ def _parse(head: Head, block: Block) -> _Lines:
     return _Lines(columns[:, :rows], values[:rows], line, block.consumed, text)
 
 
-def _arrays(order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    # Mapped by themselves, so that what is freed goes back to the system whatever malloc would keep.
-    room = mmap.mmap(-1, lines * (8 + 4 * order), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # not on every system
-        room.madvise(mmap.MADV_HUGEPAGE)  # far fewer page faults: a fifth of the time
-    columns = np.frombuffer(room, np.int32, lines * order, 8 * lines).reshape(order, lines)
-    return columns, np.frombuffer(room, np.float64, lines)
+class _Room:
+    """Memory for arrays, mapped in stretches of many: far fewer page faults, a fifth of the time.
+
+    A stretch goes back to the system with the last of its arrays, whatever malloc would keep.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._at, self._stretch = 0, mmap.mmap(-1, 1)
+
+    def arrays(self, order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return (order, lines) indices and (lines,) values, not yet set."""
+        size = -(-lines * (8 + 4 * order) // 64) * 64
+        with self._lock:
+            if self._at + size > len(self._stretch):
+                self._at, self._stretch = 0, mmap.mmap(-1, max(size, STRETCH), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                with suppress(AttributeError, OSError):  # not on every system
+                    self._stretch.madvise(mmap.MADV_HUGEPAGE)
+            at, stretch = self._at, self._stretch
+            self._at += size
+        values = np.frombuffer(stretch, np.float64, lines, at)
+        return np.frombuffer(stretch, np.int32, lines * order, at + 8 * lines).reshape(order, lines), values
