@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +15,9 @@ from numpy.typing import NDArray
 from partitioner.readers.npz import DAMAGED
 
 from .errors import InputError
+
+CHUNK = 1 << 20  # bytes
+DEFLATED = 1032  # bytes that deflate makes of one, at most
 
 
 def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> None:
@@ -73,18 +78,44 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an ``.npz`` file, without pickle; raise `InputError` if the file is at fault."""
+    """Read all arrays of an ``.npz`` file, checked against its checksums, without pickle.
+
+    Raises
+    ------
+    InputError
+        If the file is at fault. It is found without more memory than its size allows.
+    """
     try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError("not an .npz file", path=path)
-        with archive:
-            return {name: archive[name] for name in archive.files}
+        if not zipfile.is_zipfile(path):
+            os.stat(path)  # says what is wrong with a file that is not there
+            raise InputError("damaged or not an .npz file", path=path)
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if sum(member.file_size for member in members) > DEFLATED * os.stat(path).st_size:
+                raise ValueError("it claims to hold more than fits")
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
     except InputError:
         raise
     except DAMAGED as error:
         told = error.strerror if isinstance(error, OSError) else None
         raise InputError(told or f"damaged or not an .npz file: {error}", path=path) from None
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read(file)
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} holds objects")
+        left = member.file_size - file.tell()
+        if math.prod(shape) * dtype.itemsize != left or left < 0:  # or the end, and the checksum, would not be reached
+            raise ValueError(f"{member.filename} has {left} bytes for an array of {shape} {dtype}")
+        data = np.empty(left, np.uint8)
+        for begin in range(0, left, CHUNK):
+            piece = file.read(min(CHUNK, left - begin))
+            data[begin : begin + len(piece)] = np.frombuffer(piece, np.uint8)
+    return data.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
 
 def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:

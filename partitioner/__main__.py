@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a path that cannot be looked at, a name that is too long
         if error.filename is None:
             raise
-        print(f"amped-partition: error: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(
+            f"amped-partition: error: {InputError(error.strerror or str(error), path=error.filename)}", file=sys.stderr
+        )
         return EXIT_INPUT
     if not args.quiet:
         shape = " x ".join(map(str, store.shape))

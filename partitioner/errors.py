@@ -30,11 +30,16 @@ class InputError(ValueError):
         where = self.path or ""
         if line is not None:
             where = f"{where}, line {line}" if where else f"line {line}"
-        super().__init__(f"{where}: {cause}" if where else cause)
+        super().__init__(_one_line(f"{where}: {cause}" if where else cause))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Errors found on one rank are told to the others, so they must survive pickling.
         return (_rebuild, (self.cause, self.path, self.line))
+
+
+def _one_line(text: str) -> str:
+    """Return `text` with line ends and whatever else cannot be printed, in the name of a file say, as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def _rebuild(cause: str, path: str | None, line: int | None) -> InputError:

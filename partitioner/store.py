@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import checked
 from .checked import MANIFEST
-from .coo import SparseTensor, ValueRange
+from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
 from .shards import SortedTensor, mode_order
 
@@ -51,22 +51,35 @@ class Store:
         self._verify = verify
         manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION)
         try:
-            if manifest["block_bytes"] != checked.BLOCK:
-                raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
-            self.shape = tuple(int(s) for s in manifest["shape"])
-            self.nnz = int(manifest["nnz"])
-            self.norm = float(manifest["norm"])
-            low, high, grain = (float(v) for v in manifest["value_range"])
-            self.value_range = ValueRange(low, high, grain)
-            self.duplicates, self.zeros = int(manifest["duplicates"]), int(manifest["zeros"])
-            self.value_dtype = np.dtype(manifest["value_dtype"])
-            self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
-            for name, entry in self._files.items():
-                checked.check_entry(self.path / name, entry, KIND)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self._take(manifest)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, InputError):
                 raise
             raise InputError(f"damaged manifest: {error!r}", path=self.path / MANIFEST) from None
+
+    def _take(self, manifest: dict[str, Any]) -> None:
+        """Take over what the manifest says, if it makes sense: its checksum may be right all the same."""
+        if manifest["block_bytes"] != checked.BLOCK:
+            raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
+        self.shape = tuple(int(s) for s in manifest["shape"])
+        self.nnz = int(manifest["nnz"])
+        self.norm = float(manifest["norm"])
+        low, high, grain = (float(v) for v in manifest["value_range"])
+        self.value_range = ValueRange(low, high, grain)
+        self.duplicates, self.zeros = int(manifest["duplicates"]), int(manifest["zeros"])
+        self.value_dtype = np.dtype(str(manifest["value_dtype"]))
+        self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
+        check_order(self.order)
+        numbers = (self.norm, *self.value_range)
+        if self.nnz < 1 or not np.all(np.isfinite(numbers)) or self.value_dtype.name not in ("float32", "float64"):
+            raise ValueError(f"{self.nnz} nonzeros, norm and values {numbers} of {self.value_dtype}")
+        if not all(1 <= length <= MAX_MODE_LENGTH for length in self.shape):
+            raise ValueError(f"shape {self.shape}")
+        for name in (name for mode in range(self.order) for name in self.mode(mode).names):
+            entry = self._files[name]
+            checked.check_entry(self.path / name, entry, KIND)
+            if self._header(name) < 0:
+                raise ValueError(f"{entry['bytes']} bytes of {name} for {self.nnz} nonzeros")
 
     @property
     def order(self) -> int:
@@ -88,29 +101,34 @@ class Store:
 
     def array(self, name: str) -> NDArray[Any]:
         """Memory-map one file of the store."""
-        file = self.path / name
-        dtype = self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
         # The header of the file says what the manifest says already, and might be damaged.
-        header = int(self._entry(name)["bytes"]) - self.nnz * dtype.itemsize
         try:
-            array: NDArray[Any] = np.memmap(file, dtype, "c", header, (self.nnz,))
+            array: NDArray[Any] = np.memmap(self.path / name, self._dtype(name), "c", self._header(name), (self.nnz,))
         except (OSError, ValueError) as error:
-            raise InputError(f"damaged file of the store: {error}", path=file) from None
+            raise InputError(f"damaged file of the store: {error}", path=self.path / name) from None
         return array
 
-    def _entry(self, name: str) -> dict[str, Any]:
-        try:
-            return self._files[name]
-        except KeyError:
-            raise InputError(f"damaged manifest: no {name}", path=self.path / MANIFEST) from None
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+
+    def _header(self, name: str) -> int:
+        """Return the bytes of a file before its first element."""
+        return int(self._files[name]["bytes"]) - self.nnz * self._dtype(name).itemsize
 
     def verify(self, name: str, start: int, stop: int) -> None:
         """Check the blocks that hold the elements `start` to `stop` of one file, if this store is to be verified."""
         if not self._verify:
             return
-        entry, item = self._entry(name), self.array(name).itemsize
-        header = int(entry["bytes"]) - self.nnz * item
-        checked.verify(self.path / name, entry, KIND, header + start * item, header + stop * item)
+        header, item = self._header(name), self._dtype(name).itemsize
+        checked.verify(self.path / name, self._files[name], KIND, header + start * item, header + stop * item)
+
+    def check_indices(self, name: str, start: int, stop: int, length: int) -> None:
+        """Refuse indices that kernels would read out of bounds with: a right checksum does not make them right."""
+        column = self.array(name) if self._verify else np.empty(0, np.int32)
+        for begin in range(start, stop if self._verify else start, BLOCK):
+            part = column[begin : min(begin + BLOCK, stop)]
+            if part.min() < 0 or part.max() >= length:
+                raise InputError(f"an index is outside its mode of length {length}", path=self.path / name)
 
 
 class StoredMode:
@@ -131,10 +149,12 @@ class StoredMode:
         return self._store.array(self.names[-1])
 
     def verify(self, start: int, stop: int) -> None:
-        """Check the nonzeros `start` to `stop` against the checksums; raise `InputError` if they fail."""
+        """Check the nonzeros `start` to `stop` against the checksums and the shape; raise `InputError` if they fail."""
         if stop > start:
             for name in self.names:
                 self._store.verify(name, start, stop)
+            for k, m in enumerate(mode_order(self._store.order, self._mode)):
+                self._store.check_indices(self.names[k], start, stop, self._store.shape[m])
 
 
 def write_store(

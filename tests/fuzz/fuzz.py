@@ -1,0 +1,53 @@
+"""Coverage-guided fuzzing: ``python tests/fuzz/fuzz.py TARGET [FOLDER OF INPUTS ...] [-max_total_time=60 ...]``.
+
+Targets are those of targets.py, options those of libFuzzer. What is found lies in a file ``crash-...``; giving that
+file in place of a folder runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import sys
+import zipfile
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import atheris
+from numpy.lib import _format_impl
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import targets
+
+from amped import checkpoint, commands, files, kruskal, run
+from partitioner import __main__ as partition
+from partitioner import checked, coo, store
+from partitioner.readers import blocks, head, npz, pieces, tns
+
+# Module by module: Numba, which compiles others, knows nothing of counters.
+READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, store, blocks, head, npz, pieces,
+           tns, checkpoint, commands, files, kruskal, partition, run, targets)  # fmt: skip
+
+
+def count(owner: object) -> None:
+    """Count what is reached in the functions of a module or class."""
+    name = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
+    for item in list(vars(owner).values()):
+        if isinstance(item, FunctionType) and item.__module__ == name:
+            atheris.instrument_func(item)
+        elif isinstance(owner, ModuleType) and isinstance(item, type) and item.__module__ == name:
+            count(item)
+
+
+if __name__ == "__main__":
+    name = sys.argv.pop(1)
+    absolute = [str(Path(a).resolve()) if not a.startswith("-") else a for a in sys.argv]
+    target = targets.TARGETS[name]
+    for module in READERS:
+        count(module)
+    target(b"")  # compiles, before time and memory count
+    atexit.register(targets.remove_folder)
+    atheris.Setup(absolute, target)
+    atheris.Fuzz()

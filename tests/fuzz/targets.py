@@ -1,0 +1,222 @@
+"""What is fuzzed: each target gives bytes to a reader, or to a command line, and fails unless the promise is kept.
+
+The promise: whatever the bytes are, the answer is a result or one clear line, without a crash or a hang, and in memory
+bounded by the size of the input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import shutil
+import tempfile
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped import commands, run
+from amped.checkpoint import Checkpoint, Writer, check, load
+from amped.decomp.als import State
+from amped.engine import Engine, Options
+from amped.errors import InputError
+from amped.kruskal import KruskalTensor
+from amped.mpi import SingleComm
+from amped.source import StoreSource
+from partitioner import __main__ as partition
+from partitioner import checked
+from partitioner.coo import SparseTensor
+from partitioner.readers import read
+from partitioner.store import Store, write_store
+
+ROOM = 128 << 20  # bytes of memory that any input may take: compiled code, buffers
+TIMES = 4200  # and for each byte of it: deflate makes 1032 of one, and a tensor is sorted in up to 4 copies
+SHAPE = (5, 4, 3)
+RANK = 2
+
+
+@cache
+def folder() -> Path:
+    """Return a folder of this process, the current one from then on."""
+    made = Path(tempfile.mkdtemp(prefix="amped-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    os.chdir(made)
+    return made
+
+
+def remove_folder() -> None:
+    """Remove the folder of this process."""
+    os.chdir("/")
+    shutil.rmtree(folder(), ignore_errors=True)
+    folder.cache_clear()
+
+
+@contextlib.contextmanager
+def promise(size: int) -> Iterator[None]:
+    """Fail unless what runs within ends well, or with one line, in bounded memory."""
+    tracemalloc.start()
+    try:
+        said = "as it should"
+        try:
+            yield
+        except InputError as error:
+            said = str(error)
+        assert said.isprintable(), f"not one clear line: {said!r}"
+        peak = tracemalloc.get_traced_memory()[1]
+        assert peak < ROOM + TIMES * size, f"{peak:,} bytes of memory for {size:,} bytes of input"
+    finally:
+        tracemalloc.stop()
+
+
+def tns(data: bytes) -> None:
+    """Text: as it is, compressed, or as what claims to be compressed."""
+    kind, content = data[:1], data[1:]
+    file = folder() / ("t.tns.gz" if kind in (b"z", b"Z") else "t.tns")
+    file.write_bytes(gzip.compress(content, 1) if kind == b"z" else content)
+    with promise(len(content)):
+        _check(read(file))
+
+
+def npz(data: bytes) -> None:
+    """An archive, read as a tensor and as a model."""
+    file = folder() / "t.npz"
+    file.write_bytes(data)
+    with promise(len(data)):
+        _check(read(file))
+    with promise(len(data)):
+        KruskalTensor.load(file).norm()
+
+
+def store(data: bytes) -> None:
+    """A store whose manifest, or one of whose files, is not what it was."""
+    tensor = SparseTensor(np.argwhere(np.ones(SHAPE)), np.arange(1.0, 61.0), SHAPE)
+    path = _template("store", lambda target: write_store(tensor, target))
+    _damage(path, data)
+    with promise(len(data)):
+        _check(read(path))
+    with promise(len(data)):
+        engine = Engine(StoreSource(Store(path), SingleComm()), RANK, SingleComm(), Options("cpu", deterministic=True))
+        for mode in range(engine.order):
+            engine.mttkrp(mode)
+
+
+def checkpoint(data: bytes) -> None:
+    """A checkpoint whose manifest, or one of whose files, is not what it was."""
+    facts: dict[str, Any] = {"shape": list(SHAPE), "nonzeros": 60, "hash": "0123456789abcdef", "rank": RANK}
+
+    def make(target: Path) -> None:
+        norms = np.ones((len(SHAPE), RANK))
+        factors = [np.ones((length, RANK)) for length in SHAPE]
+        writer = Writer(target.parent)
+        writer.write(Checkpoint(State(np.ones(RANK), [0.5], norms, norms), factors, facts, 0, {}))
+        writer.finish()
+        os.rename(target.parent / "iteration-1", target)
+
+    path = _template("checkpoint", make)
+    _damage(path, data)
+    with promise(len(data)):
+        check(load(path), facts, path.parent)
+
+
+VERBS = ("cpd", "mttkrp", "plan", "info", "partition")
+WORDS = """--rank --max-iters --tol --seed --init --output --checkpoint --every --resume --mode --repeat --ranks
+    --device --precision --placement --device-memory --kernel --deterministic --gather --threads --metrics --force
+    --quiet --no-verify --help -h -- - = t.tns t.npz store 0 1 4 -1 1e9 0.5 nan inf cpu auto cuda fp32 fp64 stream
+    resident 16G all nvecs permuted fp16 c out m.jsonl None""".split()
+
+
+def command(data: bytes) -> None:
+    """A command line, up to where the tensor would be read. A byte alone stands for a word, others for themselves."""
+    verb = VERBS[data[0] % len(VERBS)] if data else ""
+    pieces = data[1:].split(b"\0")
+    words = [WORDS[p[0] % len(WORDS)] if len(p) == 1 else os.fsdecode(p) for p in pieces]
+    if any("/" in word or ".." in word for word in words):
+        return  # it would leave this folder
+    before = sorted(os.listdir(folder()))
+    if "c" not in before:
+        (folder() / "c").mkdir()
+        before = sorted(os.listdir(folder()))
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _unread():
+        try:
+            code = partition.main(words) if verb == "partition" else run.main([verb, *words] if verb else words)
+        except SystemExit as request:
+            code = int(request.code or 0)
+    assert code in (0, 2), f"exit code {code}"
+    lines = err.getvalue()
+    assert (code == 2) == bool(lines), lines
+    assert not lines or (lines.endswith("\n") and lines[:-1].isprintable()), f"not one clear line: {lines!r}"
+    assert sorted(os.listdir(folder())) == before, "a refused run left something behind"
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {t.__name__: t for t in (tns, npz, store, checkpoint, command)}
+
+
+@contextlib.contextmanager
+def _unread() -> Iterator[None]:
+    """Put an error in place of the tensor."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise InputError("far enough")
+
+    kept = commands.open_source, commands.read, partition.read
+    commands.open_source, commands.read, partition.read = refuse, refuse, refuse  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        commands.open_source, commands.read, partition.read = kept
+
+
+def _check(tensor: SparseTensor) -> None:
+    """Fail unless a tensor is one: what reads hostile bytes must not let them through."""
+    assert tensor.nnz == len(tensor.values) > 0
+    assert np.all(np.isfinite(tensor.values))
+    for column, length in zip(tensor.columns, tensor.shape, strict=True):
+        assert 0 <= column.min() <= column.max() < length
+
+
+def _template(name: str, make: Callable[[Path], object]) -> Path:
+    """Return a fresh copy of what `make` makes once."""
+    whole, copy = folder() / f"{name}-whole", folder() / name
+    if not whole.exists():
+        make(whole)
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(whole, copy)
+    return copy
+
+
+def _damage(path: Path, data: bytes) -> None:
+    """Change a folder under checksums: with its first byte `data` says how.
+
+    "r": the manifest is the rest; "m": fields of the manifest are those of the rest, JSON, and its checksum is right;
+    any other number: the rest is a file, and its checksum is right.
+    """
+    how, rest = data[:1], data[1:]
+    if how == b"r":
+        (path / checked.MANIFEST).write_bytes(rest)
+        return
+    body = json.loads((path / checked.MANIFEST).read_text())
+    body.pop("crc32")
+    if how == b"m":
+        try:
+            changes = json.loads(rest)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(changes, dict):
+            return
+        for key, value in changes.items():  # one level down too: the shape among a checkpoint's facts
+            body[key] = body[key] | value if isinstance(value, dict) and isinstance(body.get(key), dict) else value
+    elif how:
+        files = sorted(path.glob("*.npy"))
+        file = files[how[0] % len(files)]
+        file.write_bytes(rest)
+        name = file.name if file.name in body["files"] else file.stem
+        body["files"][name] = {"bytes": len(rest), "crc32": [zlib.crc32(rest)] if rest else []}
+    with contextlib.suppress(ValueError, RecursionError, UnicodeError):  # not to be written as JSON
+        checked.write_manifest(path, body)

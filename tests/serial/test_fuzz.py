@@ -1,0 +1,83 @@
+"""Hostile input: a collection of it, and a few seconds of coverage-guided fuzzing from there on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import ROOT, environment
+
+from partitioner.coo import SparseTensor
+from partitioner.errors import InputError
+from partitioner.readers import read
+
+FUZZ = ROOT / "tests" / "fuzz"
+SECONDS = 4
+sys.path.insert(0, str(FUZZ))
+
+import targets  # noqa: E402
+
+
+@pytest.fixture
+def own_folder() -> Iterator[None]:
+    """Leave the folder that targets work in."""
+    before, hook = Path.cwd(), sys.excepthook
+    yield
+    targets.remove_folder()
+    os.chdir(before)
+    sys.excepthook = hook  # `amped.run` puts its own in place
+
+
+@pytest.mark.parametrize("name", targets.TARGETS)
+@pytest.mark.usefixtures("own_folder")
+def test_what_was_found_before(name: str) -> None:
+    corpus = sorted((FUZZ / "corpus" / name).iterdir())
+    assert len(corpus) > 5
+    for file in corpus:
+        targets.TARGETS[name](file.read_bytes())
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_targets_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that raises something else, says two lines or takes much memory is found."""
+
+    def greedy(path: Path) -> SparseTensor:
+        bytearray(targets.ROOM + 10_000_000)
+        return read(path)
+
+    def talkative(path: Path) -> SparseTensor:
+        raise InputError("two\nlines", path=path)
+
+    targets.tns(b"p1 1 1\n")
+    monkeypatch.setattr(targets, "read", greedy)
+    with pytest.raises(AssertionError, match="bytes of memory"):
+        targets.tns(b"p1 1 1\n")
+    monkeypatch.setattr(InputError, "__str__", lambda self: self.cause)
+    monkeypatch.setattr(targets, "read", talkative)
+    with pytest.raises(AssertionError, match="not one clear line"):
+        targets.tns(b"p1 1 1\n")
+    monkeypatch.setattr(targets, "read", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        targets.tns(b"p1 1 1\n")
+
+
+@pytest.mark.usefixtures("own_folder")
+def test_a_few_seconds_of_fuzzing(tmp_path: Path) -> None:
+    pytest.importorskip("atheris")
+    jobs = {}
+    for name in targets.TARGETS:
+        folder = tmp_path / name
+        folder.mkdir()
+        line = [sys.executable, str(FUZZ / "fuzz.py"), name, str(folder), str(FUZZ / "corpus" / name)]
+        line += [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=3000", f"-artifact_prefix={folder}/"]
+        jobs[name] = subprocess.Popen(
+            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), cwd=folder
+        )
+    said = {name: job.communicate(timeout=100)[0] for name, job in jobs.items()}
+    for name, job in jobs.items():
+        assert job.returncode == 0, f"{name}:\n{said[name][-3000:]}"
+        assert "DONE" in said[name], said[name][-3000:]
