@@ -6,27 +6,32 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .backend import ATOMIC, PERMUTED, Backend, Shard, choose
-from .backend.base import DEVICES, GATHERS, Array, DeviceName, GatherName
+from .backend.base import DEVICES, GATHERS, NOTHING, Array, DeviceName, GatherName
 from .backend.dense import block_rows
 from .errors import InputError
-from .exchange import Exchange, connect
+from .exchange import Block, Exchange, agree, connect
 from .mpi import Comm, Reduction, together
 from .placement import PLACEMENTS, ModePlan, PlacementName, make_plan
 from .source import Source
-from .stream import Make, Stream
+from .stream import Make, Step, Stream
 
 Precision = Literal["fp32", "fp64"]
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
 TUNING_RUNS = 3
+LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the next shard
+
+Solve = Callable[[Array, Array], None]
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,7 @@ class Engine:
                 cuts, comm.rank, rank, options.dtype, source.value_range, self.backend, loading,
                 kernel=options.kernel, deterministic=options.deterministic, gather=options.gather,
                 placement=options.placement, memory=options.device_memory, local_ranks=comm.local_size,
+                overlaps=self.exchange.overlaps,
             ),
         )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank
@@ -144,6 +150,7 @@ class Engine:
         self._out = self.backend.empty((rows, stride), np.float64)
         self._stream = Stream(self.plan, source, self.backend, self.clock, self._choose)
         self.kernels = self._stream.kernels
+        self._blocks = list(map(self._agree, self.plan.modes, self._stream.steps))
         self._stale = set(range(self.order))
         self.clock.collect()
 
@@ -151,14 +158,14 @@ class Engine:
         """Choose a kernel by timing the candidates on a mode's first shard; a single one is compiled, no more."""
         names = mode.share.kernels
         if len(names) == 1:
-            self._compute(make(names[0], 1), mode.mode)
+            self._compute(make(names[0], 1), mode.mode, NOTHING)
             self.backend.synchronize()
             return names[0], None
         best, fastest, kept = float("inf"), names[0], None
         for name in names:
             shard = make(name, mode.nnz)
-            if kept is not None and shard.nbytes > self.backend.shard_bytes(mode.share, shard.nnz):
-                continue  # more than the plan has room for
+            if kept is not None and shard.nbytes > mode.room(self.backend, shard.nnz):
+                continue
             # What is streamed is copied for longer than it is computed.
             cost = self._seconds(shard, mode.mode) if mode.resident else shard.nbytes
             if cost < best:
@@ -170,7 +177,7 @@ class Engine:
         for _ in range(TUNING_RUNS):
             self.clock.collect()
             with self.clock.span("tune", mode):
-                self._compute(shard, mode)
+                self._compute(shard, mode, NOTHING)
             best = min(best, self.clock.collect()["tune", mode])
         return best
 
@@ -181,6 +188,7 @@ class Engine:
 
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         """Give every rank the (I_n, R) factor matrix of one mode, in host memory."""
+        self.exchange.join()
         step = block_rows(self.rank)  # device memory has no room for a second matrix
         for b in range(0, len(factor), step):
             rows = np.ascontiguousarray(factor[b : b + step], self.plan.dtype)
@@ -189,6 +197,7 @@ class Engine:
 
     def factor(self, mode: int) -> NDArray[Any]:
         """Return the (I_n, R) factor matrix of one mode in host memory."""
+        self.exchange.join()
         return np.ascontiguousarray(self.backend.to_host(self.factors[mode])[:, : self.rank])
 
     def owned(self, mode: int) -> Array:
@@ -199,27 +208,49 @@ class Engine:
         """Count the work queued within under `kind`."""
         return self.clock.span(kind, mode)
 
-    def mttkrp(self, mode: int) -> Array:
+    def mttkrp(self, mode: int, solve: Solve | None = None) -> Array:
         """Compute the MTTKRP of one mode from the factor matrices of the others.
+
+        Parameters
+        ----------
+        mode : int
+        solve : callable, optional
+            Called with blocks of owned rows of the MTTKRP as they are done, (rows, R) float64, and the same rows of the
+            mode's factor matrix, to be written. They are sent to all ranks while others are computed.
 
         Returns
         -------
         (owned, R) float64 device array
             The rows that this rank owns; valid until the next call.
         """
+        self.exchange.join()
         share = self.plan.modes[mode]
-        out = self._out[: share.rows.stop - share.rows.start]
-        out.fill(0)
-        for shard in self._stream.shards(mode):
-            with self.clock.span("compute", mode):
-                self._compute(shard, mode)
-        self._add_split_rows(mode, out)
-        first = share.owned.start - share.rows.start
-        return out[first : first + share.owned.stop - share.owned.start, : self.rank]
+        out, target = self._out[: share.rows.stop - share.rows.start], self.owned(mode)
+        whole = out[share.owned.start - share.rows.start :, : self.rank][: len(target)]
+        shards = zip(self._stream.shards(mode), self._stream.steps[mode], strict=True)
+        if not self._stream.steps[mode]:
+            out.fill(0)
+        for block in self._blocks[mode]:
+            for shard, step in shards if block.last else islice(shards, block.shards):
+                with self.clock.span("compute", mode):
+                    self._compute(shard, mode, step.new)
+            if block.last:
+                self._add_split_rows(mode, out)
+            if solve:
+                rows = block.rows(self.comm.rank, share.owned.start)
+                solve(whole[rows], target[rows])
+                self._send(mode, block.begin, block.end)
+        return whole
 
-    def _compute(self, shard: Shard, mode: int) -> None:
+    def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[Block]:
+        """Agree with all ranks on the blocks of rows that are sent after some of the shards of a mode."""
+        done = self.comm.allgather([min(max(step.done, mode.owned.start), mode.owned.stop) for step in steps])
+        row = self.plan.stride * self.plan.dtype.itemsize
+        return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if self.exchange.overlaps else None)
+
+    def _compute(self, shard: Shard, mode: int, new: slice) -> None:
         rows = self.plan.modes[mode].rows
-        self.backend.mttkrp(shard, self._inputs(mode), self._out[: rows.stop - rows.start])
+        self.backend.mttkrp(shard, self._inputs(mode), self._out[: rows.stop - rows.start], new)
 
     def _inputs(self, mode: int) -> list[Array]:
         """Return the input modes' factor matrices as the kernels read them."""
@@ -255,16 +286,25 @@ class Engine:
 
     def publish(self, mode: int) -> None:
         """All-gather the owned rows of a factor matrix."""
-        with self.clock.span("exchange", mode):
-            self.exchange.gather_rows(self.factors[mode], self.plan.modes[mode].cut.rows)
+        rows = self.plan.modes[mode].cut.rows
+        self._send(mode, rows[:-1], rows[1:])
+
+    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+        with self.exchange.aside(), self.clock.span("exchange", mode):
+            self.exchange.gather_rows(self.factors[mode], begin, end)
         self._stale.add(mode)
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+        self.exchange.join()
+        self.backend.synchronize()
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
         """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
         share = self.plan.modes[mode]
         whole = np.empty((self.shape[mode], self.rank), self.plan.dtype)
         whole[share.owned] = self.backend.to_host(rows)
-        self.comm.all_gather_rows(whole, share.cut.rows)
+        self.comm.all_gather_rows(whole, share.cut.rows[:-1], share.cut.rows[1:])
         return whole
 
 

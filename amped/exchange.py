@@ -7,10 +7,11 @@ NCCL refuses, they are staged through the host.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +27,72 @@ class Exchange(Protocol):
     ----------
     name : str
         What carries the data, for reports.
+    overlaps : bool
+        Whether rows travel while the device computes.
     """
 
     name: str
+    overlaps: bool
 
-    def gather_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """All-gather of unequal row blocks: rank ``r`` gives rows ``offsets[r]`` to ``offsets[r + 1]`` of `matrix`."""
+    def aside(self) -> AbstractContextManager[None]:
+        """Queue what is within beside the work that is queued from now on, until `join`."""
+
+    def join(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued aside."""
+
+    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`."""
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """Add up the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``, others are lost."""
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
         """Combine the ranks' arrays elementwise, on all ranks."""
+
+
+class Block(NamedTuple):
+    """Rows that all ranks send together.
+
+    Attributes
+    ----------
+    shards : int
+        After how many more shards.
+    begin, end : (ranks,) int64 arrays
+        Rank ``r`` sends rows ``begin[r]`` to ``end[r]``.
+    last : bool
+    """
+
+    shards: int
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    last: bool
+
+    def rows(self, rank: int, first: int) -> slice:
+        """Return a rank's rows, counted from `first`."""
+        return slice(int(self.begin[rank]) - first, int(self.end[rank]) - first)
+
+
+def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | None) -> list[Block]:
+    """Divide a mode's rows into blocks, to be sent one after the other.
+
+    Parameters
+    ----------
+    done : sequence of sequence of int
+        By rank, before which row its rows are done after each of its shards.
+    rows : (ranks + 1,) int64 array
+        Rank ``r`` owns rows ``rows[r]`` to ``rows[r + 1]``.
+    least : int or None
+        Rows of the largest part of a block, at least; None: all rows are one block.
+    """
+    count = max(map(len, done))
+    begin, blocks, since = rows[:-1], list[Block](), 0
+    for k in range(count - 1 if least is not None else 0):
+        # A rank's last rows wait for the last block: others may have parts of them.
+        end = np.array([[first, *mine[:-1]][: k + 2][-1] for first, mine in zip(rows, done, strict=False)], np.int64)
+        if least is not None and np.max(end - begin) >= least:
+            blocks.append(Block(k + 1 - since, begin, end, last=False))
+            begin, since = end, k + 1
+    return [*blocks, Block(max(0, count - since), begin, rows[1:], last=True)]
 
 
 def connect(backend: Backend, comm: Comm) -> Exchange:
@@ -60,16 +115,29 @@ def _nccl(comm: Comm) -> Exchange | None:
     return NcclExchange(comm)
 
 
-class HostExchange:
+class _AtOnce:
+    """Exchanges that are over when they return."""
+
+    overlaps = False
+
+    def aside(self) -> AbstractContextManager[None]:
+        """See `Exchange`."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """See `Exchange`."""
+
+
+class HostExchange(_AtOnce):
     """Collectives on host arrays: MPI's own, which run large all-gathers as a ring."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm
         self.name = "MPI" if comm.size > 1 else "none"
 
-    def gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Exchange`."""
-        self._comm.all_gather_rows(matrix, offsets)
+        self._comm.all_gather_rows(matrix, begin, end)
 
     def reduce_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         """See `Exchange`."""
@@ -81,7 +149,7 @@ class HostExchange:
         self._comm.all_reduce(array, reduction)
 
 
-class StagedExchange:
+class StagedExchange(_AtOnce):
     """Collectives on device arrays through host memory: for ranks that share a GPU, or a world of one."""
 
     def __init__(self, comm: Comm, to_host: Callable[[Any], NDArray[Any]]) -> None:
@@ -89,14 +157,15 @@ class StagedExchange:
         self._to_host = to_host
         self.name = "MPI, staged through the host" if comm.size > 1 else "none"
 
-    def gather_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
+    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Exchange`."""
         if self._comm.size > 1:
+            blocks = [slice(int(b), int(e)) for b, e in zip(begin, end, strict=True)]
             host = np.empty(matrix.shape, matrix.dtype)
-            mine = slice(int(offsets[self._comm.rank]), int(offsets[self._comm.rank + 1]))
-            host[mine] = self._to_host(matrix[mine])
-            self._comm.all_gather_rows(host, offsets)
-            matrix.set(host)
+            host[blocks[self._comm.rank]] = self._to_host(matrix[blocks[self._comm.rank]])
+            self._comm.all_gather_rows(host, begin, end)
+            for block in blocks:
+                matrix[block].set(host[block])
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """See `Exchange`. One owner's rows at a time, so that no whole matrix is in host memory."""

@@ -63,8 +63,8 @@ class Comm(Protocol):
     def sum_on(self, rank: int, array: NDArray[Any]) -> None:
         """Add up the ranks' arrays in place of the one on `rank`; the others stay as they are."""
 
-    def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        """Fill `matrix` in place: rank ``r`` holds its rows ``offsets[r]`` to ``offsets[r + 1]``."""
+    def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+        """Give all ranks rows ``begin[r]`` to ``end[r]`` of rank ``r``'s `matrix`, in place."""
 
     def all_end(self, seconds: float) -> bool:
         """Tell whether all ranks came here within so many seconds, so that they can end by themselves."""
@@ -98,7 +98,7 @@ class SingleComm:
     def sum_on(self, rank: int, array: NDArray[Any]) -> None:
         """See `Comm`."""
 
-    def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Comm`."""
 
     def all_end(self, seconds: float) -> bool:
@@ -162,11 +162,11 @@ class MpiComm:
             given, taken = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
             self._comm.Reduce(given, taken, self._mpi.SUM, rank)
 
-    def all_gather_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Comm`."""
         row = self._mpi.BYTE.Create_contiguous(matrix.strides[0]).Commit()
         try:
-            self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, np.diff(offsets), offsets[:-1], row])
+            self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, end - begin, begin, row])
         finally:
             row.Free()
 
@@ -252,7 +252,7 @@ def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
     whole = np.ascontiguousarray(array) if comm.rank == 0 and array is not None else np.empty(shape, dtype)
     offsets = np.full(comm.size + 1, shape[0], np.int64)
     offsets[0] = 0
-    comm.all_gather_rows(whole, offsets)
+    comm.all_gather_rows(whole, offsets[:-1], offsets[1:])
     return whole
 
 

@@ -29,6 +29,8 @@ SMALLEST_SLOT = 1024  # nonzeros
 PACKING_SHARE = 4  # of device memory, one in so many bytes is for making shards, unless that leaves no room for them
 PIECES = 16  # resident shards of a mode, at most, where memory is short: many small ones are slow
 SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
+EARLY_PARTS = 4  # shards at least, of a mode whose rows are exchanged as they are done
+EARLY_BYTES = 1 << 26  # of a factor matrix; smaller ones are sent in less time than more shards take
 MAX_RANK = 1024
 
 
@@ -47,6 +49,10 @@ class ModePlan:
         The output rows that this rank owns.
     share : Share
         What it computes.
+    early : bool
+        Whether rows are exchanged before all are done.
+    spare : int
+        Bytes of device memory that its shards may take beyond what the plan counts.
     """
 
     mode: int
@@ -54,6 +60,8 @@ class ModePlan:
     resident: int
     owned: slice
     share: Share
+    early: bool = False
+    spare: int = 0
 
     @property
     def nnz(self) -> int:
@@ -69,6 +77,10 @@ class ModePlan:
     def streamed(self) -> int:
         """Nonzeros that are copied in for each MTTKRP."""
         return self.nnz - self.resident
+
+    def room(self, backend: Backend, nnz: int) -> int:
+        """Return the most bytes that a shard of so many nonzeros may take."""
+        return backend.shard_bytes(self.share, nnz) + self.spare * nnz // max(1, self.nnz)
 
     @property
     def any_row(self) -> bool:
@@ -156,6 +168,7 @@ def make_plan(
     placement: PlacementName = "auto",
     memory: int | None = None,
     local_ranks: int = 1,
+    overlaps: bool = False,
 ) -> Plan:
     """Decide what rank number `part` keeps on its device.
 
@@ -183,6 +196,8 @@ def make_plan(
         Bytes of device memory to use; by default this rank's share of what is free.
     local_ranks : int
         Among how many ranks of the node that is shared.
+    overlaps : bool
+        Whether rows of factor matrices can be exchanged while others are computed.
 
     Raises
     ------
@@ -216,7 +231,16 @@ def make_plan(
         resident = max(0, fitting) if placement == "auto" else 0
         slot = slot if resident < total else 0  # smaller shards take less to make: so everything fits after all
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
-    modes = [replace(m, resident=_fraction(m.nnz, resident, total)) for m in modes]
+    spare = 0 if slot else max(0, room - whole) // 2  # the other half is for what nobody foresaw
+    modes = [
+        replace(
+            m,
+            resident=_fraction(m.nnz, resident, total),
+            early=overlaps and not m.any_row and int(m.cut.rows[-1]) * stride * dtype.itemsize >= EARLY_BYTES,
+            spare=_fraction(m.nnz, spare, total),
+        )
+        for m in modes
+    ]
     bytes_of = {
         "resident nonzeros": need.resident(resident),
         "stream slots": need.slots(slot),

@@ -20,7 +20,7 @@ from .backend.base import Array
 from .backend.dense import solve
 from .exchange import Exchange
 from .mpi import Comm
-from .placement import Plan, padded
+from .placement import EARLY_PARTS, Plan, padded
 
 # Enough for a millisecond or more, and matrices that fit into each level of cache, and into none.
 NONZEROS = {"cuda": 1 << 22, "cpu": 1 << 15}
@@ -85,7 +85,8 @@ def forecast(plan: Plan, speeds: Speeds, backend: Backend) -> Forecast:
         copy += backend.shard_bytes(share, mode.streamed) / speeds.copy
         owned = mode.owned.stop - mode.owned.start
         received = (int(mode.cut.rows[-1]) - owned) * plan.stride * plan.dtype.itemsize
-        exchange += speeds.message + received / speeds.exchange
+        alone = 0.5 ** (EARLY_PARTS - 1) if mode.early else 1.0  # others travel while rows are computed
+        exchange += speeds.message + alone * received / speeds.exchange
         dense += owned / speeds.solve
     return Forecast(compute, copy, exchange, dense)
 
@@ -164,7 +165,7 @@ class _Trial:
         """Return the seconds of an all-gather of so many rows of each rank."""
         offsets = np.arange(self._comm.size + 1, dtype=np.int64) * rows
         matrix = self._matrix(int(offsets[-1]), self._dtype)
-        return self._seconds(lambda: exchange.gather_rows(matrix, offsets))
+        return self._seconds(lambda: exchange.gather_rows(matrix, offsets[:-1], offsets[1:]))
 
     def _shard(self, length: int) -> tuple[Share, Any]:
         lengths, rows, kernels = (length,) * INPUTS, slice(0, OUTPUT_ROWS), (self._kernel,)

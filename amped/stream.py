@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from partitioner.shards import BALANCE, equal_offsets
 
 from .backend import Backend, Clock, Shard, Slot
-from .placement import SLOTS, ModePlan, Plan
+from .backend.base import NOTHING
+from .placement import EARLY_PARTS, SLOTS, ModePlan, Plan
 from .source import Source
 
 Make = Callable[[str, int], Shard]
@@ -27,13 +28,29 @@ Choose = Callable[[ModePlan, Make], tuple[str, Shard | None]]
 """Return the kernel to use for a mode, and the whole first shard if it was made."""
 
 
+class Step(NamedTuple):
+    """What one shard adds to its mode.
+
+    Attributes
+    ----------
+    new : slice
+        The rank's output rows that it is the first to write.
+    done : int
+        Rows before this one, of the mode, are complete after it.
+    """
+
+    new: slice
+    done: int
+
+
 @dataclass(frozen=True)
 class ModeShards:
-    """One rank's nonzeros of one mode: the first ones on the device, the others on the host."""
+    """One rank's nonzeros of one mode: the first ones on the device, the others on the host; a step for each shard."""
 
     kernel: str
     resident: Sequence[Any]
     streamed: Sequence[Any]
+    steps: Sequence[Step]
 
 
 class Stream:
@@ -43,6 +60,8 @@ class Stream:
     ----------
     kernels : list of str
         The kernel that each mode's shards are made for.
+    steps : list of sequence of Step
+        Of each mode's shards.
     """
 
     def __init__(self, plan: Plan, source: Source, backend: Backend, clock: Clock, choose: Choose) -> None:
@@ -54,6 +73,7 @@ class Stream:
             else:
                 self._modes.append(_load(plan, mode, source, backend, choose))
         self.kernels = [shards.kernel for shards in self._modes]
+        self.steps = [shards.steps for shards in self._modes]
         shares = [mode.share for mode in plan.modes]
         count = SLOTS if any(mode.streamed for mode in self._modes) else 0
         self._slots: list[Slot] = [backend.slot(shares, plan.slot, clock) for _ in range(count)]
@@ -97,7 +117,9 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
     """Make the shards of one mode."""
     columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype)))
     keep, nnz = mode.resident, mode.nnz
-    bounds = [*range(0, keep, plan.piece), *(keep + columns.cuts(keep, plan.slot)), nnz]
+    parts = _early_parts(keep) if mode.early else [0, keep]
+    bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
+    bounds = [*bounds, *(keep + columns.cuts(keep, plan.slot)), nnz]
     pieces = [(a, b) for a, b in pairwise(bounds) if b > a]
     kernel, first = mode.share.kernels[0], None
     if pieces:
@@ -108,13 +130,18 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
         shard = first or columns.shard(backend, mode, kernel, start, stop, streamed=start >= keep)
         first = None
         plain = mode.share.kernels[0]
-        if kernel != plain and shard.nbytes > backend.shard_bytes(mode.share, shard.nnz):  # as the first one was not
+        if kernel != plain and shard.nbytes > mode.room(backend, shard.nnz):  # as the first one was not
             shard = columns.shard(backend, mode, plain, start, stop, streamed=start >= keep)
         if stop <= keep:
             resident.append(shard)
         else:
             streamed.append(backend.unload(shard))
-    return ModeShards(kernel, resident, streamed)
+    return ModeShards(kernel, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]))
+
+
+def _early_parts(nonzeros: int) -> list[int]:
+    """Cut nonzeros into halves, the second one again, and so on: the last rows to be done are few."""
+    return [*(nonzeros - (nonzeros >> k) for k in range(EARLY_PARTS)), nonzeros]
 
 
 def _permuted(first: ModeShards, mode: ModePlan, backend: Backend, choose: Choose) -> ModeShards:
@@ -122,7 +149,10 @@ def _permuted(first: ModeShards, mode: ModePlan, backend: Backend, choose: Choos
     shards = [backend.permuted(shard, mode.share) for shard in first.resident]
     if shards:
         choose(mode, lambda name, most: shards[0])
-    return ModeShards(first.kernel, shards, [])
+    rows = mode.rows
+    last = len(shards) - 1
+    steps = [Step(NOTHING if k else rows, 0 if k < last else rows.stop) for k in range(len(shards))]
+    return ModeShards(first.kernel, shards, [], steps)
 
 
 class _Columns:
@@ -137,6 +167,16 @@ class _Columns:
         # Shards may grow by a little on both sides, to end where a row ends.
         shards = -(-rows.size // max(1, int(slot * (1 - 2 * BALANCE)))) if rows.size else 0
         return equal_offsets(rows, shards)[:-1] if shards else np.zeros(0, np.int64)
+
+    def steps(self, rows: slice, stops: Sequence[int]) -> list[Step]:
+        """Return the steps of shards that end at these nonzeros, for the rank's rows."""
+        result, begin, of_nonzero = [], 0, self._indices[0]
+        for stop in stops:
+            done = int(of_nonzero[stop]) if stop < of_nonzero.size else rows.stop
+            end = max(done, int(of_nonzero[stop - 1]) + 1) - rows.start
+            result.append(Step(slice(begin, end), done))
+            begin = end
+        return result
 
     def shard(
         self, backend: Backend, mode: ModePlan, kernel: str, start: int, stop: int, streamed: bool = False

@@ -79,7 +79,7 @@ def _iterations(engine: Engine, comm: Comm, count: int) -> tuple[list[float], li
     """Return for each iteration its seconds and the ranks' spans, and the fits."""
     state = als.State(np.ones(engine.rank))
     seconds, spans = [], []
-    engine.backend.synchronize()
+    engine.synchronize()
     engine.clock.collect()
     comm.allgather(None)
     last = time.perf_counter()

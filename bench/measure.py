@@ -88,7 +88,7 @@ def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> t
     """
     before, begin = dict(source.seconds), time.perf_counter()
     engine = Engine(source, rank, comm, with_room(source, options, comm))
-    engine.backend.synchronize()
+    engine.synchronize()
     rest = time.perf_counter() - begin
     steps = {step: seconds - before[step] for step, seconds in source.seconds.items()}
     steps["pack, tune and place"] = rest - sum(steps.values())
@@ -152,7 +152,7 @@ def timed_sweeps(engine: Engine, least: int, publish: bool) -> tuple[list[float]
         _settle(engine)
         last = time.perf_counter()
         _sweep(engine, publish)
-        engine.backend.synchronize()
+        engine.synchronize()
         warm = max(comm.allgather(time.perf_counter() - last))
     count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
     streaming = any(comm.allgather(bool(engine.plan.slot)))
@@ -161,7 +161,7 @@ def timed_sweeps(engine: Engine, least: int, publish: bool) -> tuple[list[float]
     last = time.perf_counter()
     for _ in range(count):
         _sweep(engine, publish)
-        engine.backend.synchronize()
+        engine.synchronize()
         now = time.perf_counter()
         seconds.append(now - last)
         if not streaming:
@@ -175,14 +175,16 @@ def timed_sweeps(engine: Engine, least: int, publish: bool) -> tuple[list[float]
 
 def _sweep(engine: Engine, publish: bool) -> None:
     for mode in range(engine.order):
-        engine.mttkrp(mode)
-        if publish and engine.comm.size > 1:
-            engine.publish(mode)
+        engine.mttkrp(mode, _as_it_is if publish else None)
+
+
+def _as_it_is(rows: Any, target: Any) -> None:
+    """Leave rows of a factor matrix as they are."""
 
 
 def _settle(engine: Engine) -> Spans:
     """Wait for the device, then for the other ranks; return the spans so far."""
-    engine.backend.synchronize()
+    engine.synchronize()
     spans = engine.clock.collect()
     engine.comm.allgather(None)
     return spans

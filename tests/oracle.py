@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import amped
 from amped import placement
 from amped.backend import Backend, Share
+from amped.backend.base import NOTHING
 from amped.backend.cpu import mttkrp as cpu_mttkrp
 from amped.backend.cpu.device import CpuBackend, HostSlot
 from amped.backend.cpu.mttkrp import HostShard
@@ -273,9 +274,9 @@ class NullDevice(CpuBackend):
     def slot(self, shares: Sequence[Share], capacity: int, clock: Any) -> NullSlot:
         return NullSlot(len(shares), capacity, shares[0].dtype, clock)
 
-    def mttkrp(self, shard: Any, factors: Any, out: Any) -> None:
+    def mttkrp(self, shard: Any, factors: Any, out: Any, new: slice = NOTHING) -> None:
         self.used.append((shard.kernel, shard.nnz))
-        super().mttkrp(shard, factors, out)
+        super().mttkrp(shard, factors, out, new)
 
 
 # Reference results

@@ -20,6 +20,7 @@ DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES = get_args(DeviceName)
 GatherName = Literal["full", "fp16", "bf16"]
 GATHERS = get_args(GatherName)
+NOTHING = slice(0, 0)
 ATOMIC = "atomic"
 """The kernel of Algorithm 2 of AMPED as published, to compare with: each nonzero is added to its row by itself."""
 PERMUTED = "permuted"
@@ -215,7 +216,7 @@ class Backend(Protocol):
     def clock(self) -> Clock:
         """Return a new clock."""
 
-    def mttkrp(self, shard: Any, factors: Sequence[Array], out: Array) -> None:
+    def mttkrp(self, shard: Any, factors: Sequence[Array], out: Array, new: slice = NOTHING) -> None:
         """Add a shard's MTTKRP to `out`.
 
         Parameters
@@ -224,7 +225,9 @@ class Backend(Protocol):
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending, as the share's `gather` says.
         out : (rows, stride) float64 array
-            Of the share; zero where no shard has been added.
+            Of the share.
+        new : slice
+            Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
         """
 
     def synchronize(self) -> None:

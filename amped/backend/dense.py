@@ -5,7 +5,7 @@ Rows are taken in blocks, so that the double-precision copies of single-precisio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 Array = Any
 BLOCK_BYTES = 1 << 27
-PANEL_ROWS = 1024
+STEP = 1024
 
 
 def block_rows(rank: int) -> int:
@@ -41,19 +41,9 @@ def solve(xp: ModuleType, source: Array, inverse: Array, target: Array) -> tuple
     for block in _blocks(*source.shape):
         rows = xp.matmul(source[block], inverse)
         target[block] = rows
-        for panels in _panels(rows):
-            largest = xp.maximum(largest, xp.abs(panels).max(axis=1).max(axis=0))
+        largest = xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)))
         total += gram(xp, target[block])
     return largest, total
-
-
-def solved_squares(xp: ModuleType, source: Array, inverse: Array) -> Array:
-    """Return the sum of squares of each column of ``source @ inverse``, (R,) float64, without keeping the product."""
-    total = xp.zeros(source.shape[1], np.float64)
-    for block in _blocks(*source.shape):
-        for panels in _panels(xp.matmul(source[block], inverse)):
-            total += xp.square(panels).sum(axis=1).sum(axis=0)
-    return total
 
 
 def gram(xp: ModuleType, matrix: Array) -> Array:
@@ -61,8 +51,8 @@ def gram(xp: ModuleType, matrix: Array) -> Array:
     rank = matrix.shape[1]
     total = xp.zeros((rank, rank), np.float64)
     for block in _blocks(*matrix.shape):
-        for panels in _panels(matrix[block].astype(np.float64, copy=False)):
-            total += xp.matmul(panels.transpose(0, 2, 1), panels).sum(axis=0)
+        rows = matrix[block].astype(np.float64, copy=False)
+        total += xp.matmul(rows.T, rows)
     return total
 
 
@@ -70,18 +60,16 @@ def column_dots(xp: ModuleType, left: Array, right: Array) -> Array:
     """Return the inner products of the columns of `left`, float64, with those of `right`, as an (R,) float64 array."""
     total = xp.zeros(left.shape[1], np.float64)
     for block in _blocks(*left.shape):
-        for panels in _panels(left[block] * right[block]):
-            total += panels.sum(axis=1).sum(axis=0)
+        total += _down(xp, xp.sum, left[block] * right[block])
     return total
 
 
-def _panels(rows: Array) -> Iterator[Array]:
-    """Yield rows as (panels, rows of a panel, R) arrays: what is summed up over all rows takes one panel after another.
+def _down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:
+    """Reduce columns to one number each, rows `STEP` apart first.
 
-    A GPU would otherwise sum up R long columns in as many threads' blocks, and leave the other multiprocessors idle.
+    A GPU reduces R long columns in as many blocks of threads, which leaves most of its multiprocessors idle.
     """
-    even = len(rows) // PANEL_ROWS * PANEL_ROWS
-    if even:
-        yield rows[:even].reshape(-1, PANEL_ROWS, rows.shape[1])
-    if even < len(rows):
-        yield rows[None, even:]
+    even = len(rows) // STEP * STEP
+    wide = rows[:even].reshape(STEP, even // STEP * rows.shape[1])
+    partial = reduce(wide, axis=0).reshape(even // STEP, rows.shape[1])
+    return reduce(xp.concatenate([partial, rows[even:]]), axis=0)

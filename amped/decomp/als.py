@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from ..backend import dense
 from ..engine import Engine
 from ..kruskal import KruskalTensor
 
-FAR = 1024.0  # between a column's norm and what it was divided by
+Matrix = NDArray[np.float64]
+
+FAR = 1024.0  # from 1, for the largest number of a stored column
 
 
 @dataclass
@@ -35,7 +38,7 @@ class State:
         Norms taken out of each factor matrix when it was last solved.
     scales : (N, R) float64 array
         What the columns of the engine's factor matrices are to be multiplied with: rows are stored before the norms of
-        their columns are known, divided by the norms of the iteration before.
+        their columns are known, divided by what was about the largest number of the column in an iteration before.
     converged : bool
     mode : int
         Modes that are solved already in the iteration after the last fit.
@@ -80,8 +83,7 @@ def iterate(
             if mode > state.mode and stop():
                 state.mode = mode
                 return
-            rows = engine.mttkrp(mode)
-            _update(engine, mode, rows, grams, state)
+            rows = _update(engine, mode, grams, state)
             state.weights = state.norms[mode].copy()
         state.mode = 0
         # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
@@ -105,37 +107,73 @@ def model(engine: Engine, state: State) -> KruskalTensor:
     return KruskalTensor(state.weights, factors, state.fits, state.converged).arranged()
 
 
-def _update(engine: Engine, mode: int, rows: Any, grams: list[NDArray[np.float64]], state: State) -> None:
-    """Solve the owned rows of one factor matrix, publish it and normalise its columns."""
-    xp, to_device = engine.backend.xp, engine.backend.to_device
-    others = [m for m in range(engine.order) if m != mode]
-    inverse = pseudo_inverse(np.prod([grams[m] for m in others], axis=0))
-    inverse *= np.prod(state.scales[others], axis=0)[:, None]
-    if not state.fits:
-        with engine.span("solve", mode):
-            squares = dense.solved_squares(xp, rows, to_device(inverse))
-        norms = np.sqrt(engine.reduce(squares, "sum", mode))
-        state.norms[mode] = np.where(norms > 0, norms, 1.0)
-    # Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
-    # precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
-    for _ in range(2):
-        divisor = state.norms[mode].copy()
-        with engine.span("solve", mode):
-            largest, parts = dense.solve(xp, rows, to_device(inverse / divisor), engine.owned(mode))
-        gram = engine.reduce(parts, "sum", mode)
-        if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
-            raise DivergedError(f"factor matrix {mode} is no longer finite after {len(state.fits)} iterations")
-        if state.fits:
-            state.norms[mode] = np.maximum(engine.reduce(largest, "max", mode) * divisor, 1.0)
-        scale = divisor / state.norms[mode]
-        if np.all((scale > 1 / FAR) & (scale < FAR)):
-            break  # otherwise products of such columns could overflow: divide by what is known now
-    engine.publish(mode)
-    state.scales[mode] = scale
+class _Solver:
+    """Solves rows of a factor matrix as their MTTKRP comes, and adds up what is to be known of all of them.
+
+    Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
+    precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
+    """
+
+    def __init__(
+        self, engine: Engine, mode: int, grams: Sequence[Matrix], scales: Matrix, divisor: NDArray[np.float64]
+    ) -> None:
+        """Rows are to be stored divided by `divisor`, (R,)."""
+        self._engine, self._mode, self._divisor = engine, mode, divisor
+        self._others = [m for m in range(engine.order) if m != mode]
+        self._grams, self._scales = grams, scales
+        xp = engine.backend.xp
+        self._largest, self._gram = xp.zeros(engine.rank), xp.zeros((engine.rank, engine.rank))
+
+    @cached_property
+    def _inverse(self) -> Any:
+        """Made when rows are there to be solved: a device computes meanwhile."""
+        inverse = pseudo_inverse(np.prod([self._grams[m] for m in self._others], axis=0))
+        inverse *= np.prod(self._scales[self._others], axis=0)[:, None]
+        return self._engine.backend.to_device(inverse / self._divisor)
+
+    def __call__(self, rows: Any, target: Any) -> None:
+        """Solve rows of the MTTKRP, (rows, R), into rows of the factor matrix."""
+        with self._engine.span("solve", self._mode):
+            xp = self._engine.backend.xp
+            largest, gram = dense.solve(xp, rows, self._inverse, target)
+            self._largest = xp.maximum(self._largest, largest)
+            self._gram += gram
+
+    def totals(self) -> tuple[NDArray[np.float64], Matrix]:
+        """Return the largest magnitude of each stored column, (R,), and the stored matrix's Gram matrix. Collective."""
+        gram = self._engine.reduce(self._gram, "sum", self._mode)
+        return self._engine.reduce(self._largest, "max", self._mode), gram
+
+
+def _update(engine: Engine, mode: int, grams: list[Matrix], state: State) -> Any:
+    """Compute, solve and publish the owned rows of one factor matrix, and normalise its columns.
+
+    Returns
+    -------
+    (owned, R) float64 device array
+        The MTTKRP.
+    """
+    divisor = state.norms[mode] * state.scales[mode]  # as they were stored last
+    solver = _Solver(engine, mode, grams, state.scales, divisor)
+    rows = engine.mttkrp(mode, solver)
+    largest, gram = solver.totals()
+    if not np.all((largest == 0) | ((largest > 1 / FAR) & (largest < FAR))):  # products of such columns could overflow
+        # By powers of two: so rows are rounded as if they were not divided.
+        divisor = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
+        solver = _Solver(engine, mode, grams, state.scales, divisor)
+        solver(rows, engine.owned(mode))
+        engine.publish(mode)
+        largest, gram = solver.totals()
+    if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
+        raise DivergedError(f"factor matrix {mode} is no longer finite after {len(state.fits)} iterations")
+    norms = np.maximum(largest * divisor, 1.0) if state.fits else np.sqrt(np.diag(gram)) * divisor
+    state.norms[mode] = np.where(norms > 0, norms, 1.0)
+    state.scales[mode] = scale = divisor / state.norms[mode]
     grams[mode] = gram * np.outer(scale, scale)
+    return rows
 
 
-def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
+def pseudo_inverse(gram: Matrix) -> Matrix:
     """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix.
 
     It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN.
@@ -146,12 +184,12 @@ def pseudo_inverse(gram: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.linalg.pinv(gram, rcond=cutoff, hermitian=True), np.float64)
 
 
-def _gram(engine: Engine, mode: int) -> NDArray[np.float64]:
+def _gram(engine: Engine, mode: int) -> Matrix:
     local = dense.gram(engine.backend.xp, engine.owned(mode))
     return np.array(engine.reduce(local, "sum", mode))
 
 
-def _fit(engine: Engine, rows: Any, grams: Sequence[NDArray[np.float64]], state: State) -> float:
+def _fit(engine: Engine, rows: Any, grams: Sequence[Matrix], state: State) -> float:
     """Return the fit from the last mode's MTTKRP `rows`, without forming the model (Tensor Toolbox, cp_als)."""
     last, weights = engine.order - 1, state.weights
     with engine.span("solve", last):

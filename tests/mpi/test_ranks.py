@@ -30,9 +30,11 @@ from oracle import (
 )
 
 import amped
-from amped.backend import choose
+from amped import engine as engine_module
+from amped import placement as placement_module
+from amped.backend import Backend, choose
 from amped.errors import InputError
-from amped.exchange import connect
+from amped.exchange import Exchange, HostExchange, agree, connect
 from amped.mpi import Comm, on_root
 from amped.source import TensorSource, open_source
 from partitioner.coo import SparseTensor
@@ -80,6 +82,68 @@ def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> N
             assert np.array_equal(whole[mode], case.mttkrp(mode))
 
     on_examples(comm, st.tuples(cases(), st.sampled_from(PLACEMENTS), st.integers(1, 9), st.integers(0, 40)), check)
+
+
+class EagerExchange(HostExchange):
+    """One that is told of rows as they are done, as NCCL is."""
+
+    overlaps = True
+
+
+def test_rows_are_sent_as_they_are_done(
+    comm: Comm, machine: tuple[Backend, Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "LEAST_MESSAGE", 1)
+    monkeypatch.setattr(placement_module, "EARLY_BYTES", 0)
+    backend, exchange = machine
+    exchange = EagerExchange(comm) if backend.name == "cpu" else exchange
+    blocks = []
+
+    def check(example: tuple[Case, str, int]) -> None:
+        case, where, slot = example
+        with small_pieces(slot):
+            engine = make_engine(
+                on_rank_0(comm, case.tensor), case.factors, comm, backend, exchange, placement=where, precision="fp64"
+            )
+        for mode in range(engine.order):
+            sizes = []
+
+            def solve(rows: Any, target: Any, sizes: list[int] = sizes) -> None:
+                target[...] = rows
+                sizes.append(len(rows))
+
+            engine.mttkrp(mode, solve)
+            assert np.array_equal(engine.factor(mode), case.mttkrp(mode))
+            engine.set_factor(mode, case.factors[mode])
+            owned = engine.plan.modes[mode].owned
+            assert sum(sizes) == owned.stop - owned.start
+            assert {len(sizes)} == set(comm.allgather(len(sizes)))
+            blocks.append(len(sizes))
+
+    on_examples(comm, st.tuples(cases(), st.sampled_from(PLACEMENTS), st.integers(1, 9)), check)
+    assert max(blocks) > 1 or not exchange.overlaps
+
+
+@pytest.mark.parametrize(
+    ("done", "rows", "least", "expected"),
+    [
+        ([[]], [0, 5], 1, [(0, [0], [5])]),
+        ([[3, 5]], [0, 5], None, [(2, [0], [5])]),
+        ([[3, 5]], [0, 5], 1, [(1, [0], [3]), (1, [3], [5])]),
+        ([[3, 3, 4, 5]], [0, 5], 2, [(1, [0], [3]), (3, [3], [5])]),
+        # A rank with fewer shards keeps the rows of its last one to the end.
+        (
+            [[2, 4, 6], [8, 9], []], [0, 6, 9, 9], 1,
+            [(1, [0, 6, 9], [2, 8, 9]), (1, [2, 8, 9], [4, 8, 9]), (1, [4, 8, 9], [6, 9, 9])],
+        ),
+    ],
+)  # fmt: skip
+def test_blocks_that_all_ranks_agree_on(
+    done: list[list[int]], rows: list[int], least: int | None, expected: list[tuple[int, list[int], list[int]]]
+) -> None:
+    blocks = agree(done, np.array(rows), least)
+    assert [(b.shards, b.begin.tolist(), b.end.tolist()) for b in blocks] == expected
+    assert [b.last for b in blocks] == [False] * (len(blocks) - 1) + [True]
 
 
 def test_shares_add_up(comm: Comm) -> None:

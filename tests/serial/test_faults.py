@@ -43,12 +43,12 @@ def come_to_grief():
         return time.sleep(4)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[KIND])
 
-def mttkrp(self, mode):
+def mttkrp(self, mode, *solve):
     global calls
     calls += 1
     if self.comm.rank == BAD and calls == 5:
         come_to_grief()
-    return healthy(self, mode)
+    return healthy(self, mode, *solve)
 
 engine.Engine.mttkrp = mttkrp
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from partitioner.sort import DIGIT_BITS, stable_argsort
 
 from ...mpi import Comm
-from ..base import Array, Clock, GatherName, Share
+from ..base import NOTHING, Array, Clock, GatherName, Share
 from .mttkrp import KERNELS, HostShard, Threads
 from .vectors import LANE, LINE
 
@@ -127,8 +127,9 @@ class CpuBackend:
         """See `Backend`."""
         return HostClock()
 
-    def mttkrp(self, shard: HostShard, factors: Sequence[Array], out: Array) -> None:
+    def mttkrp(self, shard: HostShard, factors: Sequence[Array], out: Array, new: slice = NOTHING) -> None:
         """See `Backend`."""
+        out[new] = 0
         if shard.nnz:
             self._threads.mttkrp(shard, factors, out)
 

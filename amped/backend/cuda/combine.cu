@@ -47,12 +47,17 @@ combine(const int* __restrict__ starts, const int* __restrict__ runs, const doub
   flush();
 }
 
-// Add sums in single precision to those in double.
-extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __restrict__ out, long long vectors) {
+// Add sums in single precision to those in double, of the first vectors; the others there are none of yet.
+extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __restrict__ out, long long vectors,
+                                 long long added) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= vectors) return;
   const float4 x = narrow[i];
-  double2 a = out[2 * i], b = out[2 * i + 1];
+  double2 a = {}, b = {};
+  if (i < added) {
+    a = out[2 * i];
+    b = out[2 * i + 1];
+  }
   a.x += x.x;
   a.y += x.y;
   b.x += x.z;

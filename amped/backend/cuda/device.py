@@ -13,7 +13,7 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
-from ..base import Array, Clock, GatherName, Share
+from ..base import NOTHING, Array, Clock, GatherName, Share
 from . import coordinates, mttkrp, shard
 from .coordinates import CoordinateShard
 from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, shard_bytes, worthwhile
@@ -172,14 +172,15 @@ class CudaBackend:
         """See `Backend`."""
         return CudaClock()
 
-    def mttkrp(self, shard: AnyShard, factors: Sequence[Array], out: Array) -> None:
+    def mttkrp(self, shard: AnyShard, factors: Sequence[Array], out: Array, new: slice = NOTHING) -> None:
         """See `Backend`."""
         if not shard.nnz:
-            return
-        if isinstance(shard, CoordinateShard):
+            out[new] = 0
+        elif isinstance(shard, CoordinateShard):
+            out[new] = 0
             coordinates.mttkrp(shard, factors, out)
         else:
-            mttkrp.mttkrp(shard, factors, out)
+            mttkrp.mttkrp(shard, factors, out, new)
 
     def synchronize(self) -> None:
         """See `Backend`."""

@@ -55,19 +55,25 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
     return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
 
 
-def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array) -> None:
+def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array, new: slice) -> None:
     """See `Backend.mttkrp`; queued on the current stream."""
-    part = out[shard.first_row : shard.first_row + shard.rows]
-    if not shard.layout.tiled:
+    first, end = shard.first_row, shard.first_row + shard.rows
+    part, added_up = out[first:end], shard.layout.tiled and out.dtype != shard.layout.share.dtype
+    kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
+    if added_up:  # rows of the shard need not be cleared
+        out[new.start : min(first, new.stop)] = 0
+        out[max(end, new.start) : new.stop] = 0
+        sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)
+        _launch(shard, factors, sums)
+        _widen(shard, sums, part, kept)
+        return
+    out[new] = 0
+    if shard.layout.tiled:
+        _launch(shard, factors, part)
+    else:
         carry = cupy.empty((shard.chunks, out.shape[1]), np.float64)
         _launch(shard, factors, part, carry)
         _combine(shard, carry, part)
-    elif out.dtype == shard.layout.share.dtype:
-        _launch(shard, factors, part)
-    else:
-        sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)
-        _launch(shard, factors, sums)
-        _widen(shard, sums, part)
 
 
 def _launch(shard: CudaShard, factors: Sequence[Array], out: Array, carry: Array | None = None) -> None:
@@ -89,15 +95,15 @@ def _launch(shard: CudaShard, factors: Sequence[Array], out: Array, carry: Array
     )
 
 
-def _widen(shard: CudaShard, sums: Array, out: Array) -> None:
-    """Add the sums of tiles, in single precision, to the output."""
+def _widen(shard: CudaShard, sums: Array, out: Array, kept: int) -> None:
+    """Add the sums of tiles, in single precision, to the output's first `kept` rows; set the others to them."""
     columns = out.shape[1]
-    vectors = out.size // 4
-    _sums("widen", out.device.id)((-(-vectors // THREADS),), (THREADS,), (sums, out, np.int64(vectors)))
+    vectors, added = out.size // 4, kept * columns // 4
+    widen, gather_long = (_sums(name, out.device.id) for name in ("widen", "gather_long"))
+    widen((-(-vectors // THREADS),), (THREADS,), (sums, out, np.int64(vectors), np.int64(added)))
     if shard.long_runs:
         threads = -(-shard.long_runs // FAN_IN) * columns
         numbers = np.int64(shard.long_runs), np.int32(columns)
-        gather_long = _sums("gather_long", out.device.id)
         long_sums = sums[shard.rows :]
         gather_long((-(-threads // THREADS),), (THREADS,), (shard.at(Part.LONG_ROWS), long_sums, out, *numbers))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -11,47 +13,74 @@ from numpy.typing import NDArray
 
 from ...mpi import Comm, Reduction
 
+HIGHEST = -(1 << 30)  # of priorities; CUDA takes the nearest that there is
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
 
 class NcclExchange:
-    """Collectives on device arrays, queued on the current stream; one GPU for each rank."""
+    """Collectives on device arrays, on a stream of their own; one GPU for each rank."""
 
     name = "NCCL"
+    overlaps = True
 
     def __init__(self, comm: Comm) -> None:
         unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._size, self._rank = comm.size, comm.rank
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
+        # Goes before kernels that were queued earlier: it takes few multiprocessors, and other ranks wait for it.
+        self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self.reduce(cupy.zeros(1, np.float64), "sum")  # NCCL connects the ranks at their first collective
         cupy.cuda.get_current_stream().synchronize()
 
-    def gather_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """See `Exchange`. Blocks of unequal size: one broadcast for each owner, fused by NCCL into rings."""
-        counts = np.diff(offsets) * matrix.shape[1]
-        kind, stream = TYPES[matrix.dtype], cupy.cuda.get_current_stream().ptr
-        begin = [matrix.data.ptr + int(o) * matrix.strides[0] for o in offsets]
-        if np.all(counts == counts[0]):
-            self._nccl.allGather(begin[self._rank], begin[0], int(counts[0]), kind, stream)
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """See `Exchange`."""
+        self._stream.wait_event(cupy.cuda.get_current_stream().record())
+        with self._stream:
+            yield
+
+    def join(self) -> None:
+        """See `Exchange`."""
+        cupy.cuda.get_current_stream().wait_event(self._stream.record())
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[tuple[Any, int]]:
+        """Give the communicator and its stream, in the order of all that is queued. It runs one thing at a time."""
+        if cupy.cuda.get_current_stream() == self._stream:
+            yield self._nccl, self._stream.ptr
             return
-        nccl.groupStart()
-        for owner in np.flatnonzero(counts):
-            at = begin[owner]
-            self._nccl.broadcast(at, at, int(counts[owner]), kind, int(owner), stream)
-        nccl.groupEnd()
+        with self.aside():
+            yield self._nccl, self._stream.ptr
+        self.join()
+
+    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+        """See `Exchange`. Blocks of unequal size: one broadcast for each owner, fused by NCCL into rings."""
+        counts = (end - begin) * matrix.shape[1]
+        kind = TYPES[matrix.dtype]
+        at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
+        with self._in_turn() as (communicator, stream):
+            if np.all(counts == counts[0]) and np.array_equal(begin[1:], end[:-1]):
+                communicator.allGather(at[self._rank], at[0], int(counts[0]), kind, stream)
+                return
+            nccl.groupStart()
+            for owner in np.flatnonzero(counts):
+                communicator.broadcast(at[owner], at[owner], int(counts[owner]), kind, int(owner), stream)
+            nccl.groupEnd()
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
         """See `Exchange`. Blocks of unequal size: one reduction for each owner, fused by NCCL."""
         counts = np.diff(offsets) * matrix.shape[1]
-        kind, stream = TYPES[matrix.dtype], cupy.cuda.get_current_stream().ptr
-        nccl.groupStart()
-        for owner in np.flatnonzero(counts):
-            at = matrix.data.ptr + int(offsets[owner]) * matrix.strides[0]
-            self._nccl.reduce(at, at, int(counts[owner]), kind, nccl.NCCL_SUM, int(owner), stream)
-        nccl.groupEnd()
+        kind = TYPES[matrix.dtype]
+        with self._in_turn() as (communicator, stream):
+            nccl.groupStart()
+            for owner in np.flatnonzero(counts):
+                at = matrix.data.ptr + int(offsets[owner]) * matrix.strides[0]
+                communicator.reduce(at, at, int(counts[owner]), kind, nccl.NCCL_SUM, int(owner), stream)
+            nccl.groupEnd()
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
         """See `Exchange`."""
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
-        at, stream = array.data.ptr, cupy.cuda.get_current_stream().ptr
-        self._nccl.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
+        at = array.data.ptr
+        with self._in_turn() as (communicator, stream):
+            communicator.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
