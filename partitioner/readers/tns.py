@@ -131,7 +131,8 @@ class TextPart:
                     self._nonzeros += result.values.size
                     if self._progress:
                         self._progress(result.consumed, self._total)
-                    yield result.columns, result.values
+                    if result.values.size:
+                        yield result.columns, result.values
         except BrokenError as error:
             self._fault = InputError(str(error), line=self._lines + 1)
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from partitioner.errors import InputError
-from partitioner.readers import read
+from partitioner.readers import read, settle
+from partitioner.readers.npz import ArchivePart
 
 INDICES = np.array([[0, 0, 0], [0, 1, 2], [3, 0, 1]])
 VALUES = np.array([1.5, -2.0, 0.25])
@@ -101,3 +102,41 @@ def test_files_that_are_no_archive_of_arrays(tmp_path: Path) -> None:
         other.writestr("indices", "not an array")
     with pytest.raises(InputError, match="'indices' is not an array"):
         read(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", "CF")
+def test_pieces_in_any_storage_order(tmp_path: Path, save: Any, order: Any) -> None:
+    rng = np.random.default_rng(5)
+    indices, values = rng.integers(0, 99, (1000, 4), np.int64), rng.random(1000)
+    path, seen = tmp_path / "x.npz", list[tuple[int, int | None]]()
+    save(path, indices=np.asarray(indices, order=order), values=values, shape=[99] * 4)
+    part = ArchivePart(path, rows=300, progress=lambda *now: seen.append(now))
+    pieces = list(part)
+    assert [v.size for _, v in pieces] == [300, 300, 300, 100]
+    np.testing.assert_array_equal(np.hstack([c for c, _ in pieces]), indices.T)
+    np.testing.assert_array_equal(np.hstack([v for _, v in pieces]), values)
+    assert settle(path, [part.outcome]) == part.outcome
+    assert seen[-1] == (path.stat().st_size, path.stat().st_size)
+
+
+def test_the_first_wrong_nonzero_is_named_whatever_the_pieces(tmp_path: Path) -> None:
+    indices, values = np.zeros((1000, 3), np.int64), np.ones(1000)
+    for mode, nonzero in ((2, 900), (0, 700), (1, 699), (2, 301)):  # each time an earlier one
+        indices[nonzero, mode] = -1
+        values[nonzero + 1] = np.nan
+        path = archive(tmp_path, indices=indices, values=values)
+        for rows in (100, 300, 5000):
+            part = ArchivePart(path, rows=rows)
+            list(part)
+            with pytest.raises(InputError, match=f"index -1 of mode {mode} in nonzero {nonzero}: "):
+                settle(path, [part.outcome])
+
+
+def test_headers_that_lie_take_no_memory(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as other:
+        for name, shape in (("indices", "(1000000000000, 3)"), ("values", "(1000000000000,)")):
+            header = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+            other.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
+    with pytest.raises(InputError, match="cannot read 'indices': the data stop before its end"):
+        read(tmp_path / "x.npz")

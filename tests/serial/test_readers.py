@@ -1,20 +1,17 @@
-"""Readers: what good files give, which line of a bad one is named, and that a slow reader would say the same."""
+"""Readers: what good files give, and which line of a bad one is named."""
 
 from __future__ import annotations
 
 import gzip
-import math
 import os
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from partitioner.errors import InputError
-from partitioner.readers import read
+from partitioner.readers import open_part, read, settle
 from partitioner.readers.pieces import Piece, collect
 from partitioner.readers.tns import TextPart
 
@@ -132,6 +129,28 @@ def test_a_pipe_is_read_and_progress_told(tmp_path: Path) -> None:
         assert len(seen) > 5
         assert seen == sorted(seen)
         assert seen[-1] == (len(data), len(data))
+
+
+def test_parts_of_what_one_reader_must_read(tmp_path: Path) -> None:
+    """The first part has it all; the others do not even open a pipe, which would wait or take some of it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(PLAIN,))
+    writer.start()
+    np.savez(tmp_path / "x.npz", indices=[[0, 0, 0], [0, 1, 2], [3, 0, 1]], values=[1.5, -2, 0.25])
+    for path in (pipe, write(tmp_path, gzip.compress(PLAIN.encode()), "x.gz"), tmp_path / "x.npz"):
+        parts = [open_part(path, part, 3) for part in (2, 1, 0)][::-1]
+        assert [len(list(part)) for part in parts] == [1, 0, 0]
+        whole = settle(path, [part.outcome for part in parts])
+        assert (whole.order, whole.nonzeros, whole.lengths) == (3, 3, None)
+    writer.join()
+
+
+def test_pieces_of_a_long_file_are_short(tmp_path: Path) -> None:
+    path = write(tmp_path, "1 1 1\n" * 1_000_000)
+    sizes = [values.size for _, values in open_part(path, threads=2)]
+    assert (sum(sizes), len(sizes)) == (1_000_000, 6)
+    assert max(sizes) < 180_000
 
 
 def test_duplicates_are_summed_and_zeros_dropped(tmp_path: Path) -> None:
@@ -285,86 +304,3 @@ def test_errors_and_results_do_not_depend_on_threads(tmp_path: Path, threads: in
         with pytest.raises(InputError) as caught:
             read_columns(write(tmp_path, "\n".join(lines)), threads=threads, block=SMALL)
         assert caught.value.line == wrong + 1
-
-
-# ---- against a slow reader
-
-
-def slowly(data: bytes) -> tuple[list[list[int]], list[float]] | int:
-    """Read line by line with `int` and `float`: indices and values, or the number of the first wrong line."""
-    rows: list[list[int]] = []
-    values: list[float] = []
-    for number, line in enumerate(data.split(b"\n"), 1):
-        tokens = line.split()
-        if not tokens or tokens[0][:1] in b"#%":
-            continue
-        try:
-            if b"_" in line:
-                raise ValueError
-            row, value = [int(t) for t in tokens[:-1]], float(tokens[-1])
-        except ValueError:
-            return number
-        if rows and len(row) != len(rows[0]):
-            return number
-        if not all(1 <= i < 2**31 for i in row) or not math.isfinite(value):
-            return number
-        rows.append(row)
-        values.append(value)
-    return rows, values
-
-
-BLANKS = st.sampled_from([" "] * 12 + ["\t", "  ", " \t ", "\v", "\f", "\r"])
-ENDS = st.sampled_from(["\n"] * 12 + ["\r\n", " \n", "\t \r\n"])
-INDEX = st.one_of(
-    st.integers(1, 99).map(str),
-    st.integers(1, 2**31 - 1).map(str),
-    st.sampled_from(["007", "+3", "2147483647", "00000000000000000012", "99999999", "100000000"]),
-)
-VALUE = st.one_of(
-    st.integers(-999, 10**9).map(str),
-    st.floats(allow_nan=False, allow_infinity=False).map(repr),
-    st.decimals(allow_nan=False, allow_infinity=False, min_value=-(10**12), max_value=10**12).map(str),
-    st.from_regex(r"[+-]?([0-9]{1,25}\.?[0-9]{0,25}|\.[0-9]{1,25})([eE][+-]?[0-9]{1,3})?", fullmatch=True),
-)
-WRONG = st.one_of(
-    st.sampled_from(["0", "-1", "1.5", "1e3", "2147483648", "9" * 30, "1_0", "+", "-", "1 1", "x", "1x", "\x01"]),
-    st.sampled_from(["nan", "inf", "1e400", "1e", "1e+", ".", "-.", "1.2.3", "--1", "0x1", "1,5", "1-", "é", "\x7f"]),
-    st.text(st.characters(max_codepoint=127, exclude_characters="\n"), max_size=12),
-)
-
-
-@st.composite
-def documents(draw: st.DrawFn) -> bytes:
-    order = draw(st.integers(2, 5))
-    lines = []
-    for number in range(draw(st.integers(1, 60))):
-        kind = draw(st.integers(0, 40)) if number else 40
-        tokens = [draw(INDEX) for _ in range(order)] + [draw(VALUE)]
-        if kind == 0:
-            tokens[draw(st.integers(0, order))] = draw(WRONG)
-        elif kind == 1:
-            tokens = tokens[draw(st.integers(0, order)) :]
-        elif kind < 4:
-            tokens = [draw(st.sampled_from(["", "#", "# 1 2 3", "%", "#x"]))]
-        blank = draw(BLANKS)
-        lines.append(draw(st.sampled_from(["", "", "", blank])) + blank.join(tokens) + draw(ENDS))
-    text = "".join(lines)
-    return (text if draw(st.booleans()) else text.rstrip("\n")).encode()
-
-
-@settings(max_examples=200, deadline=None)
-@given(data=documents(), threads=st.integers(1, 3), repeat=st.sampled_from([1, 1, 5]))
-def test_the_same_as_a_slow_reader(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int
-) -> None:
-    data = b"\n".join([data] * repeat)
-    path = write(tmp_path_factory.getbasetemp(), data, "property.tns")
-    expected = slowly(data)
-    if isinstance(expected, int):
-        with pytest.raises(InputError) as caught:
-            read_columns(path, threads=threads, block=SMALL)
-        assert caught.value.line == expected
-        return
-    columns, values = read_columns(path, threads=threads, block=SMALL)
-    np.testing.assert_array_equal(columns.T + 1, expected[0])
-    np.testing.assert_array_equal(values.view(np.int64), np.array(expected[1]).view(np.int64))
