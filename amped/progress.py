@@ -10,6 +10,8 @@ from typing import Protocol
 from .errors import InputError
 from .mpi import launched
 
+BETWEEN = 0.05  # seconds from one picture of the reading to the next
+
 
 class Display(Protocol):
     """Shows how far a run is; a context manager that takes its live display away."""
@@ -84,6 +86,7 @@ class Live(Plain):
 
     def __init__(self) -> None:
         super().__init__()
+        self._opened, self._drawn = time.perf_counter(), 0.0  # reading comes first
         from rich import progress
 
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
@@ -102,7 +105,11 @@ class Live(Plain):
 
     def reading(self, done: int, total: int | None) -> None:
         """See `Display`."""
-        self._show("reading", done, total, f"{done / 1e6:.0f} MB")
+        now = time.perf_counter()
+        if now - self._drawn < BETWEEN and done != total:
+            return  # a fast reader tells of its blocks more often than anyone can look
+        self._drawn = now
+        self._show("reading", done, total, f"{done / 1e6:.0f} MB, {done / (now - self._opened) / 1e6:.0f} MB/s")
 
     def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
         """See `Display`."""

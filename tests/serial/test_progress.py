@@ -1,0 +1,50 @@
+"""What a terminal shows while a file is read."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from amped import progress
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that pass as the test says."""
+    now = [100.0]
+    monkeypatch.setattr("amped.progress.time.perf_counter", lambda: now[0])
+    return now
+
+
+def shown(live: progress.Live) -> str:
+    """The bars as they are now."""
+    console = Console(file=io.StringIO(), width=150, force_terminal=True, color_system=None)
+    console.print(live._bars.get_renderable())
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", console.file.getvalue())  # type: ignore[attr-defined]
+
+
+def test_reading_shows_its_speed_and_how_long_is_left(clock: list[float]) -> None:
+    live = progress.Live()
+    try:
+        live._bars.get_time = lambda: clock[0]
+        for second in range(1, 11):
+            clock[0] += 1
+            live.reading(second * 50_000_000, 2_000_000_000)
+            live.reading(second * 50_000_000 + 1, 2_000_000_000)  # too soon after it to be drawn
+        assert re.search(r"reading .* 25% 500 MB, 50 MB/s 0:00:09 0:00:30", shown(live))
+        clock[0] += 30
+        live.reading(2_000_000_000, 2_000_000_000)
+        assert "reading" not in shown(live)  # it is done
+        live.reading(10**9, None)
+    finally:
+        live.close()
+
+
+@pytest.mark.parametrize("display", [progress.Silent, progress.Plain])
+def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Silent], capsys: pytest.CaptureFixture[str]) -> None:
+    with display() as silent:
+        silent.reading(10**9, 2 * 10**9)
+    assert capsys.readouterr() == ("", "")
