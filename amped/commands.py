@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,14 @@ from .mpi import Comm, on_root, share, together
 from .placement import Plan, check_rank, make_plan
 from .prediction import Speeds, forecast, measure
 from .progress import Display, display, say
+from .recorder import HERE
 from .source import Source, open_source
 
 MODEL, RUN = "model.npz", "run.json"
+# What a step, from a collective to the next, may take before its rank is taken to be hung: in the first iteration, that
+# compiles too, so many times what an iteration is foreseen to take; then so many times what the longest one took.
+FIRST_SECONDS, MANY = 120.0, 100
+LEAST_SECONDS, SOME = 20.0, 10
 
 
 class Run:
@@ -51,6 +56,7 @@ class Run:
         self.options = together(comm, lambda: self._checked_options(check))
         self.backend = together(comm, lambda: choose(args.device, comm, args.threads))
         self.exchange = connect(self.backend, comm)
+        args.watchdog.aborts.append(getattr(self.exchange, "abort", bool))
         load_compiler()
         self._resting = resident_bytes()
         self.display: Display = display(comm.rank, args.quiet)
@@ -148,7 +154,8 @@ def cpd(args: argparse.Namespace, comm: Comm) -> int:
         state = _start_or_resume(run, engine, source, facts)
         on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
         run.begin(engine, source)
-        seconds = _iterate(run, engine, state, facts)
+        expected = max(each.seconds for each in foreseen)
+        seconds = _iterate(run, engine, state, facts, expected)
         record = _record(run, engine, state, seconds)
         if args.stop.signal is not None and args.checkpoint is not None:  # that command will write the model
             result = f"checkpoint in {args.checkpoint}: the same command with --resume goes on"
@@ -235,13 +242,15 @@ def _start_or_resume(run: Run, engine: Engine, source: Source, facts: dict[str, 
     return state
 
 
-def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any]) -> float:
-    """Run the iterations with their reports and checkpoints; return seconds."""
+def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any], expected: float) -> float:
+    """Run the iterations, of `expected` seconds, with their reports and checkpoints; return seconds in all."""
     args, comm = run.args, run.comm
     saver = checkpoint.Saver(args.checkpoint, engine, state, facts, args.seed)
+    steps = als.iterate(engine, state, args.max_iters, args.tol, lambda: args.stop.agreed(comm))
+    limit = args.deadline or max(FIRST_SECONDS, MANY * expected)
     begin = last = time.perf_counter()
     with args.stop.listening():
-        for _ in als.iterate(engine, state, args.max_iters, args.tol, lambda: args.stop.agreed(comm)):
+        while _next(steps, state, limit):
             by_rank = comm.allgather(engine.clock.collect())
             now = time.perf_counter()
             number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
@@ -250,12 +259,20 @@ def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any]) 
             run.metrics.iterations.append(now - last)
             run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
             last = now
+            limit = args.deadline or max(LEAST_SECONDS, SOME * max(run.metrics.iterations))
             if args.stop.agreed(comm):
                 break
             if number % args.every == 0:
                 saver.save()
         saver.finish()
     return time.perf_counter() - begin
+
+
+def _next(steps: Iterator[als.State], state: als.State, limit: float) -> bool:
+    """Run the next iteration, none of whose steps may take longer than `limit`; tell whether there was one."""
+    HERE.iteration = len(state.fits) + 1
+    with HERE.limited(limit):
+        return next(steps, None) is not None
 
 
 def _record(run: Run, engine: Engine, state: als.State, seconds: float) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from .errors import InputError
 from .exchange import Block, Exchange, agree, connect
 from .mpi import Comm, Reduction, together
 from .placement import PLACEMENTS, ModePlan, PlacementName, make_plan
+from .recorder import HERE
 from .source import Source
 from .stream import Make, Step, Stream
 
@@ -223,6 +224,7 @@ class Engine:
         (owned, R) float64 device array
             The rows that this rank owns; valid until the next call.
         """
+        HERE.mode = mode
         self.exchange.join()
         share = self.plan.modes[mode]
         out, target = self._out[: share.rows.stop - share.rows.start], self.owned(mode)

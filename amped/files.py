@@ -12,12 +12,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.readers.npz import DAMAGED
+from partitioner.readers.npz import DAMAGED, check_sizes
 
 from .errors import InputError
 
 CHUNK = 1 << 20  # bytes
-DEFLATED = 1032  # bytes that deflate makes of one, at most
 
 
 def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> None:
@@ -90,10 +89,8 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
             os.stat(path)  # says what is wrong with a file that is not there
             raise InputError("damaged or not an .npz file", path=path)
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if sum(member.file_size for member in members) > DEFLATED * os.stat(path).st_size:
-                raise ValueError("it claims to hold more than fits")
-            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
+            check_sizes(archive, os.stat(path).st_size)
+            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except InputError:
         raise
     except DAMAGED as error:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import EXIT_FAILURE, InputError
+from .recorder import HERE, recorded
 
 T = TypeVar("T")
 Reduction = Literal["sum", "max"]
@@ -127,16 +128,19 @@ class MpiComm:
         self.local_size: int = node.Get_size()
         node.Free()
 
+    @recorded
     def bcast(self, item: T) -> T:
         """See `Comm`."""
         result: T = self._comm.bcast(item)
         return result
 
+    @recorded
     def allgather(self, item: T) -> list[T]:
         """See `Comm`."""
         result: list[T] = self._comm.allgather(item)
         return result
 
+    @recorded
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         """See `Comm`."""
         if self.rank:
@@ -152,16 +156,19 @@ class MpiComm:
         # A copy if there are other ranks, so that their share does not stay in memory.
         return array[: offsets[1]].astype(dtype, copy=self.size > 1)
 
+    @recorded
     def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
         """See `Comm`."""
         self._comm.Allreduce(self._mpi.IN_PLACE, array, self._mpi.SUM if reduction == "sum" else self._mpi.MAX)
 
+    @recorded
     def sum_on(self, rank: int, array: NDArray[Any]) -> None:
         """See `Comm`."""
         for piece in _messages(array.reshape(-1)):
             given, taken = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
             self._comm.Reduce(given, taken, self._mpi.SUM, rank)
 
+    @recorded
     def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         """See `Comm`."""
         row = self._mpi.BYTE.Create_contiguous(matrix.strides[0]).Commit()
@@ -235,7 +242,7 @@ def abort_all(comm: Comm) -> Callable[[type[BaseException], BaseException, Trace
             text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
         else:
             text = "".join(traceback.format_exception(kind, error, trace))
-        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}")
+        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}amped: rank {comm.rank} was {HERE.where()}\n")
         sys.stderr.flush()
         comm.abort(EXIT_FAILURE)
         os._exit(EXIT_FAILURE)

@@ -14,8 +14,9 @@ from typing import NoReturn
 from . import commands
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .mpi import Comm, abort_all, world
+from .recorder import HERE, LOADING_SECONDS
 from .stopping import StopRequest
-from .watchdog import Watchdog
+from .watchdog import SILENCE_SECONDS, Watchdog
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
@@ -42,6 +43,17 @@ def byte_count(text: str) -> int:
     if count <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 800M or 16G")
     return count
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
 
 
 def parser() -> Parser:
@@ -104,6 +116,9 @@ def _shared_flags() -> Parser:
     )
     flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
     flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
+    flags.add_argument(
+        "--deadline", type=seconds, metavar="S", help="end a run that does not go on for so long (by what it has taken)"
+    )
     flags.add_argument("--no-verify", action="store_true", help="do not check stores against their checksums")
     flags.add_argument("--force", action="store_true", help="overwrite what exists")
     flags.add_argument("--quiet", action="store_true", help="print errors, and what info and plan are asked for, alone")
@@ -136,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
             args = arguments(sys.argv[1:] if argv is None else argv)
         args.stop = stop
-        with Watchdog(comm):
+        silence = min(SILENCE_SECONDS, args.deadline or SILENCE_SECONDS)
+        with HERE.limited(args.deadline or LOADING_SECONDS), Watchdog(comm, silence) as args.watchdog:
             code: int = args.run(args, comm)
             return code
     except InputError as error:

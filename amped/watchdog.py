@@ -1,37 +1,56 @@
-"""Notices a rank that is dead or frozen, so that no run waits for ever in a collective.
+"""Notices a rank that is dead, frozen or hung, so that no run waits for ever.
 
 MPI and NCCL wait without a deadline. Beside them each rank keeps a TCP connection to rank 0 and a thread that
-sends a beat over it every second; a peer that is silent for too long, or whose connection breaks, ends this process
-with an error code, upon which the launcher ends all others.
+sends a beat over it every second. What ends the run: a connection that breaks or is silent, a rank whose main thread
+does not come to its next collective in time (`Recorder.limit`), and ranks that all wait in collectives for too long.
+Each rank then says where it was, aborts its communicators and ends with an error code, upon which the launcher ends
+what is left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from .errors import EXIT_FAILURE
 from .mpi import Comm
+from .recorder import HERE
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 CONNECT_SECONDS = 20.0
-BEAT, BYE = b".", b"q"
+ABORT_SECONDS = 3.0
+LAST_WORDS_SECONDS = 1.0  # before the launcher learns that a rank has ended, and kills the others
+BEAT, WAIT, BYE, FAILED = b".", b"w", b"q", b"f"
 
 
 class Watchdog:
-    """Watch the other ranks until `close`; a context manager. Making one is collective."""
+    """Watch all ranks until `close`; a context manager. Making one is collective.
 
-    def __init__(self, comm: Comm) -> None:
+    Parameters
+    ----------
+    comm : Comm
+    silence : float
+        Seconds after which a rank that sends no beat is taken to be dead.
+    """
+
+    def __init__(self, comm: Comm, silence: float = SILENCE_SECONDS) -> None:
         """Start to watch."""
         self._rank = comm.rank
+        self._silence = silence
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._peers: dict[socket.socket, int] = {}
+        self._heard: dict[socket.socket, float] = {}
+        self._waiting: set[socket.socket] = set()
+        self.aborts: list[Callable[[], object]] = []
+        """Called, each in a thread of its own, before this process ends with a fault."""
         if comm.size > 1 and self._connected(comm):
             self._thread = threading.Thread(target=self._watch, name="amped-watchdog", daemon=True)
             self._thread.start()
@@ -76,25 +95,30 @@ class Watchdog:
 
     def _watch(self) -> None:
         selector = selectors.DefaultSelector()
-        heard = {}
         for link in self._peers:
             link.setblocking(False)
             selector.register(link, selectors.EVENT_READ, link)
-            heard[link] = time.monotonic()
-        while heard and not self._closing.is_set():
-            self._send(list(heard), BEAT)
+            self._heard[link] = time.monotonic()
+        while self._heard and not self._closing.is_set():
+            hung, waiting = HERE.overdue()
+            if hung:
+                self._fail(f"does not go on: more than {HERE.limit:.0f} s without a collective")
+            if waiting and self._rank == 0 and self._waiting.issuperset(self._heard):
+                self._fail(f"and all others have waited for each other for more than {HERE.limit:.0f} s")
+            self._send(list(self._heard), WAIT if waiting else BEAT)
             until = time.monotonic() + BEAT_SECONDS
-            while heard and (left := until - time.monotonic()) > 0 and not self._closing.is_set():
+            while self._heard and (left := until - time.monotonic()) > 0 and not self._closing.is_set():
                 for key, _ in selector.select(left):
-                    link = key.data
-                    heard[link] = time.monotonic()
-                    if self._said_bye(link):
-                        selector.unregister(link)
-                        del heard[link]
-            now = time.monotonic()
-            for link, last in heard.items():
-                if now - last > SILENCE_SECONDS:
-                    self._fail(self._peers[link], f"has not answered for {now - last:.0f} s")
+                    if self._said_bye(key.data):
+                        selector.unregister(key.data)
+                        del self._heard[key.data]
+            self._check_silence()
+
+    def _check_silence(self) -> None:
+        now = time.monotonic()
+        for link, last in self._heard.items():
+            if now - last > self._silence:
+                self._fail_with(self._peers[link], f"has not answered for {now - last:.0f} s")
 
     def _said_bye(self, link: socket.socket) -> bool:
         try:
@@ -103,8 +127,14 @@ class Watchdog:
             return False
         except OSError:
             data = b""
+        self._heard[link] = time.monotonic()
+        self._waiting.discard(link)
+        if data.endswith(WAIT):
+            self._waiting.add(link)
+        if FAILED in data:
+            self._fail_with(self._peers[link], "has ended the run")
         if not data and not self._closing.is_set():
-            self._fail(self._peers[link], "has died")
+            self._fail_with(self._peers[link], "has died")
         return not data or BYE in data  # a last beat may follow it
 
     @staticmethod
@@ -115,9 +145,29 @@ class Watchdog:
             except OSError:
                 continue  # full: the peer is silent, or broken: reading finds that out
 
-    def _fail(self, peer: int, what: str) -> None:
-        print(f"amped: rank {peer} {what}; rank {self._rank} ends", file=sys.stderr, flush=True)
+    def _fail_with(self, peer: int, what: str) -> None:
+        self._end(f"rank {peer} {what}; rank {self._rank} ends")
+
+    def _fail(self, what: str) -> None:
+        self._end(f"rank {self._rank} {what}")
+
+    def _end(self, why: str) -> None:
+        """Tell all, say where this rank is, abort the communicators and end this process."""
+        began = time.monotonic()
+        self._send(list(self._peers), FAILED)
+        print(f"amped: {why}: {HERE.where()}", file=sys.stderr, flush=True)
+        threads = [threading.Thread(target=self._quietly, args=(abort,), daemon=True) for abort in self.aborts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, began + ABORT_SECONDS - time.monotonic()))
+        time.sleep(max(0.0, began + LAST_WORDS_SECONDS - time.monotonic()))
         os._exit(EXIT_FAILURE)
+
+    @staticmethod
+    def _quietly(abort: Callable[[], object]) -> None:
+        with contextlib.suppress(Exception):
+            abort()
 
     def close(self) -> None:
         """Tell the others that this rank is done, and stop watching them."""

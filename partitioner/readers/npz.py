@@ -33,6 +33,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
+DEFLATED = 1032  # bytes that deflate makes of one, at most
 ROWS = 1 << 17  # nonzeros of a piece
 _CHUNK = 1 << 20  # bytes
 
@@ -71,10 +72,11 @@ class ArchivePart:
         with naming(path), ExitStack() as files:
             file = files.enter_context(open(path, "rb"))
             self._total = os.fstat(file.fileno()).st_size
-            if not zipfile.is_zipfile(file):
-                raise InputError("not an .npz archive, or one cut short")
             with _damage("damaged archive"):
+                if not zipfile.is_zipfile(file):
+                    raise InputError("not an .npz archive, or one cut short")
                 archive = files.enter_context(zipfile.ZipFile(file))
+                check_sizes(archive, self._total)
             self._indices, self._values = _Array(archive, "indices"), _Array(archive, "values")
             self._check_forms()
             self.lengths = _lengths(archive, self.order)
@@ -192,6 +194,13 @@ class _Array:
         if len(data) < size:
             raise EOFError("the data stop before its end")
         return np.frombuffer(data, self.dtype)
+
+
+def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
+    """Raise `ValueError` if the members of an archive of so many bytes claim more than fits: it would be allocated."""
+    members = archive.infolist()
+    if sum(m.file_size for m in members) > DEFLATED * size or any(m.compress_size > size for m in members):
+        raise ValueError("it claims to hold more than fits")
 
 
 def _skip(stream: IO[bytes], size: int | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ PROMISED = 30.0  # seconds to the end of a job with a fault
 DRIVER = """
 import os, signal, sys, time
 from amped import engine, run, source
+from amped.recorder import HERE
 
 KIND, BAD = sys.argv[1], int(sys.argv[2])
 healthy, calls = engine.Engine.mttkrp, 0
@@ -39,6 +41,12 @@ def come_to_grief():
         raise MemoryError("injected fault")
     if KIND == "exit":
         os._exit(0)
+    if KIND == "loop":
+        while True:
+            pass
+    if KIND == "wait":
+        with HERE.collective("nowhere", 8):
+            time.sleep(10**6)
     if KIND == "pause":
         return time.sleep(4)
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[KIND])
@@ -65,6 +73,7 @@ class Job:
     """A run of the driver under mpirun."""
 
     def __init__(self, folder: Path, kind: str, bad: int, iterations: int = 10**6) -> None:
+        folder.mkdir(exist_ok=True)
         self.name = str(folder)  # in the command line of every process of the job, and of no other
         driver = folder / "driver.py"
         driver.write_text(DRIVER)
@@ -138,6 +147,7 @@ def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int
     result = check_end(jobs[0])
     assert result.err.count(f"amped: rank {bad} failed") == 1
     assert "injected fault" in result.err
+    assert f"amped: rank {bad} was in iteration 2, mode " in result.err
     assert ("Traceback" in result.err) == (kind == "raise")  # of a defect, not of a full memory
 
 
@@ -156,15 +166,22 @@ def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str) -> None
     check_end(jobs[0])
 
 
-def test_a_rank_that_is_stopped(tmp_path: Path, jobs: list[Job]) -> None:
-    """The first, whom all others watch, and the last: two jobs side by side, as each takes as long as the silence."""
-    for bad in (0, RANKS - 1):
-        folder = tmp_path / f"rank-{bad}"
-        folder.mkdir()
-        jobs.append(Job(folder, "stop", bad))
-    for job, bad in zip(jobs, (0, RANKS - 1), strict=True):
+HELD = {"stop": "rank {} has not answered", "loop": "rank {} does not go on", "wait": "all others have waited for each"}
+
+
+def test_a_rank_that_is_held_up(tmp_path: Path, jobs: list[Job]) -> None:
+    """Stopped, in a loop with its watchdog awake, or waiting for what does not come: jobs side by side, as each takes
+    as long as its deadline. For the first rank, whom all others watch, and for the last."""
+    cases = [("stop", 0), ("stop", RANKS - 1), ("loop", 0), ("loop", RANKS - 1), ("wait", 1)]
+    for kind, bad in cases:
+        jobs.append(Job(tmp_path / f"{kind}-{bad}", kind, bad))
+    for job, (kind, bad) in zip(jobs, cases, strict=True):
         result = check_end(job)
-        assert f"rank {bad} has not answered" in result.err
+        assert HELD[kind].format(bad) in result.err, result.err
+        told = re.findall(r"^amped: .* (?:in iteration 2, mode \d).*last collectives: #", result.err, re.M)
+        assert len(told) >= RANKS - (kind == "stop"), result.err  # a stopped one may be woken up to be ended
+        if kind == "loop":
+            assert "come_to_grief (driver.py:" in result.err
 
 
 def test_a_rank_that_takes_longer_is_no_fault(tmp_path: Path, jobs: list[Job]) -> None:

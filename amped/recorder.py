@@ -1,0 +1,118 @@
+"""What this rank is at: kept all the time, for the report of a run that does not go on."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+
+KEPT = 4  # collectives
+FRAMES = 3  # of the stack
+LOADING_SECONDS = 3600.0  # to read and deal a tensor, or to write a model to a slow disk
+
+
+class Collective(NamedTuple):
+    """One collective operation, as this rank saw it."""
+
+    number: int
+    operation: str
+    nbytes: int
+    iteration: int
+    mode: int | None
+
+    def __str__(self) -> str:
+        where = "" if self.mode is None else f", iteration {self.iteration}, mode {self.mode}"
+        return f"#{self.number} {self.operation} ({self.nbytes:,} bytes{where})"
+
+
+class Recorder:
+    """Where the main thread is. Other threads read it.
+
+    Attributes
+    ----------
+    iteration : int
+        The one being computed; 0 before the first.
+    mode : int or None
+    limit : float
+        Seconds after which a step, from one collective to the next or within one, is taken to be hung.
+    """
+
+    def __init__(self) -> None:
+        self.iteration = 0
+        self.mode: int | None = None
+        self.limit = LOADING_SECONDS
+        self._waiting = False
+        self._since = time.monotonic()
+        self._last: deque[Collective] = deque(maxlen=KEPT)
+        self._main = threading.main_thread().ident
+
+    def queued(self, operation: str, nbytes: int) -> None:
+        """Note a collective that a device will run, or that is about to begin."""
+        number = self._last[-1].number + 1 if self._last else 1
+        self._last.append(Collective(number, operation, nbytes, self.iteration, self.mode))
+
+    @contextmanager
+    def collective(self, operation: str, nbytes: int) -> Iterator[None]:
+        """Note a collective that ends within."""
+        self.queued(operation, nbytes)
+        self._waiting, self._since = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self._waiting, self._since = False, time.monotonic()
+
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[None]:
+        """Set another limit within."""
+        before, self._since = self.limit, time.monotonic()
+        self.limit = seconds
+        try:
+            yield
+        finally:
+            self.limit, self._since = before, time.monotonic()
+
+    def overdue(self) -> tuple[bool, bool]:
+        """Tell whether this rank has computed, and whether it has waited for others, for too long."""
+        late = time.monotonic() - self._since > self.limit
+        return late and not self._waiting, late and self._waiting
+
+    def where(self) -> str:
+        """Return in one line where this rank is, and its last collectives."""
+        seconds = time.monotonic() - self._since
+        last = ", ".join(map(str, reversed(self._last))) or "none"
+        at = "not yet in an iteration" if self.mode is None else f"in iteration {self.iteration}, mode {self.mode}"
+        doing = "waiting in a collective" if self._waiting else "computing"
+        return f"{at}, {doing} for {seconds:.1f} s; last collectives: {last}; in {self._stack()}"
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._main or 0)
+        frames = traceback.extract_stack(frame)[-FRAMES:] if frame else []
+        return " < ".join(f"{f.name} ({f.filename.rpartition('/')[2]}:{f.lineno})" for f in reversed(frames))
+
+
+HERE = Recorder()
+"""The one of this process."""
+
+
+def recorded(
+    operation: Callable[Concatenate[S, P], T],
+) -> Callable[Concatenate[S, P], T]:
+    """Let a method, a collective that ends when it returns, be noted."""
+
+    @wraps(operation)
+    def noted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        first: Any = args[0] if args else None
+        with HERE.collective(operation.__name__, getattr(first, "nbytes", 0)):
+            return operation(self, *args, **kwargs)
+
+    return noted
