@@ -29,8 +29,9 @@ SMALLEST_SLOT = 1024  # nonzeros
 PACKING_SHARE = 4  # of device memory, one in so many bytes is for making shards, unless that leaves no room for them
 PIECES = 16  # resident shards of a mode, at most, where memory is short: many small ones are slow
 SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
-EARLY_PARTS = 4  # shards at least, of a mode whose rows are exchanged as they are done
-EARLY_BYTES = 1 << 26  # of a factor matrix; smaller ones are sent in less time than more shards take
+MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
+SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
+PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more shard costs
 MAX_RANK = 1024
 
 
@@ -49,8 +50,8 @@ class ModePlan:
         The output rows that this rank owns.
     share : Share
         What it computes.
-    early : bool
-        Whether rows are exchanged before all are done.
+    parts : tuple of float
+        Shares of the nonzeros that are shards of their own, so that rows are exchanged before all are done.
     spare : int
         Bytes of device memory that its shards may take beyond what the plan counts.
     """
@@ -60,7 +61,7 @@ class ModePlan:
     resident: int
     owned: slice
     share: Share
-    early: bool = False
+    parts: tuple[float, ...] = (1.0,)
     spare: int = 0
 
     @property
@@ -236,7 +237,7 @@ def make_plan(
         replace(
             m,
             resident=_fraction(m.nnz, resident, total),
-            early=overlaps and not m.any_row and int(m.cut.rows[-1]) * stride * dtype.itemsize >= EARLY_BYTES,
+            parts=exchanged_parts(m, dtype) if overlaps and not m.any_row else m.parts,
             spare=_fraction(m.nnz, spare, total),
         )
         for m in modes
@@ -250,6 +251,21 @@ def make_plan(
     mine = loading if part == 0 else Loading(streamed=loading.streamed)
     host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + backend.host_runtime_bytes
     return Plan(tuple(modes), rank, stride, dtype, slot, piece, bytes_of, host)
+
+
+def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
+    """Return the shares of a mode's nonzeros after which rows are to be sent, the same for all ranks.
+
+    Each is computed while the rows of the one before are sent; only those of the last are waited for. More parts leave
+    less to wait for, and each costs some time.
+    """
+    ranks, rows = mode.cut.heads.size, int(mode.cut.rows[-1])
+    send = SENT * rows * (ranks - 1) / ranks * mode.share.stride * dtype.itemsize
+    multiply = int(mode.cut.nonzeros[-1]) / ranks * len(mode.share.lengths) * mode.share.row_bytes
+    ratio = min(1.0, send / max(1.0, multiply))
+    sizes = [np.cumprod([1.0, *[ratio] * k]) for k in range(MOST_PARTS)]
+    shares = min((size / size.sum() for size in sizes), key=lambda s: s[-1] * send + s.size * PART_BYTES)
+    return tuple(shares.tolist())
 
 
 def _fraction(nnz: int, resident: int, total: int) -> int:

@@ -20,7 +20,7 @@ from .backend.base import Array
 from .backend.dense import solve
 from .exchange import Exchange
 from .mpi import Comm
-from .placement import EARLY_PARTS, Plan, padded
+from .placement import Plan, padded
 
 # Enough for a millisecond or more, and matrices that fit into each level of cache, and into none.
 NONZEROS = {"cuda": 1 << 22, "cpu": 1 << 15}
@@ -85,8 +85,8 @@ def forecast(plan: Plan, speeds: Speeds, backend: Backend) -> Forecast:
         copy += backend.shard_bytes(share, mode.streamed) / speeds.copy
         owned = mode.owned.stop - mode.owned.start
         received = (int(mode.cut.rows[-1]) - owned) * plan.stride * plan.dtype.itemsize
-        alone = 0.5 ** (EARLY_PARTS - 1) if mode.early else 1.0  # others travel while rows are computed
-        exchange += speeds.message + alone * received / speeds.exchange
+        waited_for = mode.parts[-1] * received  # the others travel while rows are computed
+        exchange += speeds.message + waited_for / speeds.exchange
         dense += owned / speeds.solve
     return Forecast(compute, copy, exchange, dense)
 

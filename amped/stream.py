@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from partitioner.shards import BALANCE, equal_offsets
 
 from .backend import Backend, Clock, Shard, Slot
 from .backend.base import NOTHING
-from .placement import EARLY_PARTS, SLOTS, ModePlan, Plan
+from .placement import SLOTS, ModePlan, Plan
 from .source import Source
 
 Make = Callable[[str, int], Shard]
@@ -117,7 +117,7 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
     """Make the shards of one mode."""
     columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype)))
     keep, nnz = mode.resident, mode.nnz
-    parts = _early_parts(keep) if mode.early else [0, keep]
+    parts = [*(int(keep * share) for share in accumulate(mode.parts[:-1], initial=0.0)), keep]
     bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
     bounds = [*bounds, *(keep + columns.cuts(keep, plan.slot)), nnz]
     pieces = [(a, b) for a, b in pairwise(bounds) if b > a]
@@ -137,11 +137,6 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
         else:
             streamed.append(backend.unload(shard))
     return ModeShards(kernel, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]))
-
-
-def _early_parts(nonzeros: int) -> list[int]:
-    """Cut nonzeros into halves, the second one again, and so on: the last rows to be done are few."""
-    return [*(nonzeros - (nonzeros >> k) for k in range(EARLY_PARTS)), nonzeros]
 
 
 def _permuted(first: ModeShards, mode: ModePlan, backend: Backend, choose: Choose) -> ModeShards:

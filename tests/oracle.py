@@ -49,6 +49,8 @@ PRECISIONS = ("fp32", "fp64")
 ROUNDING = {"fp32": (1e-6, 1e-5), "fp64": (1e-12, 1e-12)}  # of an MTTKRP: norm-wise, row-wise
 REFERENCE_MTTKRP = {"fp32": 1e-6, "fp64": 1e-11}
 REFERENCE_FIT = {"fp32": 1e-4, "fp64": 1e-9}
+CANCELLING = {("kdd99_6d", "fp32"): 1e-3}
+"""Components cancel: to round the factors as they are, or divided by 1.1, is 4e-4 apart, also with sums in double."""
 
 
 # Oracles
@@ -331,6 +333,11 @@ def mttkrp_error(name: str, source: Source, comm: Comm, *machine: Any, **options
         )
         for out, want in zip(results, reference("mttkrp_rank16.json", name), strict=True)
     )
+
+
+def fit_tolerance(name: str, precision: str) -> float:
+    """Return how far fits may be from the reference."""
+    return CANCELLING.get((name, precision), REFERENCE_FIT[precision])
 
 
 def fit_error(name: str, rank: int, tensor: amped.SparseTensor | None, shape: Sequence[int], **options: Any) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import FIT_RUNS, PRECISIONS, REFERENCE_FIT, dense_als, fit_error, load, random_factors, tensor_path
+from oracle import FIT_RUNS, PRECISIONS, dense_als, fit_error, fit_tolerance, load, random_factors, tensor_path
 
 import amped
 from amped.errors import InputError
@@ -53,7 +53,7 @@ def test_reference_fits(comm: Comm, device: str, name: str, rank: int, precision
     shape = comm.bcast(tensor.shape if tensor is not None else None)
     assert shape is not None
     error = fit_error(name, rank, tensor, shape, device=device, precision=precision)
-    assert all(comm.allgather(error <= REFERENCE_FIT[precision]))
+    assert all(comm.allgather(error <= fit_tolerance(name, precision)))
 
 
 @pytest.mark.parametrize("init", [None, "nvecs"])

@@ -94,7 +94,7 @@ def test_rows_are_sent_as_they_are_done(
     comm: Comm, machine: tuple[Backend, Exchange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "LEAST_MESSAGE", 1)
-    monkeypatch.setattr(placement_module, "EARLY_BYTES", 0)
+    monkeypatch.setattr(placement_module, "PART_BYTES", 0)
     backend, exchange = machine
     exchange = EagerExchange(comm) if backend.name == "cpu" else exchange
     blocks = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import NullDevice, make_engine, random_factors, random_nonzeros
 
+from amped import placement as placement_module
 from amped.backend import choose
 from amped.backend.cpu.device import CpuBackend, fair_threads
 from amped.backend.cuda import probe
@@ -88,6 +91,20 @@ def test_a_plan_stays_within_its_memory_or_is_refused(job: Job, share: float, pl
             continue
         assert bytes_of(plan) <= memory
         assert all(need >= 0 for need in plan.device_bytes.values())
+
+
+@given(jobs(), st.booleans())
+def test_modes_are_cut_where_rows_take_long_to_send(job: Job, overlaps: bool) -> None:
+    with mock.patch.object(placement_module, "PART_BYTES", 1000):
+        plans = job.plans(memory=1 << 60, overlaps=overlaps)
+        for mode, cut in enumerate(job.cuts):
+            (shares,) = {plan.modes[mode].parts for plan in plans}  # all ranks agree
+            assert sum(shares) == pytest.approx(1)
+            assert all(a >= b > 0 for a, b in pairwise(shares))
+            sent = placement_module.SENT * int(cut.rows[-1]) * plans[0].stride * job.dtype.itemsize
+            assert len(shares) == 1 or (overlaps and job.parts > 1 and sent > 1000)
+            if overlaps and job.parts > 1 and shares[-1] * sent * (job.parts - 1) / job.parts > 1e6:
+                assert len(shares) == placement_module.MOST_PARTS
 
 
 @given(jobs(), MEMORY, st.sampled_from(["auto", "resident", "stream"]))
