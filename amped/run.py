@@ -9,7 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import NoReturn
+
+from partitioner.flags import Parser, byte_count
 
 from . import commands
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
@@ -21,28 +22,6 @@ from .watchdog import SILENCE_SECONDS, Watchdog
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
 ENDING_SECONDS = 5.0
-SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-
-
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong flag as any other wrong input: one line, exit code 2, once for all ranks."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing on every rank."""
-        raise InputError(f"{message}; see {self.prog} --help")
-
-
-def byte_count(text: str) -> int:
-    """Read a number of bytes with an optional suffix K, M, G or T (powers of 1024)."""
-    number = text.upper().removesuffix("B").removesuffix("I")
-    shift = SUFFIXES.get(number[-1:], 0)
-    try:
-        count = int(float(number[:-1] if shift else number) * (1 << shift))
-    except (ValueError, OverflowError):
-        count = 0
-    if count <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 800M or 16G")
-    return count
 
 
 def seconds(text: str) -> float:

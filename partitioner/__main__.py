@@ -1,59 +1,80 @@
-"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, to run on it many times."""
+"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, to run on it many times.
+
+Under ``mpirun`` all ranks share the work, each with its part of the file.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from .build import partition
 from .errors import InputError
-from .readers import read
-from .store import check_target, write_store
+from .flags import Parser, byte_count
+from .ranks import Ranks, abort_all, world
 
 EXIT_INPUT = 2
+ENDING_SECONDS = 5.0
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong flag in one line, as any other wrong input."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage."""
-        raise InputError(f"{message}; see {self.prog} --help")
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    flags = Parser(prog="amped-partition", description="Partition a sparse tensor into a store.")
+    flags.add_argument("tensor", type=Path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
+    flags.add_argument("--output", type=Path, required=True, metavar="STORE", help="folder to make")
+    flags.add_argument(
+        "--memory", type=byte_count, metavar="BYTES", help="of a rank, e.g. 4G (its share of 70%% of what is free)"
+    )
+    flags.add_argument("--force", action="store_true", help="replace a store that exists")
+    flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 0 done, 2 the input or a flag is wrong."""
-    parser = Parser(prog="amped-partition", description="Partition a sparse tensor into a store.")
-    parser.add_argument("tensor", type=Path, metavar="TENSOR", help=".tns, .tns.gz or .npz")
-    parser.add_argument("--output", type=Path, required=True, metavar="STORE", help="folder to make")
-    parser.add_argument("--force", action="store_true", help="replace a store that exists")
-    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     try:
-        args = parser.parse_args(argv)
-        check_target(args.output, args.force)
-        started = time.perf_counter()
-        tensor = read(args.tensor)
-        middle = time.perf_counter()
-        store = write_store(tensor, args.output, force=args.force)
+        ranks = world()
     except InputError as error:
         print(f"amped-partition: error: {error}", file=sys.stderr)
         return EXIT_INPUT
+    sys.excepthook = abort_all(ranks, "amped-partition")
+    try:
+        with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
+            args = parser().parse_args(argv)
+        return _partition(args, ranks)
+    except InputError as error:
+        return _input_error(ranks, error)
     except OSError as error:  # a path that cannot be looked at, a name that is too long
         if error.filename is None:
             raise
-        print(
-            f"amped-partition: error: {InputError(error.strerror or str(error), path=error.filename)}", file=sys.stderr
-        )
-        return EXIT_INPUT
-    if not args.quiet:
+        return _input_error(ranks, InputError(error.strerror or str(error), path=error.filename))
+
+
+def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
+    started = time.perf_counter()
+    store = partition(args.tensor, args.output, memory=args.memory, force=args.force, ranks=ranks)
+    if not (args.quiet or ranks.rank):
         shape = " x ".join(map(str, store.shape))
         print(f"{args.tensor.name}: {shape}, {store.nnz:,} nonzeros, {store.duplicates:,} duplicates summed, "
-              f"{store.zeros:,} zeros dropped; read in {middle - started:.2f} s")  # fmt: skip
-        print(f"{store.path}: {store.order} sorted copies written in {time.perf_counter() - middle:.2f} s")
+              f"{store.zeros:,} zeros dropped")  # fmt: skip
+        print(f"{store.path}: {store.order} sorted copies written in {time.perf_counter() - started:.2f} s")
     return 0
+
+
+def _input_error(ranks: Ranks, error: InputError) -> int:
+    """Say once what is wrong, and end all ranks, also when only this one found it (a disk that fills, say)."""
+    if ranks.rank == 0:
+        print(f"amped-partition: error: {error}", file=sys.stderr, flush=True)
+    if not ranks.all_end(ENDING_SECONDS):
+        if ranks.rank:
+            print(f"amped-partition: error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        ranks.abort(EXIT_INPUT)
+    return EXIT_INPUT
 
 
 if __name__ == "__main__":

@@ -28,18 +28,37 @@ Entry = dict[str, Any]
 def write_array(path: Path, array: NDArray[Any]) -> Entry:
     """Write an ``.npy`` file to the disk; return its entry in the manifest."""
     array = np.ascontiguousarray(array)
-    start = io.BytesIO()
-    np.lib.format.write_array_header_1_0(start, np.lib.format.header_data_from_array_1_0(array))
-    content, header = array.reshape(-1).view(np.uint8).data, start.tell()
-    start.write(content[: BLOCK - header])
-    rest = (content[begin : begin + BLOCK] for begin in range(BLOCK - header, len(content), BLOCK))
+    start, content = header(array.dtype, array.shape), array.reshape(-1).view(np.uint8).data
+    first = BLOCK - len(start)
+    blocks: list[bytes | memoryview] = [start + bytes(content[:first])]
+    blocks += (content[begin : begin + BLOCK] for begin in range(first, len(content), BLOCK))
     sums = []
     with open(path, "wb") as file:
-        for block in (start.getbuffer(), *rest):
+        for block in blocks:
             sums.append(zlib.crc32(block))
             file.write(block)
         sync(file)
-    return {"bytes": header + len(content), "crc32": sums}
+    return {"bytes": len(start) + len(content), "crc32": sums}
+
+
+def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the bytes before the numbers of an ``.npy`` file."""
+    start = io.BytesIO()
+    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(start, facts)
+    return start.getvalue()
+
+
+def count_blocks(path: Path) -> int:
+    """Return how many checksums a file has."""
+    return -(path.stat().st_size // -BLOCK)
+
+
+def checksum(path: Path, block: int) -> int:
+    """Return the checksum of a block of a file."""
+    with open(path, "rb") as file:
+        file.seek(block * BLOCK)
+        return zlib.crc32(file.read(BLOCK))
 
 
 def write_manifest(folder: Path, body: dict[str, Any]) -> None:

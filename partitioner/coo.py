@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from typing import Any, NamedTuple
@@ -152,31 +153,46 @@ class SparseTensor:
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
-        largest = max(map(abs, self._ends()))  # squares of what is scaled by it neither overflow nor all vanish
-        return largest * float(np.sqrt(sum(np.square(v.astype(np.float64) / largest).sum() for v in self._blocks())))
+        range_ = ends(self.values)
+        return norm(range_, squares(self.values, range_))
 
     def value_range(self) -> ValueRange:
         """Return what bounds the values."""
-        return ValueRange(*self._ends(), self._grain())
-
-    def _ends(self) -> tuple[float, float]:
-        ends = [(float(v.min()), float(v.max())) for v in self._blocks()]
-        return min(low for low, _ in ends), max(high for _, high in ends)
-
-    def _grain(self) -> float:
-        exponent = 0
-        for block in self._blocks():
-            while not _is_whole(np.ldexp(block, exponent)):
-                exponent += 1
-                if exponent > FINEST_GRAIN:
-                    return 0.0
-        return 2.0**-exponent
-
-    def _blocks(self) -> Iterator[NDArray[np.floating]]:
-        return (self.values[b : b + BLOCK] for b in range(0, self.nnz, BLOCK))
+        return ValueRange(*ends(self.values), grain(self.values))
 
     def __repr__(self) -> str:
         return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"
+
+
+def ends(values: NDArray[np.floating]) -> tuple[float, float]:
+    """Return the smallest and the largest of some values."""
+    return float(values.min()), float(values.max())
+
+
+def grain(values: NDArray[np.floating]) -> float:
+    """Return the `ValueRange.grain` of some values."""
+    exponent = 0
+    for block in _blocks(values):
+        while not _is_whole(np.ldexp(block, exponent)):
+            exponent += 1
+            if exponent > FINEST_GRAIN:
+                return 0.0
+    return 2.0**-exponent
+
+
+def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
+    """Return the sum of squares of each `BLOCK` values, scaled so that they neither overflow nor all vanish."""
+    largest = max(map(abs, range_))
+    return [float(np.square(block.astype(np.float64) / largest).sum()) for block in _blocks(values)]
+
+
+def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
+    """Return the Frobenius norm from the smallest and the largest value and the `squares` of all."""
+    return max(map(abs, range_)) * math.sqrt(sum(sums))
+
+
+def _blocks(values: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
+    return (values[b : b + BLOCK] for b in range(0, values.size, BLOCK))
 
 
 def _is_whole(values: NDArray[np.floating]) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from .checked import MANIFEST
 from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
 from .shards import SortedTensor, mode_order
+from .tables import Files
 
 KIND = "store"
 FORMAT, VERSION = "amped-store", 2
 BLOCK = 1 << 20  # values looked at together
+SINGLE = np.dtype(np.float32)
 
 
 class Store:
@@ -137,7 +140,7 @@ class StoredMode:
     def __init__(self, store: Store, mode: int) -> None:
         self._store = store
         self._mode = mode
-        self.names = [*(_column_name(mode, m) for m in mode_order(store.order, mode)), _values_name(mode)]
+        self.names = file_names(store.order, mode)
 
     def column(self, k: int) -> NDArray[np.int32]:
         """See `ModeCopy`."""
@@ -187,10 +190,24 @@ def write_store(
     """
     target = Path(os.path.realpath(path))
     check_target(target, force)
-    draft, aside = (target.with_name(f".{target.name}.{os.getpid()}.{kind}") for kind in ("part", "old"))
+    draft = draft_name(target)
+    with drafted(target, draft):
+        write_files(tensor, draft, progress)
+    return Store(target)
+
+
+def draft_name(target: Path) -> Path:
+    """Return the folder in which this process makes the store that is to be at `target`."""
+    return target.with_name(f".{target.name}.{os.getpid()}.part")
+
+
+@contextmanager
+def drafted(target: Path, draft: Path) -> Iterator[None]:
+    """Make the folder `draft`, to be filled, and give it its name when that is done; nothing is left if it fails."""
+    aside = draft.with_suffix(".old")
     try:
         draft.mkdir()
-        _write_files(tensor, draft, progress or (lambda _: None))
+        yield
         if target.exists():
             os.rename(target, aside)
         os.rename(draft, target)
@@ -202,7 +219,6 @@ def write_store(
         if aside.exists() and not target.exists():
             os.rename(aside, target)
         shutil.rmtree(draft, ignore_errors=True)
-    return Store(target)
 
 
 def check_target(target: Path, force: bool) -> None:
@@ -218,32 +234,69 @@ def check_target(target: Path, force: bool) -> None:
         raise InputError("its folder is not writable", path=target)
 
 
-def _write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], None]) -> None:
+def write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], None] | None = None) -> None:
+    """Partition `tensor` and write all files of its store."""
     files = {}
     narrow = exact_dtype(tensor.values)
     for mode in range(tensor.order):
-        copy = SortedTensor(tensor, mode)
-        for k, m in enumerate(mode_order(tensor.order, mode)):
-            name = _column_name(mode, m)
-            progress(name)
-            files[name] = checked.write_array(folder / name, copy.column(k))
-        name = _values_name(mode)
-        progress(name)
-        files[name] = checked.write_array(folder / name, copy.values.astype(narrow, copy=False))
+        copy = SortedTensor(tensor, mode, narrow)
+        arrays = [*(copy.column(k) for k in range(tensor.order)), copy.values]
+        for name, array in zip(file_names(tensor.order, mode), arrays, strict=True):
+            if progress is not None:
+                progress(name)
+            files[name] = checked.write_array(folder / name, array)
+    facts = tensor.nnz, tensor.norm(), tensor.value_range(), narrow, tensor.duplicates, tensor.zeros
+    write_manifest(folder, tensor.shape, *facts, files)
+
+
+def write_manifest(
+    folder: Path,
+    shape: tuple[int, ...],
+    nnz: int,
+    norm: float,
+    value_range: ValueRange,
+    value_dtype: np.dtype[Any],
+    duplicates: int,
+    zeros: int,
+    files: dict[str, checked.Entry],
+) -> None:
+    """Write the manifest of a store, whose files are on the disk."""
     body = {
         "format": FORMAT,
         "version": VERSION,
-        "shape": tensor.shape,
-        "nnz": tensor.nnz,
-        "norm": tensor.norm(),
-        "value_range": tensor.value_range(),
-        "value_dtype": narrow.name,
-        "duplicates": tensor.duplicates,
-        "zeros": tensor.zeros,
+        "shape": shape,
+        "nnz": nnz,
+        "norm": norm,
+        "value_range": value_range,
+        "value_dtype": value_dtype.name,
+        "duplicates": duplicates,
+        "zeros": zeros,
         "block_bytes": checked.BLOCK,
         "files": files,
     }
     checked.write_manifest(folder, body)
+
+
+def file_names(order: int, mode: int) -> list[str]:
+    """Return the names of the files of a mode copy: its columns, in their order, and its values."""
+    return [*(f"mode{mode}.index{m}.npy" for m in mode_order(order, mode)), f"mode{mode}.values.npy"]
+
+
+def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -> None:
+    """Make the files of a store in their full length, to be filled with nonzeros."""
+    for mode in range(order):
+        for name in file_names(order, mode):
+            dtype = value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+            start = checked.header(dtype, (nnz,))
+            with open(folder / name, "wb") as file:
+                file.write(start)
+                file.truncate(len(start) + nnz * dtype.itemsize)
+
+
+def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> Files:
+    """Return the nonzeros of a mode copy, in the order of its modes, to be written and read."""
+    names = file_names(order, mode)
+    return Files([folder / name for name in names], value_dtype, len(checked.header(value_dtype, (nnz,))))
 
 
 def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
@@ -253,12 +306,4 @@ def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
             np.array_equal(values[b : b + BLOCK].astype(np.float32), values[b : b + BLOCK])
             for b in range(0, values.size, BLOCK)
         )
-    return np.dtype(np.float32 if exact else np.float64)
-
-
-def _column_name(mode: int, index: int) -> str:
-    return f"mode{mode}.index{index}.npy"
-
-
-def _values_name(mode: int) -> str:
-    return f"mode{mode}.values.npy"
+    return SINGLE if exact else np.dtype(np.float64)

@@ -1,0 +1,288 @@
+"""From a file to a store, by one process or by all ranks, in bounded memory.
+
+What fits in memory is sorted there. Otherwise, and on several ranks, nonzeros become sorted runs (see `runs`), which
+are merged into their canonical order; its pieces are then the runs of each further mode. Either way, and
+whatever the number of ranks, the store has the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from . import checked
+from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
+from .errors import InputError
+from .jit import load_compiler
+from .ranks import Alone, Ranks, fair_threads, on_root, together
+from .readers import Progress, open_part, read, settle
+from .runs import Runs
+from .shards import mode_order
+from .sort import sort_bytes
+from .store import (
+    SINGLE,
+    Store,
+    check_target,
+    draft_name,
+    drafted,
+    exact_dtype,
+    file_names,
+    make_files,
+    stored_nonzeros,
+    write_files,
+    write_manifest,
+)
+from .tables import Files, Nonzeros
+from .threads import side_by_side
+
+FREE_SHARE = 0.7  # of free memory, where no budget is given
+READING = 48 << 20  # bytes that reading takes beside what is read
+LEAST = 1 << 18  # nonzeros that are sorted together, whatever the budget
+
+
+def partition(
+    path: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    memory: int | None = None,
+    force: bool = False,
+    ranks: Ranks | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Partition the tensor in a file and write it as a store. Collective.
+
+    Parameters
+    ----------
+    path : path
+        See `readers.read`; a store is read whole.
+    target : path
+        The folder to make. It appears under this name only when it is whole; ranks on several hosts all see it.
+    memory : int, optional
+        Bytes that each rank may have resident; by default an equal share of 70 % of what is free. Beyond that,
+        nonzeros are spilled to files beside the store.
+    force : bool
+        Replace a store that is there already.
+    ranks : Ranks, optional
+        By default this process alone.
+    progress : callable, optional
+        See `readers.read`.
+
+    Raises
+    ------
+    InputError
+        On every rank, if the file is at fault or the store cannot be written.
+    """
+    ranks = ranks or Alone()
+    folder = Path(os.path.realpath(target))
+    on_root(ranks, lambda: check_target(folder, force))
+    draft = ranks.allgather(draft_name(folder))[0]
+    with drafted(folder, draft) if ranks.rank == 0 else nullcontext():
+        ranks.allgather(None)  # the draft is there
+        try:
+            if Path(path).is_dir():
+                on_root(ranks, lambda: write_files(read(path), draft))
+            else:
+                _Build(path, draft, memory, ranks, progress).run()
+        except OSError as error:
+            raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
+        ranks.allgather(None)  # nobody writes any more
+    ranks.allgather(None)
+    return together(ranks, lambda: Store(folder))
+
+
+@dataclass
+class _Facts:
+    """What is known of some nonzeros in canonical order."""
+
+    nnz: int = 0
+    duplicates: int = 0
+    zeros: int = 0
+    ends: tuple[float, float] = (np.inf, -np.inf)
+    grain: float = 1.0
+    dtype: np.dtype[Any] = SINGLE
+
+    def add(self, values: NDArray[np.floating]) -> None:
+        """Look at more of them."""
+        if values.size:
+            dtype = self.dtype if self.dtype != SINGLE else exact_dtype(values)
+            self.join(_Facts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
+
+    def join(self, other: _Facts) -> None:
+        """Take in what is known of others."""
+        self.nnz, self.duplicates, self.zeros = (
+            self.nnz + other.nnz, self.duplicates + other.duplicates, self.zeros + other.zeros
+        )  # fmt: skip
+        self.ends = float(np.minimum(self.ends[0], other.ends[0])), float(np.maximum(self.ends[1], other.ends[1]))
+        self.grain = min(self.grain, other.grain)
+        self.dtype = max(self.dtype, other.dtype)
+
+
+class _Build:
+    """The work of one rank on a store. Methods are collective."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        folder: Path,
+        memory: int | None,
+        ranks: Ranks,
+        progress: Progress | None,
+    ) -> None:
+        self._path, self._folder, self._ranks = path, folder, ranks
+        self._threads = fair_threads(ranks)
+        where = ranks.rank, ranks.size
+        self._part = together(ranks, lambda: open_part(path, *where, threads=self._threads, progress=progress))
+        self._order = max(ranks.allgather(self._part.order))
+        self._limit = _limit(_budget(memory, ranks), 4 * self._order + self._part.dtype.itemsize, ranks.size)
+
+    def run(self) -> None:
+        """Write the files of the store."""
+        runs, highest = self._runs(range(self._order), self._part.dtype), np.zeros(self._order, np.int64)
+        for columns, values, more in _chunks(self._part, self._limit):
+            np.maximum(highest, columns.max(axis=1), out=highest)
+            if self._ranks.size == 1 and not (more or runs.count):
+                outcome = settle(self._path, [self._part.outcome])
+                tensor = SparseTensor.from_columns(columns, values, outcome.lengths, path=self._path)
+                return write_files(tensor, self._folder)
+            runs.add(columns, values, spill=more or runs.count > 0)
+        outcome = settle(self._path, self._ranks.allgather(self._part.outcome))
+        shape = outcome.lengths or tuple((np.max(self._ranks.allgather(highest), axis=0) + 1).tolist())
+        scratch, everyone = self._canonical(runs)
+        facts = _Facts()
+        for each in everyone:
+            facts.join(each)
+        if not facts.nnz:
+            raise InputError("no nonzeros: every value is zero", path=self._path)
+        if not np.all(np.isfinite(facts.ends)):
+            raise InputError("duplicates sum past the largest number", path=self._path)
+        self._write(shape, facts, scratch, [each.nnz for each in everyone])
+
+    def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
+        names = [self._folder / f"runs{self._ranks.rank}.{k}" for k in range(self._order + 1)]
+        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, Files(names, dtype))
+
+    def _canonical(self, runs: Runs) -> tuple[Files, list[_Facts]]:
+        """Merge the runs into files of this rank's; return them, and what is known of those of each rank."""
+        facts = _Facts()
+        names = [self._folder / f"sorted{self._ranks.rank}.{k}" for k in range(self._order + 1)]
+        scratch = Files(names, self._part.dtype)
+        for columns, values in runs.pieces(runs.shares(), merge=True):
+            scratch.write(facts.nnz, columns, values)
+            facts.add(values)
+        facts.duplicates, facts.zeros = runs.duplicates, runs.zeros
+        runs.remove()
+        return scratch, self._ranks.allgather(facts)
+
+    def _write(self, shape: tuple[int, ...], facts: _Facts, scratch: Files, by_rank: Sequence[int]) -> None:
+        on_root(self._ranks, lambda: make_files(self._folder, self._order, facts.nnz, facts.dtype))
+        kind = facts.nnz, facts.dtype
+        copies = [stored_nonzeros(self._folder, self._order, mode, *kind) for mode in range(self._order)]
+        begin, mine = sum(by_rank[: self._ranks.rank]), by_rank[self._ranks.rank]
+        for columns, values in self._read(scratch, 0, mine, self._part.dtype):
+            copies[0].write(begin, columns, values)
+            begin += values.size
+        scratch.remove()
+        for mode in range(1, self._order):
+            runs = self._runs([mode], facts.dtype)
+            for columns, values in self._read(copies[0], begin - mine, mine, facts.dtype):
+                runs.add(columns, values, spill=mine > self._limit)
+            shares = runs.shares()
+            at = sum(part.size for share in shares[: self._ranks.rank] for part in share)
+            for columns, values in runs.pieces(shares):
+                copies[mode].write(at, columns[mode_order(self._order, mode)], values)
+                at += values.size
+            runs.remove()
+        self._finish(shape, facts)
+
+    def _read(self, files: Files, begin: int, nonzeros: int, dtype: np.dtype[Any]) -> Iterator[Nonzeros]:
+        for start in range(0, nonzeros, self._limit):
+            size = min(self._limit, nonzeros - start)
+            columns, values = np.empty((self._order, size), np.int32), np.empty(size, dtype)
+            files.read(begin + start, columns, values)
+            yield columns, values
+
+    def _finish(self, shape: tuple[int, ...], facts: _Facts) -> None:
+        """Bring the files to the disk, and write the manifest: each rank looks at an equal share of the bytes."""
+        ranks = self._ranks
+        ranks.allgather(None)  # all ranks have written all they have
+        names = [name for mode in range(self._order) for name in file_names(self._order, mode)]
+        blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
+        mine = blocks[_share(len(blocks), ranks)]
+        sums = side_by_side(lambda block: checked.checksum(self._folder / block[0], block[1]), mine, self._threads)
+        for name in names:
+            with open(self._folder / name, "rb") as file:
+                checked.sync(file)
+        entries: dict[str, checked.Entry] = {
+            name: {"bytes": (self._folder / name).stat().st_size, "crc32": []} for name in names
+        }
+        for (name, _), crc in zip(blocks, chain.from_iterable(ranks.allgather(sums)), strict=True):
+            entries[name]["crc32"].append(crc)
+        length = norm(facts.ends, list(chain.from_iterable(ranks.allgather(self._squares(facts)))))
+        found = facts.nnz, length, ValueRange(*facts.ends, facts.grain), facts.dtype, facts.duplicates, facts.zeros
+        on_root(ranks, lambda: write_manifest(self._folder, shape, *found, entries))
+
+    def _squares(self, facts: _Facts) -> list[float]:
+        """Return sums of squares of this rank's share of the blocks that a tensor in memory has, too."""
+        copy = stored_nonzeros(self._folder, self._order, 0, facts.nnz, facts.dtype)
+        blocks, sums = _share(-(-facts.nnz // BLOCK), self._ranks), list[float]()
+        for block in range(blocks.start, blocks.stop):
+            part = np.empty(min(BLOCK, facts.nnz - block * BLOCK), facts.dtype)
+            copy.read_values(block * BLOCK, part)
+            sums += squares(part, facts.ends)
+        return sums
+
+
+def _share(items: int, ranks: Ranks) -> slice:
+    return slice(items * ranks.rank // ranks.size, items * (ranks.rank + 1) // ranks.size)
+
+
+def _budget(memory: int | None, ranks: Ranks) -> int:
+    """Return the bytes that this rank may have resident."""
+    node = os.uname().nodename
+    sharing = ranks.allgather(node).count(node)
+    return memory or int(FREE_SHARE * psutil.virtual_memory().available) // sharing
+
+
+def _limit(budget: int, each: int, ranks: int) -> int:
+    """Return how many nonzeros of `each` bytes a rank may sort together: as they are, sorted, and on their way."""
+    load_compiler()
+    copies = 2 if ranks == 1 else 3
+    room = budget - int(psutil.Process().memory_info().rss) - READING
+    return max(LEAST, room // (copies * each + sort_bytes(1, each)))
+
+
+def _chunks(pieces: Iterable[Nonzeros], limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
+    """Join pieces to chunks of `limit` nonzeros; say of each whether there are more after it."""
+    held, count = deque[Nonzeros](), 0
+    for columns, values in pieces:
+        while count + values.size > limit:
+            room = limit - count
+            held.append((columns[:, :room], values[:room]))
+            yield *_joined(held), True
+            columns, values, count = columns[:, room:], values[room:], 0
+        held.append((columns, values))
+        count += values.size
+    if count:
+        yield *_joined(held), False
+
+
+def _joined(pieces: deque[Nonzeros]) -> Nonzeros:
+    order, dtype = len(pieces[0][0]), pieces[0][1].dtype
+    nonzeros = sum(values.size for _, values in pieces)
+    columns, values, at = np.empty((order, nonzeros), np.int32), np.empty(nonzeros, dtype), 0
+    while pieces:  # each is freed once it is copied
+        piece = pieces.popleft()
+        stop = at + piece[1].size
+        columns[:, at:stop], values[at:stop] = piece
+        at = stop
+    return columns, values

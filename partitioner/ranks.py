@@ -1,0 +1,205 @@
+"""The ranks that partition a tensor together, and what they say to each other.
+
+MPI is imported only under a launcher, so that a process that is alone needs no MPI library.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import cache
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+from .threads import usable_cores
+
+T = TypeVar("T")
+
+LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
+LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+LAUNCHER_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID")
+EXIT_FAILURE = 1
+MESSAGE = 1 << 30  # bytes; MPI counts are 32-bit in many libraries
+
+
+class Ranks(Protocol):
+    """What partitioning asks of a group of ranks.
+
+    Attributes
+    ----------
+    rank, size : int
+        This process among all.
+    """
+
+    rank: int
+    size: int
+
+    def allgather(self, item: T) -> list[T]:
+        """Return every rank's `item`, by rank."""
+
+    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+        """Send a 1-d array, of any size, to one rank while another's is received; each of all ranks does so."""
+
+    def all_end(self, seconds: float) -> bool:
+        """Tell whether all ranks came here within so many seconds, so that they can end by themselves."""
+
+    def abort(self, code: int) -> None:
+        """End the processes of all ranks with this exit code."""
+
+
+class Alone:
+    """One process."""
+
+    rank = 0
+    size = 1
+
+    def allgather(self, item: T) -> list[T]:
+        """See `Ranks`."""
+        return [item]
+
+    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+        """See `Ranks`."""
+        np.copyto(into, array)
+
+    def all_end(self, seconds: float) -> bool:
+        """See `Ranks`."""
+        return True
+
+    def abort(self, code: int) -> None:
+        """See `Ranks`."""
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class MpiRanks:
+    """The ranks of a communicator of mpi4py."""
+
+    def __init__(self, comm: Any) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self._ending = comm.Dup()  # the others may be waiting for this rank on the first
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+
+    def allgather(self, item: T) -> list[T]:
+        """See `Ranks`."""
+        result: list[T] = self._comm.allgather(item)
+        return result
+
+    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+        """See `Ranks`."""
+        if to == self.rank:
+            np.copyto(into, array)
+            return
+        requests = [self._comm.Irecv(piece, source) for piece in messages(into)]
+        requests += [self._comm.Isend(piece, to) for piece in messages(np.ascontiguousarray(array))]
+        self._mpi.Request.Waitall(requests)
+
+    def all_end(self, seconds: float) -> bool:
+        """See `Ranks`."""
+        request = self._ending.Ibarrier()
+        deadline = time.monotonic() + seconds
+        while not (here := bool(request.Test())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return here
+
+    def abort(self, code: int) -> None:
+        """See `Ranks`."""
+        sys.stderr.flush()
+        self._comm.Abort(code)
+
+
+def messages(array: NDArray[Any]) -> list[NDArray[Any]]:
+    """Cut a 1-d array into pieces that any MPI library sends."""
+    step = MESSAGE // array.itemsize
+    return [array[k : k + step] for k in range(0, array.size, step)]
+
+
+def launched() -> bool:
+    """Tell whether an MPI launcher started this process."""
+    env = os.environ
+    if "mpi4py.MPI" in sys.modules or any(name in env for name in LAUNCHER_SIZES + LAUNCHER_RANKS):
+        return True
+    return "SLURM_STEP_NUM_TASKS" in env and int(env["SLURM_STEP_NUM_TASKS"]) > 1
+
+
+def load_mpi() -> Any:
+    """Return ``mpi4py.MPI``.
+
+    Raises
+    ------
+    InputError
+        If it finds no MPI library, or one that is not the launcher's.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"started by an MPI launcher, but mpi4py cannot load MPI ({str(error).splitlines()[0]}): install a system "
+            "MPI, or amped[mpi] and use its mpirun"
+        ) from None
+    started = max(int(os.environ.get(name, "1")) for name in LAUNCHED_SIZES)
+    if started > MPI.COMM_WORLD.Get_size() == 1:
+        raise InputError(
+            f"{started} processes were started, but MPI sees one: launcher and MPI library do not fit "
+            "(under Slurm, see `srun --mpi=list`)"
+        )
+    return MPI
+
+
+@cache
+def world() -> Ranks:
+    """Return the group of all processes that were started together; see `load_mpi` for errors."""
+    return MpiRanks(load_mpi().COMM_WORLD) if launched() else Alone()
+
+
+def abort_all(ranks: Ranks, program: str) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
+    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, (ArithmeticError, MemoryError, KeyboardInterrupt)):
+            text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
+        else:
+            text = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(f"{program}: rank {ranks.rank} failed: {text}")
+        sys.stderr.flush()
+        ranks.abort(EXIT_FAILURE)
+        os._exit(EXIT_FAILURE)
+
+    return hook
+
+
+def together(ranks: Ranks, action: Callable[[], T]) -> T:
+    """Run `action` on every rank; if the input is at fault on any, raise the same `InputError` on all.
+
+    Without this the ranks that found nothing wrong would wait for ever for the one that did.
+    """
+    fault: InputError | None = None
+    try:
+        result = action()
+    except InputError as error:
+        fault = error
+    for found in ranks.allgather(fault):
+        if found is not None:
+            raise found
+    return result
+
+
+def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
+    """Run `action` on rank 0 alone, under the promise of `together`; the other ranks get None."""
+    return together(ranks, lambda: action() if ranks.rank == 0 else None)
+
+
+def fair_threads(ranks: Ranks) -> int:
+    """Return how many threads this rank may run: its cores, shared with the node's ranks that have the same ones."""
+    mine = os.uname().nodename, sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return max(1, usable_cores() // ranks.allgather(mine).count(mine))

@@ -1,0 +1,267 @@
+"""Nonzeros in sorted runs, in memory or spilled to files, of one rank or of all; and what comes of merging them.
+
+A run is a stretch of the nonzeros that a rank was given, sorted. The runs of rank 0, then of rank 1 and so on, each
+rank's in turn, hold the nonzeros in the order in which they were given, so that a stable merge gives the same
+result whatever the number of runs and ranks. To merge them, all ranks cut all runs at the same keys into slices of
+bounded size; the ranks take equal shares of the slices, in their order, and each sorts one slice after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .jit import jit
+from .ranks import Ranks
+from .sort import Sorted, sort_nonzeros
+from .tables import Files, Held, Nonzeros, Table
+
+SAMPLES = 4096  # of a run
+SHARES = 16  # slices a rank at least, so that the ranks' shares are about equal
+
+
+class Slice(NamedTuple):
+    """A part of the merged order: of each of all ranks' runs, from `begin` to `end`.
+
+    Where all its nonzeros are `equal` in what they are sorted by, they are in order as they are, and if there are
+    very many of them the next slice has `more`.
+    """
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    equal: bool = False
+    more: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of nonzeros."""
+        return int((self.end - self.begin).sum())
+
+
+class Run(NamedTuple):
+    """Sorted nonzeros: where they are, how many, and every `step`-th of the keys that they are sorted by."""
+
+    table: Table
+    begin: int
+    size: int
+    step: int
+    samples: NDArray[np.int32]
+
+
+class Runs:
+    """Sorted runs, and their merge. `add` is for each rank by itself, all else is collective.
+
+    Parameters
+    ----------
+    modes : sequence of int
+        To sort by, the most significant first.
+    order : int
+        Modes of the tensor.
+    dtype : numpy.dtype
+        Of the values.
+    limit : int
+        The most nonzeros that a rank merges together.
+    ranks : Ranks
+    threads : int
+    files : Files
+        To spill runs to.
+
+    Attributes
+    ----------
+    duplicates, zeros : int
+        What this rank has merged and dropped so far.
+    """
+
+    def __init__(
+        self,
+        modes: Sequence[int],
+        order: int,
+        dtype: np.dtype[Any],
+        limit: int,
+        ranks: Ranks,
+        threads: int,
+        files: Files | None = None,
+    ) -> None:
+        self._modes, self._order, self._dtype, self._limit = list(modes), order, dtype, limit
+        self._ranks, self._threads, self._files = ranks, threads, files
+        self._runs: list[Run] = []
+        self.duplicates = self.zeros = 0
+
+    @property
+    def count(self) -> int:
+        """How many runs this rank has."""
+        return len(self._runs)
+
+    def add(self, columns: NDArray[np.int32], values: NDArray[np.floating], spill: bool = False) -> None:
+        """Add nonzeros, as a run after those that there are; the arrays are taken over."""
+        columns, values, *_ = self._sorted(columns, values, merge=False)
+        table: Table = Held(columns, values)
+        begin = 0
+        if spill and self._files is not None:
+            table, begin = self._files, sum(run.size for run in self._runs)
+            table.write(begin, columns, values)
+        step = max(1, values.size // SAMPLES)
+        self._runs.append(Run(table, begin, values.size, step, columns[self._modes, ::step]))
+
+    def remove(self) -> None:
+        """Forget the runs, and delete their files."""
+        self._runs.clear()
+        if self._files is not None:
+            self._files.remove()
+
+    def _sorted(self, columns: NDArray[np.int32], values: NDArray[np.floating], merge: bool) -> Sorted:
+        lengths = [int(column.max()) + 1 for column in columns]
+        return sort_nonzeros(columns, values, self._modes, lengths, merge=merge, overwrite=True, threads=self._threads)
+
+    def shares(self) -> list[list[Slice]]:
+        """Cut the merged order into slices; return those of each rank, about as many nonzeros for each."""
+        keys, total = self._splitters()
+        begin, end = self.spans(keys)
+        sizes = list(chain.from_iterable(self._ranks.allgather([run.size for run in self._runs])))
+        # Before the first key, equal to it, between it and the second, equal to that one, and so on.
+        bounds = np.empty((len(sizes), 2 * begin.shape[1] + 2), np.int64)
+        bounds[:, 0], bounds[:, 1:-1:2], bounds[:, 2:-1:2], bounds[:, -1] = 0, begin, end, sizes
+        atoms = np.diff(bounds).sum(axis=0)
+        middle = np.cumsum(atoms) - atoms / 2
+        owners = np.minimum(middle * self._ranks.size // max(1, total), self._ranks.size - 1).astype(int)
+        shares: list[list[Slice]] = [[] for _ in range(self._ranks.size)]
+        for rank, share in enumerate(shares):
+            mine = np.flatnonzero(owners == rank)
+            for first, last in _joined(mine, atoms, self._limit):
+                part = Slice(bounds[:, first], bounds[:, last + 1], equal=first == last and first % 2 == 1)
+                share.extend(_cut(part, self._limit) if part.equal else [part])
+        return shares
+
+    def _splitters(self) -> tuple[NDArray[np.int32], int]:
+        """Choose keys, (keys, n), that cut all nonzeros into small parts; return how many nonzeros there are, too."""
+        mine = [(run.size, run.step, run.samples) for run in self._runs]
+        everyone = list(chain.from_iterable(self._ranks.allgather(mine)))
+        total = sum(size for size, _, _ in everyone)
+        if not total:
+            return np.empty((len(self._modes), 0), np.int32), 0
+        samples = np.concatenate([samples for _, _, samples in everyone], axis=1)
+        weights = np.concatenate([np.full(samples.shape[1], step) for _, step, samples in everyone])
+        order = np.lexsort(samples[::-1])
+        parts = max(SHARES * self._ranks.size, 4 * -(-total // self._limit))
+        at = np.searchsorted(np.cumsum(weights[order]), total * np.arange(1, parts) // parts)
+        keys: NDArray[np.int32] = np.unique(samples[:, order[np.minimum(at, order.size - 1)]], axis=1)
+        return keys, total
+
+    def spans(self, keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the nonzeros of each key, (keys, n), begin and end in each of all ranks' runs, (runs, n)."""
+        mine = [[self._span(run, key) for key in keys.T] for run in self._runs]
+        found = np.array(list(chain.from_iterable(self._ranks.allgather(mine))), np.int64)
+        begin, end = np.moveaxis(found.reshape(-1, keys.shape[1], 2), 2, 0)
+        return begin, end
+
+    def _span(self, run: Run, key: NDArray[np.int32]) -> tuple[int, int]:
+        # The samples tell between which two of them each end is.
+        bounds = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
+        found = []
+        for low, high in dict.fromkeys(bounds):
+            parts = [run.table.read_column(m, run.begin + low, run.begin + high) for m in self._modes]
+            found.append([low + end for end in _span(parts, key)])
+        return found[0][0], found[-1][1]
+
+    def _room(self, nonzeros: int) -> Nonzeros:
+        return np.empty((self._order, nonzeros), np.int32), np.empty(nonzeros, self._dtype)
+
+    def pieces(self, shares: Sequence[Sequence[Slice]], merge: bool = False) -> Iterator[Nonzeros]:
+        """Merge this rank's slices, one after the other; all ranks go through theirs in step.
+
+        With `merge`, nonzeros of equal indices are summed, and those that are zero dropped.
+        """
+        total = 0.0
+        for slices in zip_longest(*shares):
+            columns, values = self._dealt(slices)
+            mine = slices[self._ranks.rank]
+            if mine is None or not mine.size:
+                continue
+            if not mine.equal:
+                columns, values, _, duplicates, zeros = self._sorted(columns, values, merge)
+                self.duplicates, self.zeros = self.duplicates + duplicates, self.zeros + zeros
+            elif merge:
+                total = add_up(total, values)
+                self.duplicates += values.size - (not mine.more)
+                if mine.more:
+                    continue
+                self.zeros += total == 0
+                columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self._dtype)
+                total = 0.0
+            yield columns, values
+
+    def _dealt(self, slices: Sequence[Slice | None]) -> Nonzeros:
+        """Give every rank its slice, one of each; return this rank's, in the order of the runs."""
+        ranks, mine = self._ranks, slices[self._ranks.rank]
+        firsts = np.concatenate([[0], np.cumsum(ranks.allgather(len(self._runs)))])
+        sizes = np.zeros(firsts[-1], np.int64) if mine is None else mine.end - mine.begin
+        starts = np.concatenate([[0], np.cumsum(sizes)])[firsts]
+        columns, values = self._room(int(starts[-1]))
+        local = slice(firsts[ranks.rank], firsts[ranks.rank + 1])
+        for shift in range(ranks.size):
+            to, source = (ranks.rank + shift) % ranks.size, (ranks.rank - shift) % ranks.size
+            taken = slice(starts[source], starts[source + 1])
+            where = slices[to]
+            spans = [] if where is None else list(zip(where.begin[local], where.end[local], strict=True))
+            if not shift:
+                self._read(spans, columns[:, taken], values[taken])
+                continue
+            given = self._room(int(sum(end - begin for begin, end in spans)))
+            self._read(spans, *given)
+            for k in range(self._order):
+                ranks.swap(given[0][k], to, columns[k, taken], source)
+            ranks.swap(given[1], to, values[taken], source)
+        return columns, values
+
+    def _read(self, spans: Sequence[tuple[int, int]], columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+        at = 0
+        for run, (begin, end) in zip(self._runs, spans, strict=False):
+            stop = at + int(end - begin)
+            run.table.read(run.begin + int(begin), columns[:, at:stop], values[at:stop])
+            at = stop
+
+
+def _span(columns: Sequence[NDArray[np.int32]] | NDArray[np.int32], key: NDArray[np.int32]) -> tuple[int, int]:
+    """Return where the nonzeros of a key begin and end in sorted columns."""
+    low, high = 0, columns[0].size
+    for column, index in zip(columns, key, strict=True):
+        part = column[low:high]
+        low, high = low + int(np.searchsorted(part, index, "left")), low + int(np.searchsorted(part, index, "right"))
+    return low, high
+
+
+def _joined(atoms: NDArray[np.int64], sizes: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
+    """Join neighbours of up to `limit` nonzeros together; yield the first and the last of each."""
+    first = last = -1
+    held = 0
+    for atom in atoms.tolist():
+        if first >= 0 and held + sizes[atom] > limit:
+            yield first, last
+            first = -1
+        if first < 0:
+            first, held = atom, 0
+        last, held = atom, held + int(sizes[atom])
+    if first >= 0:
+        yield first, last
+
+
+def _cut(part: Slice, limit: int) -> Iterator[Slice]:
+    """Cut a slice of equal nonzeros into some of at most `limit`, in the order of the runs."""
+    ends = np.cumsum(part.end - part.begin)
+    total = int(ends[-1])
+    for start in range(0, total, limit):
+        stop = min(start + limit, total)
+        begin, end = (np.clip(part.end - (ends - at), part.begin, part.end) for at in (start, stop))
+        yield Slice(begin, end, equal=True, more=stop < total)
+
+
+@jit
+def add_up(total, values):  # type: ignore[no-untyped-def]
+    """Add values to a sum, one after the other."""
+    for value in values:
+        total += np.float64(value)
+    return total

@@ -1,0 +1,94 @@
+"""Stores made by several ranks: the same files as those made by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from tensors import hard_nonzeros
+
+from amped.mpi import Comm
+from partitioner import build, ranks, runs
+from partitioner.build import partition
+from partitioner.coo import SparseTensor
+from partitioner.errors import InputError
+from partitioner.ranks import world
+from partitioner.store import write_store
+
+pytestmark = pytest.mark.mpi
+CASES = hard_nonzeros()
+
+
+@pytest.fixture
+def folder(comm: Comm, tmp_path: Path) -> Path:
+    """A folder that all ranks see."""
+    return comm.bcast(tmp_path)
+
+
+def write_tns(path: Path, columns: np.ndarray, values: np.ndarray) -> None:
+    lines = zip((columns + 1).T.tolist(), values.tolist(), strict=True)
+    path.write_text("".join(f"{' '.join(map(str, indices))} {value!r}\n" for indices, value in lines))
+
+
+@pytest.mark.parametrize("limit", [50, 600, 10**6])
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kind", ["tns", "npz"])
+def test_the_store_is_the_same_on_any_number_of_ranks(
+    comm: Comm, folder: Path, name: str, limit: int, kind: str
+) -> None:
+    columns, values = CASES[name]
+    path = folder / f"t.{kind}"
+    if comm.rank == 0:
+        write_tns(path, columns, values) if kind == "tns" else np.savez(path, indices=columns.T, values=values)
+        write_store(SparseTensor(columns.T, values), folder / "one")
+    comm.allgather(None)
+    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(runs, "SAMPLES", 16):
+        store = partition(path, folder / "all", ranks=world())
+    assert store.path == folder / "all"
+    expected, found = ({f.name: f.read_bytes() for f in (folder / which).iterdir()} for which in ("one", "all"))
+    assert found == expected
+    comm.allgather(None)
+    if comm.rank == 0:
+        assert sorted(f.name for f in folder.iterdir()) == ["all", "one", path.name]
+
+
+@pytest.mark.parametrize("line", [1, 150, 300])
+def test_a_wrong_line_is_told_on_all_ranks(comm: Comm, folder: Path, line: int) -> None:
+    path = folder / "t.tns"
+    if comm.rank == 0:
+        lines = ["1 1 1"] * 300
+        lines[line - 1] = "1 0 1"
+        path.write_text("\n".join(lines))
+    comm.allgather(None)
+    with pytest.raises(InputError) as caught:
+        partition(path, folder / "store", ranks=world())
+    assert str(caught.value) == f"{path}, line {line}: index '0' of mode 1: indices count from 1"
+    comm.allgather(None)
+    if comm.rank == 0:
+        assert [f.name for f in folder.iterdir()] == ["t.tns"]
+
+
+def test_a_store_that_exists_is_told_on_all_ranks(comm: Comm, folder: Path) -> None:
+    with pytest.raises(InputError, match="exists already"):
+        partition(folder / "t.tns", folder, ranks=world())
+
+
+@pytest.mark.parametrize("message", [8, 24, 1 << 30])
+def test_swap(comm: Comm, message: int) -> None:
+    everyone = world()
+    for dtype in ("i4", "f8"):
+        arrays: list[Any] = [np.arange(7 * r, dtype=dtype) + r for r in range(comm.size)]
+        for shift in range(comm.size):
+            to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+            into = np.empty_like(arrays[source])
+            with mock.patch.object(ranks, "MESSAGE", message):
+                everyone.swap(arrays[comm.rank], to, into, source)
+            assert np.array_equal(into, arrays[source])
+
+
+def test_threads_are_shared(comm: Comm) -> None:
+    with mock.patch.object(ranks, "usable_cores", return_value=8):
+        assert ranks.fair_threads(world()) == max(1, 8 // comm.size)
