@@ -159,7 +159,9 @@ class _Trial:
         count, xp = ROWS[self._backend.name], self._backend.xp
         rows, target = self._matrix(count, np.float64), self._matrix(count, self._dtype)
         inverse = self._backend.to_device(np.eye(rank))
-        return count / self._seconds(lambda: solve(xp, rows[:, :rank], inverse, target[:, :rank]))
+        totals = self._backend.zeros((rank + 1, rank), np.float64)
+        some = rows[:, :rank], inverse, target[:, :rank]
+        return count / self._seconds(lambda: solve(xp, *some, totals[rank], totals[:rank]))
 
     def all_gather(self, exchange: Exchange, rows: int) -> float:
         """Return the seconds of an all-gather of so many rows of each rank."""

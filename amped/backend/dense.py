@@ -13,7 +13,7 @@ import numpy as np
 
 Array = Any
 BLOCK_BYTES = 1 << 27
-STEP = 1024
+STEP, FEW = 1024, 4096  # rows
 
 
 def block_rows(rank: int) -> int:
@@ -26,34 +26,32 @@ def _blocks(rows: int, rank: int) -> Iterator[slice]:
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
 
 
-def solve(xp: ModuleType, source: Array, inverse: Array, target: Array) -> tuple[Array, Array]:
-    """Write ``source @ inverse`` to `target`; both (rows, R), `inverse` (R, R) float64.
+def solve(xp: ModuleType, source: Array, inverse: Array, target: Array, largest: Array, gram: Array) -> None:
+    """Write ``source @ inverse`` to `target`, and add up what is to be known of it.
 
-    Returns
-    -------
+    Parameters
+    ----------
+    xp : module
+        NumPy or CuPy.
+    source, target : (rows, R) arrays
+    inverse : (R, R) float64 array
     largest : (R,) float64 array
-        The largest magnitude of each column, before it is rounded to the target's type; 0 for no rows.
+        Grows to the largest magnitude of each column, before it is rounded to the target's type.
     gram : (R, R) float64 array
-        Of the target.
+        The target's Gram matrix is added to it.
     """
-    rank = source.shape[1]
-    largest, total = xp.zeros(rank, np.float64), xp.zeros((rank, rank), np.float64)
     for block in _blocks(*source.shape):
         rows = xp.matmul(source[block], inverse)
         target[block] = rows
-        largest = xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)))
-        total += gram(xp, target[block])
-    return largest, total
+        xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
+        add_gram(xp, target[block], gram)
 
 
-def gram(xp: ModuleType, matrix: Array) -> Array:
-    """Return ``matrix.T @ matrix`` as an (R, R) float64 array."""
-    rank = matrix.shape[1]
-    total = xp.zeros((rank, rank), np.float64)
+def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
+    """Add ``matrix.T @ matrix`` to `total`, (R, R) float64."""
     for block in _blocks(*matrix.shape):
         rows = matrix[block].astype(np.float64, copy=False)
         total += xp.matmul(rows.T, rows)
-    return total
 
 
 def column_dots(xp: ModuleType, left: Array, right: Array) -> Array:
@@ -70,6 +68,8 @@ def _down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:
     A GPU reduces R long columns in as many blocks of threads, which leaves most of its multiprocessors idle.
     """
     even = len(rows) // STEP * STEP
+    if even < FEW:
+        return reduce(rows, axis=0)
     wide = rows[:even].reshape(STEP, even // STEP * rows.shape[1])
     partial = reduce(wide, axis=0).reshape(even // STEP, rows.shape[1])
     return reduce(xp.concatenate([partial, rows[even:]]), axis=0)

@@ -121,8 +121,8 @@ class _Solver:
         self._engine, self._mode, self._divisor = engine, mode, divisor
         self._others = [m for m in range(engine.order) if m != mode]
         self._grams, self._scales = grams, scales
-        xp = engine.backend.xp
-        self._largest, self._gram = xp.zeros(engine.rank), xp.zeros((engine.rank, engine.rank))
+        # The Gram matrix, and a row for each rank's largest numbers: one sum over the ranks combines them all.
+        self._totals = engine.backend.zeros((engine.rank + engine.comm.size, engine.rank), np.float64)
 
     @cached_property
     def _inverse(self) -> Any:
@@ -134,15 +134,13 @@ class _Solver:
     def __call__(self, rows: Any, target: Any) -> None:
         """Solve rows of the MTTKRP, (rows, R), into rows of the factor matrix."""
         with self._engine.span("solve", self._mode):
-            xp = self._engine.backend.xp
-            largest, gram = dense.solve(xp, rows, self._inverse, target)
-            self._largest = xp.maximum(self._largest, largest)
-            self._gram += gram
+            gram, largest = self._totals[: self._engine.rank], self._totals[self._engine.rank + self._engine.comm.rank]
+            dense.solve(self._engine.backend.xp, rows, self._inverse, target, largest, gram)
 
     def totals(self) -> tuple[NDArray[np.float64], Matrix]:
         """Return the largest magnitude of each stored column, (R,), and the stored matrix's Gram matrix. Collective."""
-        gram = self._engine.reduce(self._gram, "sum", self._mode)
-        return self._engine.reduce(self._largest, "max", self._mode), gram
+        totals = self._engine.reduce(self._totals, "sum", self._mode)
+        return totals[self._engine.rank :].max(axis=0), totals[: self._engine.rank]
 
 
 def _update(engine: Engine, mode: int, grams: list[Matrix], state: State) -> Any:
@@ -185,8 +183,9 @@ def pseudo_inverse(gram: Matrix) -> Matrix:
 
 
 def _gram(engine: Engine, mode: int) -> Matrix:
-    local = dense.gram(engine.backend.xp, engine.owned(mode))
-    return np.array(engine.reduce(local, "sum", mode))
+    total = engine.backend.zeros((engine.rank, engine.rank), np.float64)
+    dense.add_gram(engine.backend.xp, engine.owned(mode), total)
+    return np.array(engine.reduce(total, "sum", mode))
 
 
 def _fit(engine: Engine, rows: Any, grams: Sequence[Matrix], state: State) -> float:
