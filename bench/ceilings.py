@@ -131,52 +131,6 @@ def _all_gather(backend: Backend, comm: Comm) -> dict[str, float]:
     return speeds
 
 
-def _host_gather(table: Any, rows: Any, out: Any) -> Callable[[], Any]:
-    return lambda: np.take(table, rows, axis=0, out=out, mode="clip")
-
-
-def _device_gather(xp: Any, table: Any, rows: Any, out: Any) -> Callable[[], Any]:
-    blocks = 16 * xp.cuda.Device().attributes["MultiProcessorCount"]
-    function = _kernel(xp.cuda.Device().id)
-    return lambda: function((blocks,), (THREADS,), (table, rows, np.int64(rows.size), out))
-
-
-@cache
-def _kernel(device: int) -> Any:
-    import cupy
-
-    return cupy.RawModule(code=text(), options=("-std=c++17",)).get_function("gather")
-
-
-def text() -> str:
-    """Return the source of the GPU's kernel."""
-    return Path(__file__).with_suffix(".cu").read_text()
-
-
-def _link(backend: Backend) -> float:
-    """From page-locked host memory to the device."""
-    from amped.backend.cuda.device import pinned_empty
-
-    host, device = pinned_empty(LINKED), backend.empty((LINKED,), np.uint8)
-    host[:] = 1
-    return _speed(backend, LINKED, lambda: device.set(host))
-
-
-def _all_gather(backend: Backend, comm: Comm) -> dict[str, float]:
-    """Bytes received by each rank, of equal blocks of rows."""
-    exchange, speeds = connect(backend, comm), {}
-    for megabytes in MESSAGES[backend.name]:
-        rows = (megabytes << 20) // (4 * ROW)
-        matrix = backend.zeros((rows * comm.size, ROW), np.float32)
-        offsets = np.arange(comm.size + 1, dtype=np.int64) * rows
-        comm.allgather(None)
-        received = (comm.size - 1) * (megabytes << 20)
-        speeds[str(megabytes)] = _speed(
-            backend, received, partial(exchange.gather_rows, matrix, offsets[:-1], offsets[1:])
-        )
-    return speeds
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
     parser.add_argument("--device", default="auto")

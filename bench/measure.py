@@ -66,6 +66,7 @@ def measure(
         "precision": options.precision,
         "placement": options.placement,
         "kernel": options.kernel,
+        "gather": options.gather,
         "exchange": engine.exchange.name,
         "kernels": comm.allgather(engine.kernels),
         "seconds_a_sweep": record.summary(seconds),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from amped.backend import choose
+from amped.backend.base import GATHERS
 from amped.engine import Options
 from amped.errors import InputError
 from amped.mpi import Comm, world
@@ -33,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kernel", nargs="+", default=["auto"], metavar="NAME")
     add("--placement", nargs="+", choices=("auto", "resident", "stream"), default=["auto"])
     add("--precision", nargs="+", choices=("fp32", "fp64"), default=["fp32"])
+    add(
+        "--gather",
+        nargs="+",
+        choices=GATHERS,
+        default=["full"],
+        help="rows of factor matrices as they are, or in 16 bits",
+    )
     add("--ranks", type=_numbers, metavar="P,...", help="how many of the ranks that were started (all)")
     add("--sweeps", type=int, default=5, help="the fewest that are measured (5)")
     add("--device", default="auto")
@@ -90,16 +98,19 @@ def _cases(
 ) -> Iterator[dict[str, Any]]:
     """Measure one tensor on one group of ranks, in all the ways asked for."""
     compare = [name for name in ("yardstick", "errors") if getattr(args, name)]
-    for precision, rank, placement, kernel in itertools.product(args.precision, args.rank, args.placement, args.kernel):
+    series = args.precision, args.rank, args.placement, args.kernel, args.gather
+    for precision, rank, placement, kernel, gather in itertools.product(*series):
         facts = {"shape": shape} | tensor_facts(source)
         try:
-            options = Options(args.device, precision, placement, kernel, args.deterministic, args.device_memory)
+            options = Options(
+                args.device, precision, placement, kernel, args.deterministic, args.device_memory, gather=gather
+            )
             facts |= measure(source, rank, options, comm, args.sweeps, found, compare)
         except (InputError, MemoryError) as error:
             if isinstance(error, MemoryError) and comm.size > 1:
                 raise  # the other ranks would wait
             asked = {"rank": rank, "ranks": comm.size, "precision": precision, "placement": placement}
-            facts |= asked | {"kernel": kernel, "refused": str(error)}
+            facts |= asked | {"kernel": kernel, "gather": gather, "refused": str(error)}
         facts["deterministic"] = args.deterministic
         facts["finished"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         free_memory(source.xp)
@@ -112,7 +123,7 @@ def line(facts: dict[str, Any]) -> str:
     """Return a result as one line of text."""
     head = (
         f"{facts['shape']} skew {facts['skew']:g} rank {facts['rank']} {facts['precision']} x{facts['ranks']} "
-        f"{facts['placement']} {facts['kernel']}: "
+        f"{facts['placement']} {facts['kernel']}{' ' + facts['gather'] if facts['gather'] != 'full' else ''}: "
     )
     if "refused" in facts:
         return f"{head}{facts['refused']}"
