@@ -13,6 +13,7 @@ from oracle import assert_rounding_only, coo_mttkrp, random_factors
 from amped.backend import Backend, Share, choose
 from amped.backend.base import GatherName
 from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu.layout import PIECE
 from amped.backend.cuda import probe
 from amped.backend.cuda.layout import Limits
 from amped.mpi import Comm
@@ -259,15 +260,18 @@ def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch)
     spans: list[tuple[int, int]] = []
     kernel = cpu_mttkrp.segmented
 
-    def spy(*args: Any) -> None:
-        spans.append(args[5:7])
-        kernel(*args)
+    def spy(nonzeros: Any, factors: Any, out: Any, first_row: int, way: int, part: Any, *args: Any) -> None:
+        starts = nonzeros[0]
+        spans.append((int(starts[part[0]]), int(starts[part[1]])))
+        kernel(nonzeros, factors, out, first_row, way, part, *args)
 
     monkeypatch.setattr(cpu_mttkrp, "segmented", spy)
-    problem = Problem(3, 4, count=1009)
-    for smallest, parts in ((5, 3), (400, 2), (505, 1), (5000, 1)):
-        monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
-        spans.clear()
-        check(run(choose("cpu", comm, 3), problem, "fp64", "segmented"), problem, "fp64")
-        assert [b for _, b in sorted(spans)] == [1009 * (t + 1) // parts for t in range(parts)]
-        assert [a for a, _ in sorted(spans)] == [1009 * t // parts for t in range(parts)]
+    problem = Problem(3, 4, "uniform", 10_007)
+    for name in ("segmented", "blocked"):
+        for smallest, parts in ((5, 3), (4000, 2), (5005, 1), (50_000, 1)):
+            monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
+            spans.clear()
+            check(run(choose("cpu", comm, 3), problem, "fp64", name), problem, "fp64")
+            ends = [b for _, b in sorted(spans)]
+            assert [a for a, _ in sorted(spans)] == [0, *ends[:-1]]
+            assert ends == pytest.approx([10_007 * (t + 1) / parts for t in range(parts)], abs=PIECE)

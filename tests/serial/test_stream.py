@@ -99,7 +99,8 @@ def test_shards_are_the_nonzeros_in_order(comm: Comm, slot: int) -> None:
         last_row, shards = -1, 0
         for shard in engine._stream.shards(mode):
             assert shard.nnz <= (share.resident if shards == 0 else slot)
-            arrays = [np.array(a[: shard.nnz]) for a in (*shard.indices, shard.values)]
+            rows = np.repeat(shard.pieces.rows, np.diff(shard.pieces.starts))
+            arrays = [np.array(a[: shard.nnz]) for a in (rows, *shard.indices, shard.values)]
             assert shard.continues == (arrays[0][0] == last_row)
             seen.append(arrays)
             last_row, shards = arrays[0][-1], shards + 1

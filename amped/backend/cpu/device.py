@@ -21,11 +21,15 @@ from partitioner.sort import DIGIT_BITS, stable_argsort
 
 from ...mpi import Comm
 from ..base import NOTHING, Array, Clock, GatherName, Share
-from .mttkrp import KERNELS, HostShard, Threads
+from .layout import FETCHED, NUMBER, block_rows, blocked, cut, cut_fibres, longest, most_pieces
+from .mttkrp import BLOCKED, FIBRE, KERNELS, PREFETCHED, SEGMENTED, HostShard, Threads, parts_of
 from .vectors import LANE, LINE
 
 OWN_CACHE = 1 << 20  # bytes
+LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
 LEAST_TUNED = 1 << 16  # nonzeros: below this, all kernels take a few milliseconds
+LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
+LEAST_BLOCK = 2  # nonzeros for each output row and block
 
 
 class CpuBackend:
@@ -49,12 +53,23 @@ class CpuBackend:
 
     def kernels(self, order: int) -> Sequence[str]:
         """See `Backend`."""
-        return KERNELS
+        return tuple(name for name in KERNELS if order > 2 or name != FIBRE)
 
     def candidates(self, share: Share) -> tuple[str, ...]:
-        """See `Backend`: fetching ahead pays where factor matrices are not in a core's own caches, if at all."""
-        matrices = sum(share.lengths) * share.row_bytes
-        return KERNELS[:2] if matrices > OWN_CACHE and share.nnz > LEAST_TUNED else KERNELS[:1]
+        """See `Backend`: other kernels pay where matrices exceed caches, or where nonzeros share rows, if at all."""
+        if share.nnz <= LEAST_TUNED:
+            return (SEGMENTED,)
+        rows, which = share.rows.stop - share.rows.start, longest(share.lengths)
+        length = share.lengths[which]
+        blocks = -(-length // block_rows(share.row_bytes))
+        tried = {
+            SEGMENTED: True,
+            PREFETCHED: sum(share.lengths) * share.row_bytes > OWN_CACHE,
+            FIBRE: len(share.lengths) > 1 and share.nnz >= LEAST_FIBRE * rows * share.lengths[0],
+            BLOCKED: length * share.row_bytes > LAST_CACHE
+            and share.nnz >= max(length * self.threads // FETCHED, LEAST_BLOCK * blocks * rows),
+        }
+        return tuple(name for name, worthwhile in tried.items() if worthwhile)
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free on this node."""
@@ -91,17 +106,25 @@ class CpuBackend:
 
     def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> HostShard:
         """See `Backend`: the columns themselves, also where they are mapped from a file."""
-        indices = [np.ascontiguousarray(column, np.int32) for column in columns]
-        ahead = kernel == "prefetched"
-        return HostShard(indices, np.ascontiguousarray(values), share.rows.start, continues, ahead)
+        (rows, *indices), values = [np.ascontiguousarray(c, np.int32) for c in columns], np.ascontiguousarray(values)
+        first = share.rows.start
+        if kernel == BLOCKED and values.size:
+            parts = parts_of(values.size, self.threads)
+            order = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes), parts)
+            inputs, values, pieces, blocks, bounds = order
+            return HostShard(inputs, values, rows, pieces, first, continues, blocks=blocks, parts=bounds)
+        pieces = cut(rows)
+        fibres = cut_fibres(indices[0], pieces) if kernel == FIBRE else None
+        return HostShard(indices, values, rows, pieces, first, continues, kernel == PREFETCHED, fibres)
 
     def permuted(self, shard: HostShard, share: Share) -> HostShard:
         """See `Backend`."""
-        inputs = list(shard.indices)
+        inputs = [shard.rows, *shard.indices]
         rows = inputs.pop(share.column)
         length = share.rows.stop - share.rows.start
-        permutation = stable_argsort([rows], [length], np.dtype(np.uint32))
-        return HostShard([rows, *inputs], shard.values, share.rows.start, False, permutation=permutation)
+        order = stable_argsort([rows], [length], NUMBER)
+        pieces = cut(rows, order)
+        return HostShard(inputs, shard.values, rows, pieces, share.rows.start, False, permutation=order)
 
     def unload(self, shard: HostShard) -> HostShard:
         """See `Backend`."""
@@ -109,10 +132,15 @@ class CpuBackend:
 
     def shard_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return nnz * (4 if share.column else 4 * (len(share.lengths) + 1) + share.dtype.itemsize)
+        pieces = 8 * most_pieces(nnz, share.rows.stop - share.rows.start)
+        if share.column:
+            return 4 * nnz + pieces
+        return nnz * (4 * (len(share.lengths) + 1) + share.dtype.itemsize) + pieces
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
-        """See `Backend`: the permutation between two passes of a sort."""
+        """See `Backend`: the permutation between two passes of a sort; for blocks, also keys, and what is in order."""
+        if BLOCKED in share.kernels:
+            return nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
         return 4 * nnz if share.column and share.rows.stop > 1 << DIGIT_BITS else 0
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
@@ -129,9 +157,10 @@ class CpuBackend:
 
     def mttkrp(self, shard: HostShard, factors: Sequence[Array], out: Array, new: slice = NOTHING) -> None:
         """See `Backend`."""
-        out[new] = 0
         if shard.nnz:
-            self._threads.mttkrp(shard, factors, out)
+            self._threads.mttkrp(shard, factors, out, new)
+        else:
+            out[new] = 0
 
     def synchronize(self) -> None:
         """See `Backend`."""
@@ -141,7 +170,7 @@ class HostSlot:
     """See `Slot`. A thread of its own copies, so that copying and computing overlap as they do on a GPU."""
 
     def __init__(self, order: int, capacity: int, dtype: Any, clock: Clock) -> None:
-        self._indices = [np.empty(capacity, np.int32) for _ in range(order)]
+        self._indices = [np.empty(capacity, np.int32) for _ in range(1, order)]
         self._values = np.empty(capacity, dtype)
         self._copier = ThreadPoolExecutor(1, "amped-copy")
         self._clock = clock

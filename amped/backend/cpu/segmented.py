@@ -1,78 +1,123 @@
-"""MTTKRP over nonzeros sorted by output row, or brought into that order by a permutation."""
+"""MTTKRP over nonzeros that come in pieces of output rows."""
 
 from __future__ import annotations
 
+import numba
+import numpy as np
+
 from partitioner.jit import jit
 
-from .vectors import LANE, accumulate, prefetch, put, zero
+from .vectors import ADD, LANE, LINE, accumulate, accumulate_row, fence, prefetch, put, read_line, zero
 
-CHUNK = 32  # nonzeros; as many are summed up in the factors' precision
+_inlined = numba.njit(inline="always")  # vectors would go through memory otherwise
 AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are fetched
 
 
 @jit
 def segmented(  # type: ignore[no-untyped-def]
-    indices, values, factors, out, first_row, begin, end, carried, carry, order, ahead, lanes, tail
+    nonzeros, factors, out, first_row, way, part, order, fibres, blocks, ahead, lanes, tail
 ):
-    """Compute the output rows of the nonzeros `begin` to `end`; sums of chunks are added up in double precision.
+    """Compute some pieces of output rows; their sums are added up in double precision.
 
     Parameters
     ----------
-    indices : tuple of (nnz,) arrays
-        The output index, then those of the input modes.
-    values : (nnz,) array
+    nonzeros : tuple
+        Where the pieces begin, (pieces + 1,); their output indices, (pieces,); the indices of the input modes, a tuple
+        of (nnz,) arrays; the values, (nnz,).
     factors : tuple of (I_m, stride) arrays
     out : (rows, stride) float64 array
         Row 0 is that of output index `first_row`.
-    begin, end : int
-    carried : bool
-        Whether the first row is added to `carry`, (1, stride), instead.
+    first_row : int
+    way : int
+        How the first sum of a row is brought into `out`, see `vectors`; ADD if others may have been.
+    part : tuple
+        The first of the pieces, and the end; an output index whose sum is added to an array (1, stride) instead, and
+        this array; the rows of `out` that are cleared where no nonzeros are in them: the first, and the end.
     order : (nnz,) array or None
-        Which nonzero comes when; then rows are added to what is in `out`.
-    ahead : tuple or None
+        Which nonzero comes when.
+    fibres : tuple or None
+        See `layout.Fibres`, and the indices and the matrix of the first input mode, then left out above.
+    blocks : tuple
+        See `layout.Blocks`.
+    ahead : bool
         Whether rows are fetched ahead of time: worth it where factor matrices are not in the caches.
     lanes, tail : tuple, tuple or None
         What is computed together of a row, and what is left of it; see `vectors`.
     """
-    rows = indices[0]
-    width = len(lanes) * (LANE // factors[0].itemsize)
-    panels = out.shape[1] // width
-    row = -1
-    p = begin
-    while p < end:
-        last = row
-        row = rows[p] if order is None else rows[order[p]]
-        carried = carried and (p == begin or row == last)
-        add = order is not None or row == last
-        most = min(end, p + CHUNK)
-        stop = p + 1
-        if order is None:
-            while stop < most and rows[stop] == row:
-                stop += 1
-        else:
-            while stop < most and rows[order[stop]] == row:
-                stop += 1
-        for panel in range(panels):
-            column = panel * width
-            total = zero(factors, lanes)
-            for q in range(p, stop):
-                if ahead is not None:
-                    then = min(q + AHEAD, end - 1)
-                    prefetch(indices, factors, then if order is None else order[then], column, lanes)
-                at = q if order is None else order[q]
-                total = accumulate(indices, factors, values, at, column, lanes, total)
-            if carried:
-                put(carry, 0, column, total, True)
+    starts, rows, indices, values = nonzeros
+    begin, end, shared, carry, empty, empty_end = part
+    first_pieces, lows, highs, which = blocks
+    step = len(lanes) * (LANE // factors[0].itemsize)
+    rest = out.shape[1] // step * step
+    last = np.int64(starts[end]) - 1
+    block = np.searchsorted(first_pieces, begin)
+    for c in range(begin, end):
+        while block < lows.size and first_pieces[block] <= c:
+            _fetch(factors[which], lows[block], highs[block])
+            block += 1
+        start, stop, row = np.int64(starts[c]), np.int64(starts[c + 1]), np.int64(rows[c])
+        if way != ADD:
+            if empty < row - first_row:
+                _clear(out, empty, row - first_row, way, factors, rest, lanes, tail)
+            empty = max(empty, row - first_row + 1)
+        how = ADD if c > begin and rows[c - 1] == row else way
+        for column in range(0, rest, step):
+            if fibres is None:
+                total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)
             else:
-                put(out, row - first_row, column, total, add)
+                total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
+            if row == shared:
+                put(carry, 0, column, total, ADD)
+            else:
+                put(out, row - first_row, column, total, how)
         if tail is not None:
-            column = panels * width
-            rest = zero(factors, tail)
-            for q in range(p, stop):
-                at = q if order is None else order[q]
-                rest = accumulate(indices, factors, values, at, column, tail, rest)
-            if carried:
-                put(carry, 0, column, rest, True)
+            if fibres is None:
+                remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
             else:
-                put(out, row - first_row, column, rest, add)
-        p = stop
+                remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)
+            if row == shared:
+                put(carry, 0, rest, remainder, ADD)
+            else:
+                put(out, row - first_row, rest, remainder, how)
+    if way != ADD:
+        _clear(out, empty, empty_end, way, factors, rest, lanes, tail)
+    fence()
+
+
+@jit
+def _clear(out, begin, end, way, factors, rest, lanes, tail):  # type: ignore[no-untyped-def]
+    for row in range(begin, end):
+        for column in range(0, rest, len(lanes) * (LANE // factors[0].itemsize)):
+            put(out, row, column, zero(factors, lanes), way)
+        if tail is not None:
+            put(out, row, rest, zero(factors, tail), way)
+
+
+@_inlined
+def _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes):  # type: ignore[no-untyped-def]
+    total = zero(factors, lanes)
+    for q in range(start, stop):
+        if ahead:
+            then = min(q + AHEAD, last)
+            prefetch(indices, factors, then if order is None else order[then], column, lanes)
+        total = accumulate(indices, factors, values, q if order is None else order[q], column, lanes, total)
+    return total
+
+
+@_inlined
+def _sum_of_fibres(indices, values, factors, fibres, piece, column, lanes):  # type: ignore[no-untyped-def]
+    of_piece, starts, leading, factor = fibres
+    total = zero(factors, lanes)
+    for f in range(of_piece[piece], of_piece[piece + 1]):
+        part = zero(factors, lanes)
+        for q in range(starts[f], starts[f + 1]):
+            part = accumulate(indices, factors, values, q, column, lanes, part)
+        total = accumulate_row(factor, leading[starts[f]], column, part, total)
+    return total
+
+
+@jit
+def _fetch(matrix, low, high):  # type: ignore[no-untyped-def]
+    width = matrix.shape[1]
+    for at in range(low * width, high * width, LINE // matrix.itemsize):
+        read_line(matrix, at)

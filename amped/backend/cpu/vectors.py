@@ -18,6 +18,9 @@ from numba.extending import intrinsic, models, register_model
 LANE = 32  # bytes of a factor row, for each element of `lanes`
 LINE = 64  # bytes that one prefetch brings
 
+STORE, ADD, PAST = range(3)
+"""How sums get into an output: in place of what is there, added to it, or in its place and past the caches."""
+
 
 def _operation(define: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of types, which returns a signature and what generates the code, an operation of kernels."""
@@ -68,7 +71,7 @@ def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, 
     (indices, factors), (index_values, factor_values) = signature.args[:2], args[:2]
     addresses = []
     for m, kind in enumerate(factors.types):
-        array = _array(context, builder, indices.types[m + 1], builder.extract_value(index_values, m + 1))
+        array = _array(context, builder, indices.types[m], builder.extract_value(index_values, m))
         index = builder.load(builder.gep(array.data, [at]))
         addresses.append(_row(context, builder, kind, builder.extract_value(factor_values, m), index, column))
     return addresses
@@ -89,6 +92,14 @@ def zero(typing: Any, factors: Any, lanes: Any) -> Any:
     return vector(factors, lanes), generate
 
 
+def _fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
+    """Return ``a * b + c``, rounded once."""
+    name, kind = f"llvm.fma.v{vector.count}f{vector.dtype.bitwidth}", a.type
+    return builder.call(
+        cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name), [a, b, c]
+    )
+
+
 @_operation
 def accumulate(
     typing: Any, indices: Any, factors: Any, values: Any, at: Any, column: Any, lanes: Any, total: Any
@@ -105,11 +116,32 @@ def accumulate(
         product = _splat(builder, value, kind)
         for address in others:
             product = builder.fmul(product, _load(builder, address, kind))
-        name = f"llvm.fma.v{vector.count}f{vector.dtype.bitwidth}"
-        fused = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name)
-        return builder.call(fused, [product, _load(builder, last, kind), total])
+        return _fused(builder, vector, product, _load(builder, last, kind), total)
 
     return vector(indices, factors, values, types.intp, types.intp, lanes, vector), generate
+
+
+@_operation
+def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, total: Any) -> Any:
+    """Return `total` plus `part` times a row of a factor matrix, from `column` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        matrix, row, column, part_value, total_value = args
+        address = _row(context, builder, factor, matrix, row, column)
+        return _fused(builder, part, part_value, _load(builder, address, part_value.type), total_value)
+
+    return total(factor, types.intp, types.intp, part, total), generate
+
+
+def _prefetch(builder: Any, address: Any, size: int) -> None:
+    """Bring `size` bytes into the cache."""
+    byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+    name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    read, near, data = (ir.Constant(word, n) for n in (0, 3, 1))
+    start = builder.bitcast(address, byte)
+    for offset in range(0, size, LINE):
+        builder.call(function, [builder.gep(start, [ir.Constant(word, offset)]), read, near, data])
 
 
 @_operation
@@ -118,31 +150,62 @@ def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lane
     vector = _vector(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        read, near, data = (ir.Constant(word, n) for n in (0, 3, 1))
         for address in _input_rows(context, builder, signature, args, args[2], args[3]):
-            start = builder.bitcast(address, byte)
-            for offset in range(0, vector.count * vector.dtype.bitwidth // 8, LINE):
-                builder.call(function, [builder.gep(start, [ir.Constant(word, offset)]), read, near, data])
+            _prefetch(builder, address, vector.count * vector.dtype.bitwidth // 8)
         return context.get_dummy_value()
 
     return types.none(indices, factors, types.intp, types.intp, lanes), generate
 
 
 @_operation
-def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, add: Any) -> Any:
-    """Store a vector to a row of a float64 matrix from `column` on, or add it to what is there."""
+def read_line(typing: Any, matrix: Any, at: Any) -> Any:
+    """Read a number of a contiguous matrix, to no end but that its line is in the caches: reads in turn run ahead."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        matrix, row, column, value, add = args
+        address = builder.gep(_array(context, builder, matrix, args[0]).data, [args[1]])
+        builder.load_atomic(address, "monotonic", matrix.dtype.bitwidth // 8)  # which is not optimised away
+        return context.get_dummy_value()
+
+    return types.none(matrix, types.intp), generate
+
+
+@_operation
+def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> Any:
+    """Bring a vector into a row of a float64 matrix from `column` on, in one of the ways below."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        matrix, row, column, value, how = args
         wide = ir.VectorType(ir.DoubleType(), vector.count)
         value = value if value.type == wide else builder.fpext(value, wide)
         address = builder.bitcast(_row(context, builder, out, matrix, row, column), wide.as_pointer())
-        before = builder.load(address, align=4)
-        before = builder.select(add, before, ir.Constant(wide, None))
-        builder.store(builder.fadd(before, value), address, align=4)
+        end = builder.append_basic_block("put")
+        choice = builder.switch(how, builder.append_basic_block("store"))
+        with builder.goto_block(choice.default):
+            builder.store(value, address, align=8)
+            builder.branch(end)
+        added, past = builder.append_basic_block("add"), builder.append_basic_block("past")
+        choice.add_case(ir.Constant(how.type, ADD), added)
+        with builder.goto_block(added):
+            builder.store(builder.fadd(builder.load(address, align=8), value), address, align=8)
+            builder.branch(end)
+        choice.add_case(ir.Constant(how.type, PAST), past)
+        with builder.goto_block(past):
+            store = builder.store(value, address, align=LINE)
+            one = ir.Constant(ir.IntType(32), 1)
+            store.set_metadata("nontemporal", builder.module.add_metadata([one]))
+            builder.branch(end)
+        builder.position_at_end(end)
         return context.get_dummy_value()
 
-    return types.none(out, types.intp, types.intp, vector, types.boolean), generate
+    return types.none(out, types.intp, types.intp, vector, types.intp), generate
+
+
+@_operation
+def fence(typing: Any) -> Any:
+    """Have all stores done, those past the caches too, before any that come."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.none(), generate

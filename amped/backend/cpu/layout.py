@@ -1,0 +1,174 @@
+"""How a CPU holds nonzeros: pieces of output rows, fibres, and blocks of a factor matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.jit import jit
+from partitioner.sort import stable_argsort
+
+PIECE = 32  # nonzeros; as many are summed up in the factors' precision
+BLOCK_BYTES = 2 << 20  # of a factor matrix: what a core can count on of the caches
+FETCHED = 4  # a block is fetched as a whole if there is one nonzero or more for so many of its rows
+
+NUMBER = np.dtype(np.uint32)  # of a nonzero, a piece or a fibre of a shard
+NO_NUMBERS = np.zeros(0, NUMBER)
+
+Column = NDArray[np.int32]
+Numbers = NDArray[np.uint32]
+
+
+class Pieces(NamedTuple):
+    """Runs of at most `PIECE` nonzeros of one output row: where they begin, the end, and their rows."""
+
+    starts: Numbers
+    rows: Column
+
+
+class Fibres(NamedTuple):
+    """Runs of nonzeros of a piece with one index of the first input mode: the first of each piece, and their starts."""
+
+    of_piece: Numbers
+    starts: Numbers
+
+
+class Blocks(NamedTuple):
+    """Pieces whose nonzeros ask for neighbouring rows of the factor matrix number `which`.
+
+    The block ``b`` begins with the piece ``first_pieces[b]``; before it, the rows ``lows[b]`` to ``highs[b]`` are
+    fetched.
+    """
+
+    first_pieces: NDArray[np.int64]
+    lows: NDArray[np.int64]
+    highs: NDArray[np.int64]
+    which: int
+
+
+class Parts(NamedTuple):
+    """What threads compute side by side: the first piece of each part and the end, (parts + 1,).
+
+    `shared`, (parts,), is the output index of a part that an earlier part has too, or an earlier shard; -1 if none.
+    """
+
+    bounds: NDArray[np.int64]
+    shared: NDArray[np.int64]
+
+
+NO_BLOCKS = Blocks(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+
+
+@jit
+def _cut(rows, order, bounds, starts, of_piece):  # type: ignore[no-untyped-def]
+    """Count the pieces of sorted rows between bounds; note them if there is where to."""
+    count = start = last = 0
+    for b in range(bounds.size - 1):
+        for p in range(bounds[b], bounds[b + 1]):
+            row = rows[order[p]] if order.size else rows[p]
+            if p == bounds[b] or row != last or p - start == PIECE:
+                start = p
+                if starts.size:
+                    starts[count], of_piece[count] = p, row
+                count += 1
+            last = row
+    return count
+
+
+@jit
+def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-def]
+    """Count the fibres of pieces; note them if there is where to."""
+    count = 0
+    for c in range(pieces.size - 1):
+        if starts.size:
+            of_piece[c] = count
+        for p in range(pieces[c], pieces[c + 1]):
+            if p == pieces[c] or leading[p] != leading[p - 1]:
+                if starts.size:
+                    starts[count] = p
+                count += 1
+    return count
+
+
+def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
+    """Cut nonzeros into pieces: sorted by output index, or brought there by `order`; between `bounds`, if there are."""
+    ends = np.array([0, rows.size]) if bounds is None else bounds
+    count = _cut(rows, order, ends, NO_NUMBERS, np.zeros(0, np.int32))
+    pieces = Pieces(np.empty(count + 1, NUMBER), np.empty(count, np.int32))
+    _cut(rows, order, ends, *pieces)
+    pieces.starts[count] = rows.size
+    return pieces
+
+
+def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:
+    """Cut pieces into fibres, `leading` being the indices of the first input mode."""
+    count = _cut_fibres(leading, pieces.starts, NO_NUMBERS, NO_NUMBERS)
+    fibres = Fibres(np.empty(pieces.starts.size, NUMBER), np.empty(count + 1, NUMBER))
+    _cut_fibres(leading, pieces.starts, *fibres)
+    fibres.of_piece[-1], fibres.starts[-1] = count, leading.size
+    return fibres
+
+
+def most_pieces(nnz: int, rows: int) -> int:
+    """Return the most pieces of so many nonzeros of so many output rows."""
+    return min(nnz, rows + nnz // PIECE)
+
+
+class Blocked(NamedTuple):
+    """Nonzeros in the order of parts, of blocks, and of output rows; `indices` are those of the input modes."""
+
+    indices: list[Column]
+    values: NDArray[Any]
+    pieces: Pieces
+    blocks: Blocks
+    parts: Parts
+
+
+def longest(lengths: Sequence[int]) -> int:
+    """Return which input mode is cut into blocks."""
+    return int(np.argmax(lengths))
+
+
+def block_rows(row_bytes: int) -> int:
+    """Return how many rows a block has."""
+    return max(1, BLOCK_BYTES // row_bytes)
+
+
+def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int, parts: int) -> Blocked:
+    """Bring nonzeros into the order of equal parts, in each part of blocks of the longest input mode.
+
+    Parameters
+    ----------
+    columns : sequence of (nnz,) arrays
+        Output indices, ascending, then those of the input modes.
+    values : (nnz,) array
+    lengths : sequence of int
+        Of the input modes.
+    rows : int
+        Of a block.
+    parts : int
+    """
+    nnz, which = values.size, longest(lengths)
+    count, ends = -(-lengths[which] // rows), nnz * np.arange(parts + 1) // parts
+    keys = columns[which + 1] // np.int32(rows)
+    for t in range(parts):
+        keys[ends[t] : ends[t + 1]] += np.int32(count * t)
+    order = stable_argsort([keys], [parts * count], NUMBER)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=parts * count))])
+    pieces = cut(columns[0], order, bounds)
+    first_pieces = np.searchsorted(pieces.starts, bounds.astype(NUMBER))
+    lows = np.tile(np.arange(count) * rows, parts)
+    highs = np.where(np.diff(bounds) * FETCHED >= rows, np.minimum(lows + rows, lengths[which]), lows)
+    heads = columns[0][ends[:-1]]
+    shared = np.where(heads == columns[0][ends[:-1] - 1], heads, -1)
+    shared[0] = -1  # rows are added to what there is
+    return Blocked(
+        [column.take(order) for column in columns[1:]],
+        values.take(order),
+        pieces,
+        Blocks(first_pieces, lows, highs, which),
+        Parts(first_pieces[::count], shared),
+    )
