@@ -50,14 +50,6 @@ class Part(IntEnum):
     RECORDS = 5
 
 
-class Keep(IntEnum):
-    """How the L2 cache is to keep something, as in mttkrp.cu."""
-
-    AS_USUAL = 0
-    SHORTLY = 1
-    LONG = 2
-
-
 class Limits(NamedTuple):
     """What a GPU has: multiprocessors, bytes of shared memory for a block, bytes of L2 cache."""
 
@@ -133,10 +125,10 @@ class Layout:
         Whether the first input mode's rows are multiplied once for each fibre.
     tiled : bool
         Whether sums are added to the output rather than stored.
-    keep_rows : tuple of Keep
-        How the L2 cache is to keep rows of each input mode.
-    keep_sums : Keep
-        The same of the output's rows, where sums are added.
+    passing : tuple of bool
+        Whether the L2 cache is to give up rows of that input mode first.
+    sums_pass : bool
+        Whether it is to give up the output's rows first, where sums are added.
     """
 
     kernel: str
@@ -146,8 +138,8 @@ class Layout:
     staged: tuple[bool, ...]
     fibre: bool = False
     tiled: bool = False
-    keep_rows: tuple[Keep, ...] = ()
-    keep_sums: Keep = Keep.AS_USUAL
+    passing: tuple[bool, ...] = ()
+    sums_pass: bool = False
     fields: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -230,8 +222,8 @@ class Layout:
             "TILED": int(self.tiled),
             "STAGED": sum(1 << m for m, s in enumerate(self.staged) if s),
             "FIBRE": int(self.fibre),
-            "KEEP_ROWS": ",".join(str(int(keep)) for keep in self.keep_rows or (Keep.AS_USUAL,) * len(self.blocks)),
-            "KEEP_SUMS": int(self.keep_sums),
+            "PASSING": sum(1 << m for m, passes in enumerate(self.passing) if passes),
+            "SUMS_PASS": int(self.sums_pass),
             "RECORD": self.record,
             "VALUE_BITS": self.code.bits,
             "VALUE_RAW": int(not self.code.grain),
@@ -305,13 +297,12 @@ def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
     most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
 
-    def keep(rows: int) -> Keep:  # what the cache cannot hold is not to push the block out of it
-        return Keep.SHORTLY if rows * panel > limits.l2 else Keep.AS_USUAL
+    def passes(rows: int) -> bool:  # what the cache cannot hold is not to push the block out of it
+        return rows * panel > limits.l2
 
     return Layout(
         f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True,
-        keep_rows=tuple(Keep.LONG if m == longest else keep(n) for m, n in enumerate(share.lengths)),
-        keep_sums=keep(share.rows.stop - share.rows.start),
+        passing=tuple(map(passes, blocks)), sums_pass=passes(share.rows.stop - share.rows.start),
     )  # fmt: skip
 
 

@@ -13,10 +13,10 @@
 //
 // Compiled for one layout: INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors of a factor row), GROUPS,
 // BLOCKS (on a multiprocessor), BATCH (nonzeros whose factor rows are in flight together), TILED, STAGED (bit mask), FIBRE,
-// KEEP_ROWS and KEEP_SUMS (see below), and the record: RECORD bytes; VALUE_BITS, of which the value is the number itself if
-// VALUE_RAW, or else VALUE_GRAIN * (code + VALUE_LOW); then FIELDS, the bits of each input index; then a bit for a new fibre
-// (if FIBRE) and one for a new run. FIBRE: over nonzeros of equal output and first input index, that input's row is multiplied
-// once.
+// PASSING (bit mask of input modes) and SUMS_PASS: whose rows the L2 cache gives up first, and the record: RECORD bytes;
+// VALUE_BITS, of which the value is the number itself if VALUE_RAW, or else VALUE_GRAIN * (code + VALUE_LOW); then FIELDS, the
+// bits of each input index; then a bit for a new fibre (if FIBRE) and one for a new run. FIBRE: over nonzeros of equal output
+// and first input index, that input's row is multiplied once.
 
 typedef REAL real;
 typedef unsigned int word;
@@ -32,8 +32,6 @@ constexpr int STRIP = 4;                                     // chunks side by s
 constexpr int AT_ONCE = 4;                                   // records a thread reads at once
 constexpr int UNIT = STRIP * AT_ONCE * RECORD;               // bytes
 constexpr int FIELD_BITS[] = {FIELDS};
-constexpr int AS_USUAL = 0, SHORTLY = 1, LONG = 2;  // how the L2 cache is to keep something
-constexpr int KEEPS[] = {KEEP_ROWS};                // rows of each input mode
 
 __device__ constexpr int field_at(int m) { return m ? field_at(m - 1) + FIELD_BITS[m - 1] : VALUE_BITS; }
 constexpr int FIBRE_AT = field_at(INPUTS), RUN_AT = FIBRE_AT + FIBRE;
@@ -131,22 +129,21 @@ __device__ __forceinline__ Vector unpack(const Packed& p) {
   return v;
 }
 
-template <int KEEP>
+template <bool PASSES>
 __device__ __forceinline__ unsigned long long policy() {
   unsigned long long p;
-  if constexpr (KEEP == SHORTLY) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
-  else if constexpr (KEEP == LONG) asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(p));
+  if constexpr (PASSES) asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(p));
   else asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(p));
   return p;
 }
 
-template <int KEEP>
+template <bool PASSES>
 __device__ __forceinline__ Packed gather(const Packed* from) {
   Packed p;
-  if constexpr (KEEP == AS_USUAL) p.bits = __ldg(&from->bits);
-  else
+  if constexpr (PASSES)
     asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-        : "=r"(p.bits.x), "=r"(p.bits.y), "=r"(p.bits.z), "=r"(p.bits.w) : "l"(from), "l"(policy<KEEP>()));
+        : "=r"(p.bits.x), "=r"(p.bits.y), "=r"(p.bits.z), "=r"(p.bits.w) : "l"(from), "l"(policy<PASSES>()));
+  else p.bits = __ldg(&from->bits);
   return p;
 }
 
@@ -160,7 +157,7 @@ struct Rows {  // of the factor matrices, as one thread sees them: a vector of e
   __device__ __forceinline__ Vector row(const Record& r) const {
     const word i = bits<field_at(M), FIELD_BITS[M]>(r);
     if constexpr (STAGED >> M & 1) return unpack(held[shared[M] + i * LANES]);
-    return unpack(gather<KEEPS[M]>(global[M] + (unsigned long long)i * WIDTH));
+    return unpack(gather<(PASSING >> M & 1)>(global[M] + (unsigned long long)i * WIDTH));
   }
 };
 
@@ -189,7 +186,7 @@ __device__ __forceinline__ void add(float* to, const Vector& v) {
   for (int k = 0; k < PER_VECTOR; k += 4)
 #if __CUDA_ARCH__ >= 900
     asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to + k), "f"((float)v.at[k]),
-                 "f"((float)v.at[k + 1]), "f"((float)v.at[k + 2]), "f"((float)v.at[k + 3]), "l"(policy<KEEP_SUMS>()) : "memory");
+                 "f"((float)v.at[k + 1]), "f"((float)v.at[k + 2]), "f"((float)v.at[k + 3]), "l"(policy<SUMS_PASS>()) : "memory");
 #else
     for (int i = k; i < k + 4; i++) atomicAdd(to + i, (float)v.at[i]);
 #endif

@@ -61,13 +61,15 @@ def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array, new: slice) -
     part, added_up = out[first:end], shard.layout.tiled and out.dtype != shard.layout.share.dtype
     kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
     if added_up:  # rows of the shard need not be cleared
-        out[new.start : min(first, new.stop)] = 0
-        out[max(end, new.start) : new.stop] = 0
+        for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
+            if begin < stop:
+                out[begin:stop] = 0
         sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)
         _launch(shard, factors, sums)
         _widen(shard, sums, part, kept)
         return
-    out[new] = 0
+    if new.start < new.stop:
+        out[new] = 0
     if shard.layout.tiled:
         _launch(shard, factors, part)
     else:
