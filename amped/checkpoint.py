@@ -23,7 +23,7 @@ from partitioner.readers.npz import DAMAGED
 from .decomp.als import State
 from .engine import Engine
 from .errors import InputError
-from .files import factors_in
+from .files import factors_in, read_array
 from .mpi import together
 from .source import Source
 
@@ -242,7 +242,8 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
             checked.check_entry(file, entry, KIND)
             if verify:
                 checked.verify(file, entry, KIND)
-            arrays[name] = np.array(np.load(file, mmap_mode="r", allow_pickle=False))
+            with open(file, "rb") as content:
+                arrays[name] = read_array(content, entry["bytes"])
         factors = factors_in(arrays, path)
         facts, options = dict(manifest["facts"]), dict(manifest["options"])
         return Checkpoint(

@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.readers.npz import DAMAGED, check_sizes
+from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
 from .errors import InputError
 
@@ -100,18 +100,21 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
-        if dtype.hasobject:
-            raise ValueError(f"{member.filename} holds objects")
-        left = member.file_size - file.tell()
-        if math.prod(shape) * dtype.itemsize != left or left < 0:  # or the end, and the checksum, would not be reached
-            raise ValueError(f"{member.filename} has {left} bytes for an array of {shape} {dtype}")
-        data = np.empty(left, np.uint8)
-        for begin in range(0, left, CHUNK):
-            piece = file.read(min(CHUNK, left - begin))
-            data[begin : begin + len(piece)] = np.frombuffer(piece, np.uint8)
+        return read_array(file, member.file_size)
+
+
+def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
+    """Read an array in NumPy's format from a file of `size` bytes, to its end; raise `ValueError` if it is another."""
+    shape, by_columns, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("an array of objects")
+    left = size - file.tell()
+    if math.prod(shape) * dtype.itemsize != left or left < 0:  # or the end, and a checksum there, would not be reached
+        raise ValueError(f"{left} bytes for an array of {shape} {dtype}")
+    data = np.empty(left, np.uint8)
+    for begin in range(0, left, CHUNK):
+        piece = file.read(min(CHUNK, left - begin))
+        data[begin : begin + len(piece)] = np.frombuffer(piece, np.uint8)
     return data.view(dtype).reshape(shape, order="F" if by_columns else "C")
 
 

@@ -17,7 +17,7 @@ from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .mpi import Comm, abort_all, world
 from .recorder import HERE, LOADING_SECONDS
 from .stopping import StopRequest
-from .watchdog import SILENCE_SECONDS, Watchdog
+from .watchdog import SILENCE_SECONDS, Watchdog, starting
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
@@ -121,7 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     stop = StopRequest()
     try:
-        comm = world()
+        with starting():
+            comm = world()
     except InputError as error:
         print(f"amped: error: {error}", file=sys.stderr)
         return EXIT_INPUT
@@ -130,8 +131,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
             args = arguments(sys.argv[1:] if argv is None else argv)
         args.stop = stop
-        silence = min(SILENCE_SECONDS, args.deadline or SILENCE_SECONDS)
-        with HERE.limited(args.deadline or LOADING_SECONDS), Watchdog(comm, silence) as args.watchdog:
+        with starting():
+            args.watchdog = Watchdog(comm, min(SILENCE_SECONDS, args.deadline or SILENCE_SECONDS))
+        with HERE.limited(args.deadline or LOADING_SECONDS), args.watchdog:
             code: int = args.run(args, comm)
             return code
     except InputError as error:

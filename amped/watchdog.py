@@ -10,24 +10,41 @@ what is left.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import selectors
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .errors import EXIT_FAILURE
-from .mpi import Comm
+from .mpi import Comm, launched
 from .recorder import HERE
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 CONNECT_SECONDS = 20.0
 ABORT_SECONDS = 3.0
+START_SECONDS = 120.0  # for all ranks to load Python and MPI, from a slow file system say
+ENDING_SECONDS = 25
 LAST_WORDS_SECONDS = 1.0  # before the launcher learns that a rank has ended, and kills the others
 BEAT, WAIT, BYE, FAILED = b".", b"w", b"q", b"f"
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """End this process if what is within, the start of MPI say, waits too long for another rank."""
+    if not launched():
+        yield
+        return
+    faulthandler.dump_traceback_later(START_SECONDS, exit=True)  # needs no interpreter, which MPI may hold
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Watchdog:
@@ -179,6 +196,9 @@ class Watchdog:
         for link in self._peers:
             link.close()
         self._thread = None
+        # The interpreter is all but gone when MPI waits for the other ranks to end.
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(ENDING_SECONDS)
 
     def __enter__(self) -> Watchdog:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tokenize
 import zipfile
@@ -34,6 +35,7 @@ DAMAGED = (
     ValueError,
 )
 DEFLATED = 1032  # bytes that deflate makes of one, at most
+HEADER = 10_000  # bytes, at most
 ROWS = 1 << 17  # nonzeros of a piece
 _CHUNK = 1 << 20  # bytes
 
@@ -165,9 +167,7 @@ class _Array:
         if stream.read(6) != b"\x93NUMPY":
             raise InputError(f"'{self._name}' is not an array")
         stream.seek(0)
-        version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        self.shape, self._by_columns, self.dtype = read(stream)
+        self.shape, self._by_columns, self.dtype = read_header(stream)
         if self.dtype.hasobject:
             raise InputError(f"{self._trouble}: an array of objects")
         return stream
@@ -194,6 +194,20 @@ class _Array:
         if len(data) < size:
             raise EOFError("the data stop before its end")
         return np.frombuffer(data, self.dtype)
+
+
+def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether by columns, and type of the array in NumPy's format that is next in `stream`.
+
+    NumPy would first allocate as many bytes as a header says that it has, up to 4 GB.
+    """
+    version = np.lib.format.read_magic(stream)
+    size = stream.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(size, "little")
+    if length > HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(io.BytesIO(size + stream.read(length)))
 
 
 def check_sizes(archive: zipfile.ZipFile, size: int) -> None:

@@ -294,9 +294,24 @@ def test_slurm_scripts(script: Path, machine: Machine) -> None:
     done = machine.run(
         "script", SLURM_SUBMIT_DIR=str(machine.project), SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="8", SLURM_NTASKS="4"
     )
-    assert done.stdout.startswith("[native][--mpi=pmix][--gpu-bind=none][--cpus-per-task=8][--kill-on-bad-exit=1]")
-    assert "[python][-m][amped.run][cpd][/path/to/tensor." in done.stdout
-    assert done.stdout.endswith("[--rank][32][--output][amped-7]")
+    options = "[--gpu-bind=none][--cpus-per-task=8][--kill-on-bad-exit=0][--wait=60]"
+    assert done.stdout.startswith(f"[native][--mpi=pmix]{options}[python][-m][amped.run][cpd][/path/to/tensor.")
+    assert done.stdout.endswith("[--rank][32][--output][amped-7][--checkpoint][amped-7/checkpoint][--resume]")
+
+
+@pytest.mark.parametrize("script", SLURM, ids=lambda path: path.name)
+@pytest.mark.parametrize(("code", "queued"), [(0, ""), (1, ""), (75, "[requeue][7]")])
+def test_slurm_scripts_queue_what_was_told_to_stop_again(
+    script: Path, machine: Machine, code: int, queued: str
+) -> None:
+    (machine.project / ".venv" / "bin").mkdir(parents=True)
+    (machine.project / ".venv" / "bin" / "activate").write_text("")
+    machine.add("srun", f"#!/usr/bin/env bash\nexit {code}\n")
+    machine.add("scontrol", '#!/usr/bin/env bash\nprintf "[%s]" "$@"\n')
+    (machine.project / "script").write_text(script.read_text())
+    (machine.project / "script").chmod(0o755)
+    done = machine.run("script", SLURM_SUBMIT_DIR=str(machine.project), SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="8")
+    assert (done.returncode, done.stdout) == (code, queued)
 
 
 @pytest.mark.parametrize("script", SLURM, ids=lambda path: path.name)
