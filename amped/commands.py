@@ -59,6 +59,7 @@ class Run:
         args.watchdog.aborts.append(getattr(self.exchange, "abort", bool))
         load_compiler()
         self._resting = resident_bytes()
+        self._room = args.device_memory or self.backend.memory(comm.local_size)
         self.display: Display = display(comm.rank, args.quiet)
 
     def _checked_options(self, check: Callable[[], None]) -> Options:
@@ -81,9 +82,11 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.display.close()
         self.metrics.close()
+        if isinstance(error, MemoryError):
+            raise MemoryError(report.out_of_memory(error, self._room)) from None
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
@@ -271,7 +274,7 @@ def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any], 
 def _next(steps: Iterator[als.State], state: als.State, limit: float) -> bool:
     """Run the next iteration, none of whose steps may take longer than `limit`; tell whether there was one."""
     HERE.iteration = len(state.fits) + 1
-    with HERE.limited(limit):
+    with HERE.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found
         return next(steps, None) is not None
 
 

@@ -242,7 +242,9 @@ def abort_all(comm: Comm) -> Callable[[type[BaseException], BaseException, Trace
             text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
         else:
             text = "".join(traceback.format_exception(kind, error, trace))
-        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}amped: rank {comm.rank} was {HERE.where()}\n")
+        sys.stderr.write(f"amped: rank {comm.rank} failed: {text}")
+        if comm.size > 1:
+            sys.stderr.write(f"amped: rank {comm.rank} was {HERE.where()}\n")
         sys.stderr.flush()
         comm.abort(EXIT_FAILURE)
         os._exit(EXIT_FAILURE)

@@ -87,14 +87,15 @@ class Recorder:
         return late and not self._waiting, late and self._waiting
 
     def where(self) -> str:
-        """Return in one line where this rank is, and its last collectives."""
+        """Return in a few words where this rank is, and its last collectives."""
         seconds = time.monotonic() - self._since
         last = ", ".join(map(str, reversed(self._last))) or "none"
         at = "not yet in an iteration" if self.mode is None else f"in iteration {self.iteration}, mode {self.mode}"
         doing = "waiting in a collective" if self._waiting else "computing"
-        return f"{at}, {doing} for {seconds:.1f} s; last collectives: {last}; in {self._stack()}"
+        return f"{at}, {doing} for {seconds:.1f} s; last collectives: {last}"
 
-    def _stack(self) -> str:
+    def stack(self) -> str:
+        """Return the functions that the main thread is in, the innermost first."""
         frame = sys._current_frames().get(self._main or 0)
         frames = traceback.extract_stack(frame)[-FRAMES:] if frame else []
         return " < ".join(f"{f.name} ({f.filename.rpartition('/')[2]}:{f.lineno})" for f in reversed(frames))

@@ -17,6 +17,7 @@ from .decomp.als import State
 from .placement import Plan
 from .prediction import Forecast
 
+FITTING = 80  # percent of the memory counted on, where that was too much
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -59,6 +60,15 @@ def end_line(state: State, told: Signals | None) -> str:
         return f"{fit}: stopped by {told.name} after {progress(state)}"
     why = "converged" if state.converged else "not converged"
     return f"{fit} after {len(state.fits)} iterations ({why})"
+
+
+def out_of_memory(error: MemoryError, room: int) -> str:
+    """Return what to do where a run did not fit though its plan, for `room` bytes of device memory, said so."""
+    less = room * FITTING // 100
+    return (
+        f"{error or 'out of memory'}; {human(room)} of device memory were counted on: something else needs some. "
+        f"With --device-memory {less >> 20}M, more is streamed and the rest fits; so do more ranks, or a lower --rank"
+    )
 
 
 def skew(tensor: SparseTensor) -> list[dict[str, Any]]:

@@ -172,7 +172,7 @@ class Watchdog:
         """Tell all, say where this rank is, abort the communicators and end this process."""
         began = time.monotonic()
         self._send(list(self._peers), FAILED)
-        print(f"amped: {why}: {HERE.where()}", file=sys.stderr, flush=True)
+        print(f"amped: {why}: {HERE.where()}; in {HERE.stack()}", file=sys.stderr, flush=True)
         threads = [threading.Thread(target=self._quietly, args=(abort,), daemon=True) for abort in self.aborts]
         for thread in threads:
             thread.start()

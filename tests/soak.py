@@ -1,8 +1,9 @@
 """Random kills: ``python tests/soak.py --kills 200 --ranks 2``. Prints figures as JSON; fails if a promise broke.
 
-A run is started, a rank of it is killed, stopped or made to raise at any moment, and the run is started again with
---resume, until it ends; then comes the next. What is promised: the job is over within 30 seconds and leaves no process,
-no checkpoint is damaged or lost, and the run ends with the fits of one that nothing happened to.
+A run is started, a rank of it is killed, stopped or made to raise at any moment, or to hang in an iteration, and the
+run is started again with --resume, until it ends; then comes the next. What is promised: the job is over within 30
+seconds and leaves no process, no checkpoint is damaged or lost, and the run ends with the fits of one that nothing
+happened to.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from command import environment, mpirun_line, random_tensor, write_tns  # noqa: 
 from amped import checkpoint  # noqa: E402
 
 PROMISED = 30.0  # seconds
-KINDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": signal.SIGUSR2}
+KINDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": signal.SIGUSR2, "hang": signal.SIGVTALRM}
 DRIVER = """
 import faulthandler, os, signal, sys
 from pathlib import Path
@@ -39,13 +40,17 @@ from pathlib import Path
 faulthandler.register(signal.SIGXCPU)
 
 def harm(number, frame):
+    while number == signal.SIGVTALRM:
+        pass
     raise RuntimeError("injected fault")
 
 signal.signal(signal.SIGUSR2, harm)
+signal.signal(signal.SIGVTALRM, harm)
 rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
 Path(sys.argv[1], f"rank-{rank}").write_text(str(os.getpid()))
 from amped import run, watchdog
 watchdog.START_SECONDS = 20.0  # all is on this machine
+run.SILENCE_SECONDS = float(os.environ["SOAK_SILENCE"])
 sys.exit(run.main(sys.argv[2:]))
 """
 
@@ -53,15 +58,15 @@ sys.exit(run.main(sys.argv[2:]))
 class Soak:
     """One tensor, one reference, and the runs that are killed."""
 
-    def __init__(self, folder: Path, ranks: int, seed: int, iterations: int) -> None:
-        self.folder, self.ranks, self.iterations = folder, ranks, iterations
-        self._random = random.Random(seed)
+    def __init__(self, folder: Path, args: argparse.Namespace) -> None:
+        self.folder, self.ranks, self.args = folder, args.ranks, args
+        self._random = random.Random(args.seed)
         self.seconds: list[float] = []
         self.count: Counter[str] = Counter()
         write_tns(folder / "t.tns", *random_tensor((60, 50, 40), 20_000))
         (folder / "driver.py").write_text(DRIVER)
         began = time.monotonic()
-        assert self._start("whole", ranks).wait(300) == 0
+        assert self._start("whole", self.ranks).wait(300) == 0, (folder / "log").read_text()
         self.length = time.monotonic() - began
         self.fits = self._fits("whole")
 
@@ -70,10 +75,24 @@ class Soak:
         shutil.rmtree(pids, ignore_errors=True)
         pids.mkdir()
         line = [*mpirun_line(ranks), sys.executable, self.folder / "driver.py", pids, "cpd", self.folder / "t.tns"]
-        line += ["--rank", 8, "--tol", 0, "--precision", "fp64", "--device", "cpu", "--deterministic", "--threads", 1]
-        line += ["--max-iters", self.iterations, "--output", self.folder / name, "--quiet", *flags]
+        line += [
+            "--rank",
+            8,
+            "--tol",
+            0,
+            "--precision",
+            "fp64",
+            "--device",
+            self.args.device,
+            "--deterministic",
+            "--threads",
+            1,
+        ]
+        line += ["--max-iters", self.args.iterations, "--output", self.folder / name, "--quiet", *flags]
         with open(self.folder / "log", "wb") as log:
-            return subprocess.Popen(list(map(str, line)), stdout=log, stderr=log, env=environment())
+            return subprocess.Popen(
+                list(map(str, line)), stdout=log, stderr=log, env=environment(SOAK_SILENCE=str(self.args.silence))
+            )
 
     def _fits(self, name: str) -> list[float]:
         fits: list[float] = json.loads((self.folder / name / "run.json").read_text())["fits"]
@@ -86,7 +105,7 @@ class Soak:
         while True:
             job = self._start(name, ranks, "--checkpoint", checkpoints, "--resume")
             if done < kills:
-                done += self._harm(job, ranks)
+                done += self._harm(job, ranks, checkpoints)
             code = self._end(job)
             newest = self._look(checkpoints, newest)
             if code == 0:
@@ -97,12 +116,16 @@ class Soak:
         shutil.rmtree(checkpoints)
         return done
 
-    def _harm(self, job: subprocess.Popen[bytes], ranks: int) -> int:
+    def _harm(self, job: subprocess.Popen[bytes], ranks: int, checkpoints: Path) -> int:
         """Let a rank come to grief at some moment; return 1 if the job was still there."""
-        kind, rank = self._random.choice(list(KINDS)), self._random.randrange(ranks)
+        kind, rank = self._random.choice(self.args.kinds), self._random.randrange(ranks)
         moment = time.monotonic() + self._random.uniform(0.0, 1.1 * self.length)
-        pid = self.folder / "pids" / f"rank-{rank}"
-        while time.monotonic() < moment or not (pid.exists() and pid.read_text()):
+        pid, before = self.folder / "pids" / f"rank-{rank}", checkpoint.names_in(checkpoints)
+        while (
+            time.monotonic() < moment
+            or not (pid.exists() and pid.read_text())
+            or (kind == "hang" and checkpoint.names_in(checkpoints) == before)  # not before iterations have limits
+        ):
             if job.poll() is not None:
                 return 0
             time.sleep(0.01)
@@ -188,16 +211,19 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--iterations", type=int, default=150)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--each", type=int, default=8, help="kills of a run at most")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["kill", "stop", "raise"])
+    parser.add_argument("--silence", type=float, default=15.0, help="of the watchdog, in seconds")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="amped-soak-"))
-    soak, done, number = Soak(folder, args.ranks, args.seed, args.iterations), 0, 0
+    soak, done, number = Soak(folder, args), 0, 0
     try:
         while done < args.kills:
             done += soak.run(number, min(args.each, args.kills - done))
             number += 1
-            print(json.dumps(soak.figures()), flush=True)
+        print(json.dumps(soak.figures()), flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return int(any(soak.count[name] for name in ("hangs", "orphans", "corrupt", "lost", "other fits")))

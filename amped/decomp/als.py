@@ -8,6 +8,7 @@ and add up Gram matrices, norms and inner products, which are small.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -83,16 +84,34 @@ def iterate(
             if mode > state.mode and stop():
                 state.mode = mode
                 return
-            rows = _update(engine, mode, grams, state)
+            with _telling(engine, state, mode):
+                rows = _update(engine, mode, grams, state)
             state.weights = state.norms[mode].copy()
         state.mode = 0
         # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
         fit = engine.comm.bcast(_fit(engine, rows, grams, state))
-        if not np.isfinite(fit):
-            raise DivergedError(f"the fit is {fit} after iteration {len(state.fits) + 1}")
+        with _telling(engine, state, engine.order - 1):
+            if not np.isfinite(fit):
+                raise DivergedError(f"the fit is {fit}")
         state.fits.append(fit)
         state.converged = _settled(state.fits, tol)
         yield state
+
+
+@contextmanager
+def _telling(engine: Engine, state: State, mode: int) -> Iterator[None]:
+    """Say of a `DivergedError` where it was, and what is likely to be the cause."""
+    try:
+        yield
+    except DivergedError as error:
+        if engine.options.gather == "fp16":
+            cause = "numbers above 65504, which --gather fp16 cannot hold: bf16 or full can"
+        elif engine.plan.dtype == np.float32:
+            cause = "products beyond single precision: --precision fp64, or smaller values, may help"
+        else:
+            cause = "values, or a start, so large that products are beyond double precision"
+        where = f"iteration {len(state.fits) + 1}, mode {mode}"
+        raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
 
 
 def _settled(fits: Sequence[float], tol: float) -> bool:
@@ -163,7 +182,7 @@ def _update(engine: Engine, mode: int, grams: list[Matrix], state: State) -> Any
         engine.publish(mode)
         largest, gram = solver.totals()
     if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
-        raise DivergedError(f"factor matrix {mode} is no longer finite after {len(state.fits)} iterations")
+        raise DivergedError("the factor matrix is not finite")
     norms = np.maximum(largest * divisor, 1.0) if state.fits else np.sqrt(np.diag(gram)) * divisor
     state.norms[mode] = np.where(norms > 0, norms, 1.0)
     state.scales[mode] = scale = divisor / state.norms[mode]
@@ -177,7 +196,7 @@ def pseudo_inverse(gram: Matrix) -> Matrix:
     It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN.
     """
     if not np.all(np.isfinite(gram)):
-        raise DivergedError("a factor matrix is no longer finite")
+        raise DivergedError("the Gram matrices of the other modes are not finite")
     cutoff = gram.shape[0] * np.finfo(np.float64).eps
     return np.asarray(np.linalg.pinv(gram, rcond=cutoff, hermitian=True), np.float64)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from command import Result, environment, mpirun_line, small_tns
+from command import Result, environment, in_process, mpirun_line, small_tns
 
 import amped
 from amped.engine import Engine, Options
+from amped.errors import EXIT_FAILURE
 from amped.initial import initial_factors
 from amped.mpi import SingleComm
 from amped.source import TensorSource
@@ -147,6 +148,7 @@ def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int
     result = check_end(jobs[0])
     assert result.err.count(f"amped: rank {bad} failed") == 1
     assert "injected fault" in result.err
+    assert ("--device-memory" in result.err) == (kind == "memory")  # what would fit
     assert f"amped: rank {bad} was in iteration 2, mode " in result.err
     assert ("Traceback" in result.err) == (kind == "raise")  # of a defect, not of a full memory
 
@@ -237,3 +239,15 @@ def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
                 init = "nvecs" if work == "nvecs" else None
                 initial_factors(source, 4, comm, np.dtype(np.float32), init=init)
     assert heart.silence < 0.5
+
+
+def test_numbers_that_are_not_finite(folder: Path) -> None:
+    """Where, and why: in one line."""
+    np.savez("i.npz", **{f"factor_{n}": np.full((length, 3), 1e200) for n, length in enumerate((9, 7, 5))})
+    flags = ["--rank", 3, "--init", "i.npz", "--precision", "fp64", "--device", "cpu"]
+    result = in_process("cpd", small_tns(folder), *flags)
+    assert result.code == EXIT_FAILURE
+    assert len(result.err.splitlines()) == 1, result.err
+    assert "iteration 1, mode 0" in result.err
+    assert "the likely cause: values, or a start, so large" in result.err
+    assert not (folder / "small-rank3" / "model.npz").exists()

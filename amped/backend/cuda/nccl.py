@@ -12,6 +12,7 @@ from cupy.cuda import nccl
 from numpy.typing import NDArray
 
 from ...mpi import Comm, Reduction
+from ...recorder import HERE
 
 HIGHEST = -(1 << 30)  # of priorities; CUDA takes the nearest that there is
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
@@ -44,8 +45,9 @@ class NcclExchange:
         cupy.cuda.get_current_stream().wait_event(self._stream.record())
 
     @contextmanager
-    def _in_turn(self) -> Iterator[tuple[Any, int]]:
+    def _in_turn(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
         """Give the communicator and its stream, in the order of all that is queued. It runs one thing at a time."""
+        HERE.queued(f"NCCL {operation}", nbytes)
         if cupy.cuda.get_current_stream() == self._stream:
             yield self._nccl, self._stream.ptr
             return
@@ -58,7 +60,7 @@ class NcclExchange:
         counts = (end - begin) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
-        with self._in_turn() as (communicator, stream):
+        with self._in_turn("all-gather", matrix.nbytes) as (communicator, stream):
             if np.all(counts == counts[0]) and np.array_equal(begin[1:], end[:-1]):
                 communicator.allGather(at[self._rank], at[0], int(counts[0]), kind, stream)
                 return
@@ -71,7 +73,7 @@ class NcclExchange:
         """See `Exchange`. Blocks of unequal size: one reduction for each owner, fused by NCCL."""
         counts = np.diff(offsets) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
-        with self._in_turn() as (communicator, stream):
+        with self._in_turn("reduce-scatter", matrix.nbytes) as (communicator, stream):
             nccl.groupStart()
             for owner in np.flatnonzero(counts):
                 at = matrix.data.ptr + int(offsets[owner]) * matrix.strides[0]
@@ -82,5 +84,9 @@ class NcclExchange:
         """See `Exchange`."""
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
         at = array.data.ptr
-        with self._in_turn() as (communicator, stream):
+        with self._in_turn("all-reduce", array.nbytes) as (communicator, stream):
             communicator.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
+
+    def abort(self) -> None:
+        """Give up what is queued: the other ranks will not come."""
+        self._nccl.abort()
