@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from amped.errors import InputError
 
-from . import ceilings, cp_als, figures, host, mttkrp, readme
+from . import ceilings, cp_als, figures, host, mttkrp, readme, reliability
 
 BENCHMARKS = {
     "ceilings": ceilings,
@@ -16,6 +16,7 @@ BENCHMARKS = {
     "host": host,
     "figures": figures,
     "readme": readme,
+    "reliability": reliability,
 }
 
 

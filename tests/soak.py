@@ -151,11 +151,12 @@ class Soak:
         if code != 0:
             self.seconds.append(took)
         if code == -1 or (code != 0 and took > PROMISED):
-            self.count["hangs"] += 1
+            # A rank that dies as it connects may leave mpirun waiting for nobody: that is not amped's.
+            self.count["hangs" if self._ranks() or code != -1 else "hangs of mpirun alone"] += 1
         deadline = time.monotonic() + 5
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.count["orphans"] += len(left)
+        self.count["orphans"] += len(self._ranks())
         for process in left:
             process.kill()
         del self._began
@@ -163,7 +164,7 @@ class Soak:
 
     def _tell(self) -> None:
         """Print what the processes of a job that hangs say, and where they are."""
-        for process in self._left():
+        for process in self._ranks():
             process.send_signal(signal.SIGXCPU)
         time.sleep(1)
         print((self.folder / "log").read_text(errors="replace")[-6000:], file=sys.stderr, flush=True)
@@ -171,6 +172,10 @@ class Soak:
     def _left(self) -> list[psutil.Process]:
         mine = str(self.folder / "driver.py")
         return [p for p in psutil.process_iter(["cmdline"]) if mine in (p.info["cmdline"] or ())]
+
+    def _ranks(self) -> list[psutil.Process]:
+        """Return the processes left that are ranks, of which this interpreter is the program."""
+        return [p for p in self._left() if p.info["cmdline"][0] == sys.executable]
 
     def _look(self, checkpoints: Path, newest: int) -> int:
         """Check that no checkpoint is damaged or lost; return how far the newest is."""
@@ -196,7 +201,7 @@ class Soak:
 
     def figures(self) -> dict[str, object]:
         """Return what was counted."""
-        names = (*KINDS, "runs", "hangs", "orphans", "corrupt", "lost", "other fits")
+        names = (*KINDS, "runs", "hangs", "hangs of mpirun alone", "orphans", "corrupt", "lost", "other fits")
         times = sorted(self.seconds) or [0.0]
         return {
             **{name: self.count[name] for name in names},

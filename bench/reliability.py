@@ -1,0 +1,99 @@
+"""What safety costs: an iteration with a checkpoint after each against one without, and the speed of verification."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.backend import choose
+from amped.checkpoint import Saver
+from amped.decomp import als
+from amped.engine import Engine, Options
+from amped.mpi import world
+from partitioner import checked
+
+from . import record
+from .measure import place, tensor_facts
+from .synthetic import SHAPES, SyntheticSource, recipe
+
+VERIFIED = 1 << 28  # bytes
+WARM_UP = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="nell2")
+    parser.add_argument("--nonzeros", type=int, help="instead of the shape's own number")
+    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="of iterations with and without checkpoints, in turn (10)"
+    )
+    parser.add_argument("--iterations", type=int, default=4, help="of a round (4)")
+    parser.add_argument("--folder", type=Path, help="where checkpoints are written (the one of temporary files)")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and write the result. Collective."""
+    comm = world()
+    backend = choose(args.device, comm)
+    source = SyntheticSource(recipe(args.shape, args.nonzeros), comm, backend.xp)
+    engine, _ = place(source, args.rank, Options(args.device), comm)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        seconds = _iterations(engine, Path(comm.bcast(folder)), args.rounds, args.iterations)
+        speeds = _verification(Path(folder))
+    if comm.rank:
+        return
+    medians = {name: float(np.median(each)) for name, each in seconds.items()}
+    facts: dict[str, Any] = {
+        "shape": args.shape,
+        **tensor_facts(source),
+        "rank": args.rank,
+        "ranks": comm.size,
+        "checkpoint_bytes": sum(engine.factor(mode).nbytes for mode in range(engine.order)),
+        "seconds_an_iteration": {name: record.summary(each) for name, each in seconds.items()},
+        "overhead": medians["a checkpoint after each"] / medians["none"] - 1,
+        "verified_bytes_a_second": record.summary(speeds),
+    }
+    path = record.write(f"reliability-{backend.name}-{comm.size}", [backend.description], facts, args.output)
+    verified = float(np.median(speeds))
+    print(f"{path.name}: checkpoints cost {facts['overhead']:.1%}, verification {verified / 1e9:.2f} GB/s", flush=True)
+
+
+def _iterations(engine: Engine, folder: Path, rounds: int, count: int) -> dict[str, list[float]]:
+    """Return the seconds of iterations of each kind, in rounds that alternate."""
+    seconds: dict[str, list[float]] = {"none": [], "a checkpoint after each": []}
+    state = als.State(np.ones(engine.rank))
+    steps = als.iterate(engine, state, WARM_UP + 2 * rounds * count, tol=0)
+    saver = Saver(folder, engine, state, {}, 0)
+    for _ in range(WARM_UP):
+        next(steps)
+    for _ in range(rounds):
+        for name, each in seconds.items():
+            for _ in range(count):
+                began = time.perf_counter()
+                next(steps)
+                engine.clock.collect()
+                if name != "none":
+                    saver.save()
+                each.append(time.perf_counter() - began)
+            saver.finish()
+    return seconds
+
+
+def _verification(folder: Path) -> list[float]:
+    """Return the bytes a second at which one core checks a file, in memory already, against its checksums."""
+    file = folder / "verified.npy"
+    entry = checked.write_array(file, np.random.default_rng(0).integers(0, 255, VERIFIED, np.uint8))
+    speeds = []
+    for _ in range(7):
+        began = time.perf_counter()
+        checked.verify(file, entry, "file")
+        speeds.append(VERIFIED / (time.perf_counter() - began))
+    return speeds
