@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import io
 import sys
 from collections.abc import Callable, Sequence
@@ -135,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.watchdog = Watchdog(comm, min(SILENCE_SECONDS, args.deadline or SILENCE_SECONDS))
         with HERE.limited(args.deadline or LOADING_SECONDS), args.watchdog:
             code: int = args.run(args, comm)
+            gc.freeze()  # as the process ends, all that Numba has made would be looked through: a quarter of a second
             return code
     except InputError as error:
         return _input_error(comm, error)

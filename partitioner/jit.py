@@ -1,17 +1,106 @@
-"""The one way in which host kernels are compiled: no Python objects, no GIL, cached on disk."""
+"""The one way in which host kernels are compiled: no Python objects, no GIL, kept on disk.
+
+Numba's own cache lies beside the source, so that each environment compiles anew; it looks for changes in a function's
+own file alone; and the files that it numbers in an index can be mixed up by ranks that write it at the same time. Here
+a file is named by all that its content depends on: it is right for whoever finds it, and is never changed.
+"""
 
 from __future__ import annotations
 
+import os
+import pickle
+import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from importlib.util import resolve_name
+from pathlib import Path
+from types import FunctionType
 from typing import Any
+from uuid import uuid4
 
+import llvmlite
 import numba
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+
+_IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function` with Numba so that threads run it side by side and later runs start at once."""
-    compiled: Callable[..., Any] = numba.njit(nogil=True, cache=True)(function)
+    """Compile `function`, one of a module, so that threads run it side by side and later runs start at once."""
+    assert isinstance(function, FunctionType)
+    assert function.__closure__ is None  # what it holds is in no file's name
+    compiled: Callable[..., Any] = numba.njit(nogil=True)(function)
+    compiled._cache = _Cache(function)  # type: ignore[attr-defined]
     return compiled
+
+
+def cache_folder() -> Path:
+    """Return where compiled kernels are kept: ``NUMBA_CACHE_DIR`` if it is set, else the user's cache."""
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    return Path(given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
+
+
+class _Cache(NullCache):  # type: ignore[misc]
+    """The forms of a function that were compiled for argument types, each in a file: what Numba asks of a cache."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._function = function
+
+    def load_overload(self, types: Any, context: Any) -> Any:
+        """Return what was compiled for these types, on a machine like this; None if nothing was."""
+        context.refresh()
+        try:
+            stored = self._path(types, context.codegen()).read_bytes()
+        except (OSError, RuntimeError):  # there is none, or no home to look in
+            return None
+        whole = sha256(stored[32:]).digest() == stored[:32]
+        return CompileResult._rebuild(context, *pickle.loads(stored[32:])) if whole else None
+
+    def save_overload(self, types: Any, compiled: Any) -> None:
+        """Keep what was compiled, if the disk takes it."""
+        if compiled.lifted or compiled.library.has_dynamic_globals:
+            return
+        data = dumps(compiled._reduce())
+        with suppress(OSError, RuntimeError):
+            path = self._path(types, compiled.codegen)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f".{uuid4().hex}.part")
+            try:
+                draft.write_bytes(sha256(data).digest() + data)
+                draft.replace(path)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def _path(self, types: Any, codegen: Any) -> Path:
+        function = self._function
+        versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
+        place = function.__module__, function.__qualname__, function.__code__.co_firstlineno
+        facts = versions, codegen.magic_tuple(), _sources(function.__module__), place, str(types)
+        digest = sha256(repr(facts).encode()).hexdigest()
+        return cache_folder() / f"{function.__module__}.{function.__qualname__}-{digest[:40]}.nbc"
+
+
+@cache
+def _sources(name: str) -> str:
+    """Return a digest of the source of a module, and of what it imports, at its top, of its package and of this one."""
+    packages = name.partition(".")[0], __name__.partition(".")[0]
+    found, left = dict[str, str](), [name]
+    while left:
+        module = sys.modules[left.pop()]
+        assert module.__file__ is not None
+        assert module.__package__ is not None
+        found[module.__name__] = source = Path(module.__file__).read_text()
+        for origin, names in _IMPORTS.findall(source):
+            base = resolve_name(origin, module.__package__)
+            if base.partition(".")[0] in packages:
+                imported = {base, *(f"{base}.{each.strip()}" for each in names.split(","))}
+                left += imported & sys.modules.keys() - found.keys()
+    return sha256(repr(sorted(found.items())).encode()).hexdigest()
 
 
 @jit
