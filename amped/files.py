@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.checked import sync_folder
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
 from .errors import InputError
@@ -60,6 +61,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], objec
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, target)
+        sync_folder(target.parent)
     except OSError as error:
         raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
     finally:

@@ -179,6 +179,14 @@ def test_store_with_a_damaged_file(folder: Path) -> None:
     succeeded(run_amped("mttkrp", path, "--rank", RANK))
 
 
+def test_a_damaged_store_is_taken_unverified_if_asked_for(folder: Path) -> None:
+    path = make_store(folder)
+    whole = (path / "mode0.values.npy").read_bytes()
+    (path / "mode0.values.npy").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    refuse_store(path, "mode0.values.npy", "checksum")
+    succeeded(run_amped("mttkrp", path, "--rank", RANK, "--no-verify"))
+
+
 def test_store_of_another_version_and_folders_that_are_none(folder: Path) -> None:
     path = make_store(folder)
     manifest = path / store.MANIFEST
@@ -236,6 +244,7 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "tolerance below 0": (["cpd", "T", "--rank", 4, "--tol", -1], ("--tol -1",)),
     "tolerance nan": (["cpd", "T", "--rank", 4, "--tol", "nan"], ("--tol nan",)),
     "every": (["cpd", "T", "--rank", 4, "--checkpoint", "c", "--every", 0], ("--every 0",)),
+    "deadline": (["cpd", "T", "--rank", 4, "--deadline", 0], ("--deadline", "seconds above 0")),
     "resume from nowhere": (["cpd", "T", "--rank", 4, "--resume"], ("--resume", "--checkpoint")),
 }
 

@@ -20,6 +20,7 @@ from amped.engine import Engine, Options
 from amped.errors import EXIT_FAILURE
 from amped.initial import initial_factors
 from amped.mpi import SingleComm
+from amped.recorder import Recorder
 from amped.source import TensorSource
 
 RANKS = 3
@@ -239,6 +240,24 @@ def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
                 init = "nvecs" if work == "nvecs" else None
                 initial_factors(source, 4, comm, np.dtype(np.float32), init=init)
     assert heart.silence < 0.5
+
+
+def test_a_recorder_knows_who_is_late_and_where() -> None:
+    recorder = Recorder()
+    assert recorder.overdue() == (False, False)
+    with recorder.limited(0.0):
+        time.sleep(0.01)
+        assert recorder.overdue() == (True, False)
+        recorder.iteration, recorder.mode = 3, 1
+        with recorder.collective("all_reduce", 96):
+            time.sleep(0.01)
+            assert recorder.overdue() == (False, True)
+            assert "waiting in a collective" in recorder.where()
+        recorder.queued("all-gather", 1 << 20)
+        assert "in iteration 3, mode 1, computing" in recorder.where()
+    assert recorder.overdue() == (False, False)
+    assert "#2 all-gather (1,048,576 bytes, iteration 3, mode 1), #1 all_reduce (96 bytes" in recorder.where()
+    assert recorder.stack().startswith("stack (recorder.py:")
 
 
 def test_numbers_that_are_not_finite(folder: Path) -> None:
