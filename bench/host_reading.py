@@ -182,5 +182,5 @@ def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
         axes.set_xticks(range(len(found)), list(found))
         axes.set_title(f"{cores} core{'s' * (cores != '1')}")
     rows[0][0].set_ylabel("MB/s of text")
-    rows[0][-1].legend(frameon=False)
+    rows[0][-1].legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
