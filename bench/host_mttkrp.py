@@ -1,0 +1,355 @@
+"""MTTKRPs of all modes on the cores of one process, against a plain kernel, other tools, and random reads of rows."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amped.backend import Backend, Share, choose
+from amped.engine import Engine, Options
+from amped.mpi import SingleComm
+from amped.source import TensorSource
+from partitioner.coo import SparseTensor, ValueRange
+from partitioner.shards import mode_order
+
+from . import record
+from .draws import HostDraws
+from .synthetic import SHAPES, recipe
+from .workers import Worker, workers
+
+Matrix = NDArray[np.float32]
+Sweep = Callable[[], object]
+
+PACKAGES = ("numba", "pyttb", "scipy", "sparse", "tensorly")
+NONZEROS = {"nell2": 5_000_000}  # of the shapes whose tensors are too large here; the others have all of theirs
+BLOCK = 1 << 18  # nonzeros that SciPy multiplies at once: their rows are products in memory
+FEW, FEW_COLUMNS = 20_000, 4  # for tools that take seconds a column, whose time grows with both
+COMPARED = ("amped", "plain", "gather")
+PAUSE = 0.02  # seconds until the threads of a library that has just computed are asleep
+
+
+class Mode(NamedTuple):
+    """Nonzeros in the order of output rows, and of the other modes; where the rows begin, (I_n + 1,)."""
+
+    rows: NDArray[np.int32]
+    indices: tuple[NDArray[np.int32], ...]
+    values: Matrix
+    offsets: NDArray[np.int64]
+
+
+class Problem(NamedTuple):
+    """A tensor, its nonzeros in the order of each mode, and factor matrices."""
+
+    tensor: SparseTensor
+    modes: tuple[Mode, ...]
+    factors: list[Matrix]
+
+    def inputs(self) -> Iterator[tuple[Mode, list[Matrix]]]:
+        """Yield each mode and the factor matrices of the others."""
+        for n, mode in enumerate(self.modes):
+            yield mode, [factor for m, factor in enumerate(self.factors) if m != n]
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add this part's flags; the numbers of cores are those of reading."""
+    group.add_argument("--shapes", nargs="+", choices=SHAPES, default=["nell2", "uber", "lbnl"], help="of tensors")
+    group.add_argument("--columns", nargs="+", type=int, default=[16, 32, 64], help="of factor matrices (16 32 64)")
+    group.add_argument("--nonzeros", type=int, help="of each tensor (its own, at most 5,000,000)")
+    group.add_argument("--tools", nargs="*", choices=OTHERS, default=list(OTHERS), help="to compare with (all)")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Time all kernels in turn, on each number of cores, for each tensor and number of columns."""
+    cases = []
+    with workers(args.cores) as started:
+        for shape in args.shapes:
+            nonzeros = args.nonzeros or NONZEROS.get(shape)
+            for columns in args.columns:
+                for case in _compare(started, shape, nonzeros, columns, args.repeats):
+                    cases.append(case)
+                    found = ", ".join(f"{name} {t['median']:.4g}" for name, t in case["milliseconds"].items())
+                    ends = f"{case['times_as_fast']['plain']:.2f} x plain, {case['of_gather']:.0%} of random reads"
+                    print(f"{shape}, {columns} columns, {case['cores']} cores, ms: {found}; {ends}", flush=True)
+        others = {shape: _others(started[0], shape, args.tools, args.repeats) for shape in args.shapes}
+    return {"cases": cases, "million_nonzeros_by_columns_a_second": others, **_overall(cases)}
+
+
+def _compare(
+    started: Sequence[Worker], shape: str, nonzeros: int | None, columns: int, repeats: int
+) -> list[dict[str, Any]]:
+    kernels = [worker(prepare, shape, nonzeros, columns, COMPARED, worker.cores) for worker in started]
+    each: list[dict[str, list[float]]] = [{name: [] for name in COMPARED} for _ in started]
+    for _ in range(1 + repeats):
+        for worker, times in zip(started, each, strict=True):
+            for name in times:
+                times[name].append(worker(milliseconds, name))
+    cases = []
+    for worker, times, chosen in zip(started, each, kernels, strict=True):
+        for found in times.values():
+            del found[0]  # that compiled
+        cases.append(
+            {
+                "shape": shape,
+                "nonzeros": worker(nonzeros_of),
+                "columns": columns,
+                "cores": worker.cores,
+                "kernels": chosen,
+                "milliseconds": {name: record.summary(found) for name, found in times.items()},
+                "times_as_fast": {"plain": statistics.median(np.divide(times["plain"], times["amped"]))},
+                "of_gather": statistics.median(np.divide(times["gather"], times["amped"])),
+                "each": times,
+            }
+        )
+    return cases
+
+
+def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> dict[str, Any]:
+    """Return the speeds of other tools on one core, by how many nonzeros and columns they were given."""
+    found: dict[str, Any] = {}
+    for name in tools:
+        if not all(map(find_spec, OTHERS[name])):
+            print(f"not measured: {name} (pip install {' '.join(OTHERS[name])})", flush=True)
+            continue
+        few = name != "scipy"
+        nonzeros, columns = (FEW, FEW_COLUMNS) if few else (NONZEROS.get(shape), 16)
+        worker(prepare, shape, nonzeros, columns, ("amped", name), worker.cores)
+        work = worker(nonzeros_of) * len(SHAPES[shape][0]) * columns
+        times: dict[str, list[float]] = {"amped": [], name: []}
+        worker(milliseconds, "amped")
+        for _ in range(1 if few else repeats):
+            for each, runs in times.items():
+                runs.append(worker(milliseconds, each))
+        speeds = {each: record.summary([work / t / 1e3 for t in runs]) for each, runs in times.items()}
+        found[name] = {"nonzeros": worker(nonzeros_of), "columns": columns, **speeds}
+        print(f"{shape}, {name}: {speeds[name]['median']:.3g}, amped {speeds['amped']['median']:.3g}", flush=True)
+    return found
+
+
+def _overall(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what all cases come to, and what more cores gain."""
+    ratios = [case["times_as_fast"]["plain"] for case in cases]
+    gains = {}
+    for case in cases:
+        one = next(c for c in cases if (c["shape"], c["columns"]) == (case["shape"], case["columns"]))
+        if one is not case:
+            gain = {
+                name: one["milliseconds"][name]["median"] / case["milliseconds"][name]["median"]
+                for name in case["each"]
+            }
+            gains[f"{case['shape']}, {case['columns']} columns, {case['cores']} cores"] = gain
+    return {
+        "times_as_fast_as_plain": {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)},
+        "gain_over_the_first_number_of_cores": gains,
+    }
+
+
+# In a worker: one problem at a time, and what computes it
+
+_problem: Problem
+_sweeps: dict[str, Sweep] = {}
+
+
+def prepare(shape: str, nonzeros: int | None, columns: int, names: Sequence[str], cores: int) -> list[str]:
+    """Make a tensor and what computes it in turn; return the kernels that amped chose."""
+    global _problem
+    _sweeps.clear()
+    rng, comm = np.random.default_rng(0), SingleComm()
+    _problem = Problem(*_draw(shape, nonzeros), [rng.random((n, columns), np.float32) for n in SHAPES[shape][0]])
+    engine = Engine(TensorSource(_problem.tensor, comm), columns, comm, Options(device="cpu", threads=cores))
+    for mode, factor in enumerate(_problem.factors):
+        engine.set_factor(mode, factor)
+    for name in names:
+        _sweeps[name] = _amped(engine) if name == "amped" else SWEEPS[name](_problem, cores)
+    return list(engine.kernels)
+
+
+def milliseconds(name: str) -> float:
+    """Return how long the MTTKRPs of all modes take, after others, as in a decomposition."""
+    time.sleep(PAUSE)
+    if name in COMPARED:
+        _sweeps[name]()
+    started = time.perf_counter()
+    _sweeps[name]()
+    return (time.perf_counter() - started) * 1e3
+
+
+def nonzeros_of() -> int:
+    """Return the nonzeros of the tensor, duplicates counted once."""
+    return _problem.tensor.nnz
+
+
+@lru_cache(1)
+def _draw(shape: str, nonzeros: int | None) -> tuple[SparseTensor, tuple[Mode, ...]]:
+    made = recipe(shape, nonzeros)
+    draws, numbers = HostDraws(made), range(made.nonzeros)
+    drawn = np.stack([draws.indices(mode, numbers) for mode in range(len(made.lengths))])
+    tensor = SparseTensor.from_columns(drawn, draws.values(numbers, np.dtype(np.float64)), made.lengths)
+    return tensor, tuple(_mode(tensor, mode) for mode in range(len(made.lengths)))
+
+
+def _mode(tensor: SparseTensor, mode: int) -> Mode:
+    order = np.argsort(tensor.columns[mode], kind="stable")
+    rows, *others = (tensor.columns[m][order] for m in mode_order(len(tensor.shape), mode))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=tensor.shape[mode]))])
+    return Mode(rows, tuple(others), tensor.values[order].astype(np.float32), offsets)
+
+
+def _amped(engine: Engine) -> Sweep:
+    def sweep() -> None:
+        for mode in range(engine.order):
+            engine.mttkrp(mode)
+
+    return sweep
+
+
+def _plain(problem: Problem, cores: int) -> Sweep:
+    """What one writes in Numba: a loop over the nonzeros of each row, and over the columns, whose number is known."""
+    import numba
+
+    numba.set_num_threads(cores)
+    inputs, columns = range(len(problem.factors) - 1), problem.factors[0].shape[1]
+    named, product = "; ".join(f"a{m} = i{m}[p]" for m in inputs), " * ".join(f"f{m}[a{m}, r]" for m in inputs)
+    names = ", ".join([f"i{m}" for m in inputs] + [f"f{m}" for m in inputs])
+    source = f"""
+def kernel(cuts, offsets, values, out, {names}):
+    for t in prange(cuts.size - 1):
+        total = np.zeros({columns}, out.dtype)
+        for row in range(cuts[t], cuts[t + 1]):
+            total[:] = 0
+            for p in range(offsets[row], offsets[row + 1]):
+                v = values[p]
+                {named}
+                for r in range({columns}):
+                    total[r] += v * {product}
+            out[row] = total
+"""
+    scope: dict[str, Any] = {"np": np, "prange": numba.prange}
+    exec(source, scope)
+    kernel = numba.njit(parallel=True, fastmath=True)(scope["kernel"])
+    arguments = []
+    for mode, factors in problem.inputs():
+        parts = 8 * cores
+        cuts = np.searchsorted(mode.offsets, mode.values.size * np.arange(parts + 1) // parts, "left")
+        out = np.zeros((mode.offsets.size - 1, columns), np.float32)
+        cuts[-1] = len(out)
+        arguments.append((np.unique(cuts), mode.offsets, mode.values, out, *mode.indices, *factors))
+
+    def sweep() -> None:
+        for each in arguments:
+            kernel(*each)
+
+    return sweep
+
+
+def _gather(problem: Problem, cores: int) -> Sweep:
+    """Read as many rows, of each matrix by itself, at random: what is left to do if nothing but reading takes time."""
+    backend, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
+    steps = [_reads(backend, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
+
+    def sweep() -> None:
+        for step in steps:
+            step()
+
+    return sweep
+
+
+def _reads(backend: Backend, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
+    """Add up rows of a matrix, in long sums that take no time beside."""
+    length, columns = factor.shape
+    rows = np.arange(values.size, dtype=np.int32) >> 10
+    unit = backend.vector_bytes // factor.itemsize
+    matrix = backend.zeros((length, -(-columns // unit) * unit), factor.dtype)
+    matrix[:, :columns] = factor
+    out = backend.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
+    share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))
+    indices = rng.integers(0, length, values.size, dtype=np.int32)
+    shards = [backend.shard([rows, indices], values, share, name, False) for name in ("segmented", "prefetched")]
+    best = min(shards, key=lambda shard: min(_seconds(backend, shard, matrix, out) for _ in range(3)))
+    return lambda: backend.mttkrp(best, [matrix], out, slice(0, len(out)))
+
+
+def _seconds(backend: Backend, shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
+    started = time.perf_counter()
+    backend.mttkrp(shard, [matrix], out, slice(0, len(out)))
+    return time.perf_counter() - started
+
+
+def _scipy(problem: Problem, cores: int) -> Sweep:
+    """Multiply a CSR matrix of rows by nonzeros with the products of rows, a block of nonzeros at a time."""
+    from scipy.sparse import csr_array
+
+    def sweep() -> None:
+        for mode, factors in problem.inputs():
+            out = np.zeros((mode.offsets.size - 1, factors[0].shape[1]), np.float32)
+            for begin in range(0, mode.values.size, BLOCK):
+                part = slice(begin, min(begin + BLOCK, mode.values.size))
+                products = np.ones((part.stop - begin, out.shape[1]), np.float32)
+                for indices, factor in zip(mode.indices, factors, strict=True):
+                    products *= factor[indices[part]]
+                first, last = int(mode.rows[begin]), int(mode.rows[part.stop - 1])
+                offsets = np.clip(mode.offsets[first : last + 2], begin, part.stop) - begin
+                shape = last + 1 - first, len(products)
+                rows = csr_array((mode.values[part], np.arange(len(products)), offsets), shape)
+                out[first : last + 1] += rows @ products
+
+    return sweep
+
+
+def _pyttb(problem: Problem, cores: int) -> Sweep:
+    import pyttb
+
+    tensor, factors = problem.tensor, [factor.astype(np.float64) for factor in problem.factors]
+    sparse = pyttb.sptensor(tensor.columns.T.astype(np.int64), tensor.values[:, None].copy(), tensor.shape)
+    return lambda: [sparse.mttkrp(factors, mode) for mode in range(len(factors))]
+
+
+def _tensorly(problem: Problem, cores: int) -> Sweep:
+    """Its way for sparse tensors: a column at a time, as its other one would make the whole Khatri-Rao product."""
+    from sparse import COO
+    from tensorly.tenalg.core_tenalg.mttkrp import unfolding_dot_khatri_rao_memory
+
+    coo = COO(problem.tensor.columns, problem.tensor.values.astype(np.float32), problem.tensor.shape)
+    arguments = coo, (None, problem.factors)
+    return lambda: [unfolding_dot_khatri_rao_memory(*arguments, mode) for mode in range(len(problem.factors))]
+
+
+SWEEPS: dict[str, Callable[[Problem, int], Sweep]] = {
+    "plain": _plain,
+    "gather": _gather,
+    "scipy": _scipy,
+    "pyttb": _pyttb,
+    "tensorly": _tensorly,
+}
+OTHERS = {"scipy": ("scipy",), "pyttb": ("pyttb",), "tensorly": ("tensorly", "sparse")}
+"""Tools to compare with, and the packages that they need."""
+
+
+def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
+    """Milliseconds of a sweep by columns, a panel for each tensor and number of cores."""
+    cases = facts["cases"]
+    shapes, cores = (list(dict.fromkeys(case[key] for case in cases)) for key in ("shape", "cores"))
+    figure, grid = pyplot.subplots(
+        len(cores), len(shapes), figsize=(3 * len(shapes), 2.4 * len(cores)), squeeze=False, sharex=True
+    )
+    for axes, (n, shape) in zip(grid.flat, ((n, shape) for n in cores for shape in shapes), strict=True):
+        same = [case for case in cases if (case["cores"], case["shape"]) == (n, shape)]
+        for name, label in {"plain": "plain Numba", "gather": "random reads", "amped": "amped"}.items():
+            style = "k--" if name == "gather" else "o-"
+            axes.plot(
+                [c["columns"] for c in same], [c["milliseconds"][name]["median"] for c in same], style, label=label
+            )
+        axes.set(title=f"{shape}, {n} core{'s' * (n > 1)}", ylim=(0, None), xticks=[c["columns"] for c in same])
+    grid[0][0].legend(frameon=False)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("ms, all modes")
+    for axes in grid[-1]:
+        axes.set_xlabel("columns")
+    return figure

@@ -1,0 +1,104 @@
+"""How a CPU holds nonzeros, and which rows of the output its kernels write."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import assert_rounding_only, coo_mttkrp, random_factors
+
+from amped.backend import Share, choose
+from amped.backend.cpu import layout
+from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, most_pieces
+from amped.mpi import Comm
+from partitioner.coo import ValueRange
+
+
+def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    columns = np.stack([rng.integers(0, n, nonzeros, dtype=np.int32) for n in lengths])
+    return columns[:, np.lexsort(columns[::-1])]
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 40))
+def test_pieces_and_fibres_are_runs_of_equal_indices(seed: int, nonzeros: int, rows: int) -> None:
+    of_rows, leading = sorted_columns(seed, nonzeros, (rows, 3))
+    pieces = cut(of_rows)
+    starts = pieces.starts.tolist()
+    assert (starts[0], starts[-1]) == (0, nonzeros)
+    assert len(pieces.rows) <= most_pieces(nonzeros, rows)
+    for (a, b), row in zip(pairwise(starts), pieces.rows, strict=True):
+        assert 0 < b - a <= PIECE
+        assert np.all(of_rows[a:b] == row)
+    fibres = cut_fibres(leading, pieces)
+    begins = fibres.starts.tolist()
+    assert [begins[f] for f in fibres.of_piece] == starts
+    for a, b in pairwise(begins):
+        assert len(set(leading[a:b].tolist())) == 1
+    changes = np.flatnonzero((np.diff(of_rows) != 0) | (np.diff(leading) != 0)) + 1
+    assert set(begins) == {0, nonzeros, *changes.tolist(), *starts}
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 5), st.integers(1, 4))
+def test_blocks_are_read_once_by_each_part(seed: int, nonzeros: int, rows: int, parts: int) -> None:
+    columns, values = sorted_columns(seed, nonzeros, (6, 4, 17)), np.arange(1.0, nonzeros + 1)
+    made = blocked(columns, values, (4, 17), rows, parts := min(parts, nonzeros))
+    place = made.values.astype(int) - 1
+    assert np.array_equal(np.sort(place), np.arange(nonzeros))
+    assert all(np.array_equal(made.indices[m], columns[m + 1][place]) for m in (0, 1))
+    starts = made.pieces.starts.astype(int)
+    assert np.array_equal(np.repeat(made.pieces.rows, np.diff(starts)), columns[0][place])
+    for t, (a, b) in enumerate(pairwise(starts[made.parts.bounds])):
+        begin, end = nonzeros * t // parts, nonzeros * (t + 1) // parts
+        assert sorted(place[a:b]) == list(range(begin, end))
+        assert np.all(np.diff(made.indices[1][a:b] // rows) >= 0)
+        before = columns[0][begin - 1] if t else -1
+        assert made.parts.shared[t] == (before if columns[0][begin] == before else -1)
+    for first, end, low, high in zip(*made.blocks[:1], made.blocks.first_pieces[1:], *made.blocks[1:3], strict=False):
+        inside = made.indices[1][starts[first] : starts[end]]
+        assert high == low or np.all((inside >= low) & (inside < high))
+
+
+@pytest.mark.parametrize("cached", [0, 1 << 30], ids=["past the caches", "stored"])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("rank", [7, 33, 70])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_new_rows_get_sums_or_zeros(
+    comm: Comm, monkeypatch: pytest.MonkeyPatch, cached: int, threads: int, rank: int, dtype: type
+) -> None:
+    """Two shards that share a row; every row but theirs is as it was."""
+    monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
+    monkeypatch.setattr(cpu_mttkrp, "CACHED", cached)
+    monkeypatch.setattr(layout, "BLOCK_BYTES", 1000)
+    lengths, backend = (200, 20, 30), choose("cpu", comm, threads)
+    columns = sorted_columns(1, 900, (18, *lengths[1:]))
+    columns[0] = columns[0] * 11 + 3
+    values, factors = np.random.default_rng(2).random(900) + 0.5, random_factors(3, lengths, rank)
+    expected = coo_mttkrp(columns, values, factors, 0)
+    stride = (
+        -(-rank * np.dtype(dtype).itemsize // backend.vector_bytes) * backend.vector_bytes // np.dtype(dtype).itemsize
+    )
+    share = Share(lengths[1:], slice(0, 200), 900, stride, np.dtype(dtype), ValueRange(0.5, 1.5, 0.0))
+    inputs = []
+    for factor in factors[1:]:
+        inputs.append(backend.zeros((len(factor), stride), dtype))
+        inputs[-1][:, :rank] = factor
+    at = 450  # the shards' bound, within a row
+    assert columns[0][at] == columns[0][at - 1]
+    for kernel in set(backend.kernels(3)) - {"permuted"}:
+        guarded = backend.empty((202, stride), np.float64)
+        guarded[:] = np.nan
+        done = int(columns[0][at]) + 1
+        for part, new in ((slice(0, at), slice(0, done)), (slice(at, 900), slice(done, 200))):
+            shard = backend.shard(
+                [c[part].copy() for c in columns], values[part].astype(dtype), share, kernel, part.start > 0
+            )
+            backend.mttkrp(shard, inputs, guarded[1:-1], new)
+        assert np.all(np.isnan(guarded[[0, -1]]))
+        got, named = guarded[1:-1, :rank], np.bincount(columns[0], minlength=200) > 0
+        assert np.all(got[~named] == 0), kernel
+        assert_rounding_only(got[named], expected[named], "fp32" if dtype is np.float32 else "fp64")
