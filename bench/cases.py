@@ -33,9 +33,11 @@ def read_cases(folder: Path) -> list[Case]:
     ceilings: dict[tuple[str, int], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
+        if "ceilings" not in result:  # of another benchmark
+            continue
         model = model_of(result)
-        ceilings |= {(model, int(ranks)): speeds for ranks, speeds in result.get("ceilings", {}).items()}
-        for case in result.get("cases", []):
+        ceilings |= {(model, int(ranks)): speeds for ranks, speeds in result["ceilings"].items()}
+        for case in result["cases"]:
             if "refused" in case:
                 continue
             case.setdefault("gather", "full")

@@ -57,7 +57,7 @@ def draw(path: Path) -> None:
     pyplot, result = plot(), json.loads(path.read_text())
     if pyplot is None:
         return
-    if "cases" in result:
+    if "ceilings" in result:
         figure = _cases(pyplot, [c for c in result["cases"] if "refused" not in c])
     elif "gigabytes_a_second" in result:
         figure = _ceilings(pyplot, result["gigabytes_a_second"])
