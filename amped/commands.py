@@ -43,7 +43,7 @@ MODEL, RUN = "model.npz", "run.json"
 # What a step, from a collective to the next, may take before its rank is taken to be hung: in the first iteration, that
 # compiles too, so many times what an iteration is foreseen to take; then so many times what the longest one took.
 FIRST_SECONDS, MANY = 120.0, 100
-LEAST_SECONDS, SOME = 20.0, 10
+LEAST_SECONDS, SOME = 20.0, 5
 
 
 class Run:
@@ -262,7 +262,7 @@ def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any], 
             run.metrics.iterations.append(now - last)
             run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
             last = now
-            limit = args.deadline or max(LEAST_SECONDS, SOME * max(run.metrics.iterations))
+            limit = args.deadline or max(LEAST_SECONDS, SOME * max(run.metrics.iterations[1:] or [now - begin]))
             if args.stop.agreed(comm):
                 break
             if number % args.every == 0:

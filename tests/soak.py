@@ -104,9 +104,9 @@ class Soak:
         checkpoints = self.folder / f"{name}-checkpoint"
         while True:
             job = self._start(name, ranks, "--checkpoint", checkpoints, "--resume")
-            if done < kills:
-                done += self._harm(job, ranks, checkpoints)
-            code = self._end(job)
+            moment = self._harm(job, ranks, checkpoints) if done < kills else None
+            done += moment is not None
+            code = self._end(job, moment or time.monotonic())
             newest = self._look(checkpoints, newest)
             if code == 0:
                 break
@@ -116,8 +116,8 @@ class Soak:
         shutil.rmtree(checkpoints)
         return done
 
-    def _harm(self, job: subprocess.Popen[bytes], ranks: int, checkpoints: Path) -> int:
-        """Let a rank come to grief at some moment; return 1 if the job was still there."""
+    def _harm(self, job: subprocess.Popen[bytes], ranks: int, checkpoints: Path) -> float | None:
+        """Let a rank come to grief at some moment; return which it was, None if the job was no longer there."""
         kind, rank = self._random.choice(self.args.kinds), self._random.randrange(ranks)
         moment = time.monotonic() + self._random.uniform(0.0, 1.1 * self.length)
         pid, before = self.folder / "pids" / f"rank-{rank}", checkpoint.names_in(checkpoints)
@@ -127,21 +127,18 @@ class Soak:
             or (kind == "hang" and checkpoint.names_in(checkpoints) == before)  # not before iterations have limits
         ):
             if job.poll() is not None:
-                return 0
+                return None
             time.sleep(0.01)
         try:
             os.kill(int(pid.read_text()), KINDS[kind])
         except ProcessLookupError:
-            return 0
-        self._began = time.monotonic()
+            return None
         self.count[kind] += 1
         print(f"{kind} rank {rank} of {ranks}", file=sys.stderr, flush=True)
-        return 1
+        return time.monotonic()
 
-    def _end(self, job: subprocess.Popen[bytes]) -> int:
-        """Wait for the end of a job, and for that of all its processes."""
-        self._began = getattr(self, "_began", time.monotonic())
-        harmed = self._began
+    def _end(self, job: subprocess.Popen[bytes], harmed: float) -> int:
+        """Wait for the end of a job that was harmed at some time, and for that of all its processes."""
         try:
             code = job.wait(max(PROMISED, 3 * self.length) + 30)
         except subprocess.TimeoutExpired:
@@ -150,16 +147,19 @@ class Soak:
         took = time.monotonic() - harmed
         if code != 0:
             self.seconds.append(took)
-        if code == -1 or (code != 0 and took > PROMISED):
-            # A rank that dies as it connects may leave mpirun waiting for nobody: that is not amped's.
-            self.count["hangs" if self._ranks() or code != -1 else "hangs of mpirun alone"] += 1
+        running = [p for p in self._ranks() if p.info["status"] != psutil.STATUS_STOPPED]
+        if code == -1 and not running:
+            # A rank that dies as it connects may leave mpirun waiting for nobody, and one that is stopped once MPI has
+            # ended has nobody left who would notice.
+            self.count["left to mpirun"] += 1
+        elif code == -1 or (code != 0 and took > PROMISED):
+            self.count["hangs"] += 1
         deadline = time.monotonic() + 5
-        while (left := self._left()) and time.monotonic() < deadline:
+        while code != -1 and self._left() and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.count["orphans"] += len(self._ranks())
-        for process in left:
+        self.count["orphans"] += len(running) if code == -1 else len(self._left())
+        for process in self._left():
             process.kill()
-        del self._began
         return code
 
     def _tell(self) -> None:
@@ -171,7 +171,7 @@ class Soak:
 
     def _left(self) -> list[psutil.Process]:
         mine = str(self.folder / "driver.py")
-        return [p for p in psutil.process_iter(["cmdline"]) if mine in (p.info["cmdline"] or ())]
+        return [p for p in psutil.process_iter(["cmdline", "status"]) if mine in (p.info["cmdline"] or ())]
 
     def _ranks(self) -> list[psutil.Process]:
         """Return the processes left that are ranks, of which this interpreter is the program."""
@@ -201,7 +201,7 @@ class Soak:
 
     def figures(self) -> dict[str, object]:
         """Return what was counted."""
-        names = (*KINDS, "runs", "hangs", "hangs of mpirun alone", "orphans", "corrupt", "lost", "other fits")
+        names = (*KINDS, "runs", "hangs", "left to mpirun", "orphans", "corrupt", "lost", "other fits")
         times = sorted(self.seconds) or [0.0]
         return {
             **{name: self.count[name] for name in names},
