@@ -149,6 +149,11 @@ class Engine:
         self._stale = set(range(self.order))  # factor matrices that are newer than their copies in 16 bits
         rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
         self._out = self.backend.empty((rows, stride), np.float64)
+        # Views are made once: a GPU waits for the host when a small tensor's mode begins.
+        self._outs = [self._out[: m.rows.stop - m.rows.start] for m in self.plan.modes]
+        self._owned = [self.factors[m.mode][m.owned, :rank] for m in self.plan.modes]
+        first = [m.owned.start - m.rows.start for m in self.plan.modes]
+        self._sums = [o[f : f + len(t), :rank] for o, f, t in zip(self._outs, first, self._owned, strict=True)]
         self._stream = Stream(self.plan, source, self.backend, self.clock, self._choose)
         self.kernels = self._stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self._stream.steps))
@@ -203,7 +208,7 @@ class Engine:
 
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R) view."""
-        return self.factors[mode][self.plan.modes[mode].owned, : self.rank]
+        return self._owned[mode]
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         """Count the work queued within under `kind`."""
@@ -226,23 +231,20 @@ class Engine:
         """
         HERE.mode = mode
         self.exchange.join()
-        share = self.plan.modes[mode]
-        out, target = self._out[: share.rows.stop - share.rows.start], self.owned(mode)
-        whole = out[share.owned.start - share.rows.start :, : self.rank][: len(target)]
         shards = zip(self._stream.shards(mode), self._stream.steps[mode], strict=True)
         if not self._stream.steps[mode]:
-            out.fill(0)
+            self._outs[mode].fill(0)
         for block in self._blocks[mode]:
             for shard, step in shards if block.last else islice(shards, block.shards):
                 with self.clock.span("compute", mode):
                     self._compute(shard, mode, step.new)
             if block.last:
-                self._add_split_rows(mode, out)
+                self._add_split_rows(mode)
             if solve:
-                rows = block.rows(self.comm.rank, share.owned.start)
-                solve(whole[rows], target[rows])
+                rows = block.rows(self.comm.rank, self.plan.modes[mode].owned.start)
+                solve(self._sums[mode][rows], self._owned[mode][rows])
                 self._send(mode, block.begin, block.end)
-        return whole
+        return self._sums[mode]
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[Block]:
         """Agree with all ranks on the blocks of rows that are sent after some of the shards of a mode."""
@@ -251,8 +253,7 @@ class Engine:
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if self.exchange.overlaps else None)
 
     def _compute(self, shard: Shard, mode: int, new: slice) -> None:
-        rows = self.plan.modes[mode].rows
-        self.backend.mttkrp(shard, self._inputs(mode), self._out[: rows.stop - rows.start], new)
+        self.backend.mttkrp(shard, self._inputs(mode), self._outs[mode], new)
 
     def _inputs(self, mode: int) -> list[Array]:
         """Return the input modes' factor matrices as the kernels read them."""
@@ -262,9 +263,9 @@ class Engine:
             self._stale &= {mode}
         return [factor for m, factor in enumerate(self._narrow or self.factors) if m != mode]
 
-    def _add_split_rows(self, mode: int, out: Array) -> None:
+    def _add_split_rows(self, mode: int) -> None:
         """Give the owner of each row that several ranks computed the sum of their parts."""
-        share = self.plan.modes[mode]
+        share, out = self.plan.modes[mode], self._outs[mode]
         if share.any_row:
             with self.clock.span("exchange", mode):
                 self.exchange.reduce_rows(out, share.cut.rows)
