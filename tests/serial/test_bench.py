@@ -164,7 +164,8 @@ def test_measure(comm: Comm, placement: Any, monkeypatch: pytest.MonkeyPatch) ->
     for mode in facts["nonzeros_in_place"][0]:
         assert mode["resident"]["nonzeros"] + mode["streamed"]["nonzeros"] == 5000
     if placement == "stream":
-        assert facts["link"]["bytes_a_sweep"] == [4 * 5000 * 20]
+        (nbytes,) = facts["link"]["bytes_a_sweep"]
+        assert 4 * 5000 * 20 <= nbytes < 1.1 * 4 * 5000 * 20  # and the pieces of rows
         assert 0 < facts["link"]["fraction_of_link"] < 1
     else:
         assert facts["link"] is None
