@@ -100,17 +100,23 @@ class Loading(NamedTuple):
         To hold it, from then on.
     dealing : int
         While it is dealt to the ranks, beside what they keep.
+    sorting : int
+        While it is sorted to be dealt, beside that.
     shareable : int
         How much of the tensor is also a shard of a rank that is alone and computes on the host.
     streamed : int
         For each nonzero that is streamed, on every rank.
+    others : Loading, optional
+        What every other rank needs; by default only what is streamed.
     """
 
     reading: int = 0
     tensor: int = 0
     dealing: int = 0
+    sorting: int = 0
     shareable: int = 0
     streamed: int = 0
+    others: Loading | None = None
 
 
 ALREADY_LOADED = Loading()
@@ -213,7 +219,7 @@ def make_plan(
     limit = backend.memory(local_ranks) if memory is None else memory
     modes = [_mode_plan(mode, cuts, part, stride, dtype, values, gather) for mode in range(len(cuts))]
     if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
-        modes, placement, loading = _one_copy(modes), "resident", loading._replace(dealing=0)
+        modes, placement = _one_copy(modes), "resident"
     modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
     need = _Need(modes, rank, limit, backend)
     total, largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
@@ -248,7 +254,9 @@ def make_plan(
         **need.fixed,
         "working memory": need.working(piece, slot),
     }
-    mine = loading if part == 0 else Loading(streamed=loading.streamed)
+    mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
+    if kernel == PERMUTED:
+        mine = mine._replace(sorting=0)
     host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + backend.host_runtime_bytes
     return Plan(tuple(modes), rank, stride, dtype, slot, piece, bytes_of, host)
 
@@ -332,11 +340,13 @@ def _host_bytes(modes: Sequence[ModePlan], backend: Backend, on_device: int, loa
     if backend.name == "cuda":  # shards are packed on the device, from columns that are all there at once
         shards = sum(backend.shard_bytes(m.share, m.streamed) for m in modes)
         columns = max(m.nnz for m in modes) * loading.streamed
-        return max(loading.reading, loading.tensor + loading.dealing + columns + shards)
+        return max(loading.reading, loading.tensor + loading.dealing + loading.sorting + columns + shards)
     resident = sum(backend.shard_bytes(m.share, m.resident) for m in modes)
     shards = streamed * loading.streamed + resident
     tensor = loading.tensor - loading.shareable
-    return max(loading.reading, tensor + loading.dealing + shards, tensor + shards + on_device - resident)
+    return max(
+        loading.reading, tensor + loading.dealing + loading.sorting + shards, tensor + shards + on_device - resident
+    )
 
 
 def _mode_plan(

@@ -1,26 +1,32 @@
-"""Where a run's nonzeros come from: a tensor in rank 0's memory, or a store that every rank reads."""
+"""Where a run's nonzeros come from: a tensor in rank 0's memory, or a file or store that every rank reads."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor, ValueRange
+from partitioner.build import Facts, Reading
+from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
 from partitioner.readers import read
-from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode
-from partitioner.sort import sort_bytes
+from partitioner.runs import Runs, Slice
+from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode, mode_order
+from partitioner.sort import sort_bytes, sort_nonzeros
 from partitioner.store import Store
+from partitioner.tables import Nonzeros
+from partitioner.threads import usable_cores
 
 from .errors import InputError
 from .mpi import Comm, on_root, together
 from .placement import Loading, nonzero_bytes
 
+EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
 READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
 
 Progress = Callable[[int, int | None], None]
@@ -65,8 +71,9 @@ class Source(Protocol):
 class TensorSource:
     """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `Source`."""
 
-    def __init__(self, tensor: SparseTensor | None, comm: Comm) -> None:
-        self._tensor, self._comm = tensor, comm
+    def __init__(self, tensor: SparseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> None:
+        """Take a tensor, read from the file at `path` if it was."""
+        self._tensor, self._comm, self._path = tensor, comm, path
         facts = None
         if comm.rank == 0 and tensor is not None:
             repaired = tensor.duplicates, tensor.zeros
@@ -112,11 +119,113 @@ class TensorSource:
         each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
             return Loading(streamed=each)
+        if ranks > 1 and self._path is not None:  # they would read it together
+            return dealt_loading(self, root.values.dtype, dtype, ranks, is_divisible(self._path))
         same, alone = root.values.dtype == dtype, ranks == 1 and on_host
-        dealing = sort_bytes(self.nnz, each) + (0 if alone else self.nnz * each)
+        dealing = 0 if alone else self.nnz * each
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
-        return Loading(reading, tensor, dealing, shareable, each)
+        return Loading(reading, tensor, dealing, sort_bytes(self.nnz, each), shareable, each)
+
+
+class DealtSource:
+    """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `Source`."""
+
+    def __init__(self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> None:
+        self._comm, reading = comm, Reading(path, comm, progress)
+        self._dtype, self._threads = reading.dtype, reading.threads
+        runs = self._runs(range(reading.order), reading.order, reading.dtype)
+        for columns, values, _ in reading.chunks(EVERYTHING):
+            runs.add(columns, values)
+        self.shape = reading.shape()
+        self._columns, self._values = self._only(runs.pieces(runs.shares(), merge=True), reading.dtype)
+        mine = Facts(0, runs.duplicates, runs.zeros)
+        mine.add(self._values)
+        facts = reading.facts(comm.allgather(mine))
+        self.nnz, self.duplicates, self.zeros = facts.nnz, facts.duplicates, facts.zeros
+        self.value_range = ValueRange(*facts.ends, facts.grain)
+        self.norm = norm(facts.ends, list(chain.from_iterable(comm.allgather(squares(self._values, facts.ends)))))
+        self._in_parts = is_divisible(path)
+
+    def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
+        return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
+
+    def _only(self, pieces: Iterable[Nonzeros], dtype: np.dtype[Any]) -> Nonzeros:
+        """Return the one piece that this rank has, if it has any."""
+        empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
+        return next(iter([*pieces, empty]))
+
+    def cut(self, mode: int, parts: int) -> Cut:
+        """See `Source`."""
+        counts = np.bincount(self._columns[mode], minlength=self.shape[mode])
+        self._comm.all_reduce(counts, "sum")
+        return cut_mode(CountedRows(counts), self.shape[mode], parts)
+
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+        """See `Source`."""
+        runs, mine = self._runs([mode], len(self.shape), dtype), (self._columns, self._values.astype(dtype, copy=False))
+        if mode:
+            mine = sort_nonzeros(*mine, [mode], self.shape, threads=self._threads)[:2]
+        runs.add(*mine, in_order=True)
+        del mine
+        shares = runs.shares_at(cut.nonzeros, _keys_at(cut), as_is=mode == 0)
+        columns, values = self._only(runs.pieces(shares), dtype)
+        del runs
+        for m in mode_order(len(self.shape), mode):
+            yield columns[m]
+        yield values
+
+    def tensor(self) -> SparseTensor | None:
+        """See `Source`."""
+        runs = self._runs(range(len(self.shape)), len(self.shape), self._dtype)
+        runs.add(self._columns, self._values, in_order=True)
+        everything = Slice(np.zeros(self._comm.size, np.int64), np.array(self._comm.allgather(self._values.size)), True)
+        columns, values = self._only(
+            runs.pieces([[everything], *([] for _ in range(self._comm.size - 1))]), self._dtype
+        )
+        return None if self._comm.rank else SparseTensor.from_columns(columns, values, self.shape)
+
+    def digest(self) -> int:
+        """See `Source`."""
+        return sum(self._comm.allgather(digest(list(self._columns), self._values))) % (1 << 64)
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        """See `Source`."""
+        return dealt_loading(self, self._dtype, dtype, ranks, self._in_parts)
+
+
+def _keys_at(cut: Cut) -> NDArray[np.int32]:
+    """Return the row, (1, parts - 1), that each part but the first begins in, or an empty one before it."""
+    keys = np.where(cut.heads >= 0, cut.heads, cut.rows[:-1])
+    for p in reversed(range(keys.size - 1)):  # a part without nonzeros begins where the next one does
+        if cut.nonzeros[p] == cut.nonzeros[p + 1]:
+            keys[p] = keys[p + 1]
+    return keys[None, 1:].astype(np.int32)
+
+
+def dealt_loading(source: Source, given: np.dtype[Any], dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
+    """Return what ranks need to load a file together, which has values as `given`, `in_parts` or all on rank 0."""
+    order, share = len(source.shape), -(-source.nnz // ranks)
+    there, each = nonzero_bytes(order, given), nonzero_bytes(order, dtype)
+    threads = max(1, usable_cores() // ranks)  # on one node
+
+    def of(read: int) -> Loading:
+        # A run is sorted, and then there while a slice is received and sorted.
+        run, merged = (sort_bytes(n, there, threads=threads) for n in (read, share))
+        sorting = read * there + max(run, share * there + merged)
+        dealing = share * each, sort_bytes(share, each, threads=threads)
+        return Loading(sorting, READER_BYTES + share * there, *dealing, streamed=each)
+
+    root = of(share if in_parts else source.nnz)
+    return root._replace(others=of(share if in_parts else 0))
+
+
+def is_divisible(path: str | os.PathLike[str]) -> bool:
+    """Tell whether ranks read parts of a file: plain text."""
+    if not Path(path).is_file() or Path(path).suffix.lower() == ".npz":
+        return False
+    with open(path, "rb") as file:
+        return file.read(2) != b"\x1f\x8b"
 
 
 class StoreSource:
@@ -171,4 +280,6 @@ def open_source(
     """
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: Store(path, verify)), comm)
-    return TensorSource(on_root(comm, lambda: read(path, progress=progress)), comm)
+    if comm.size > 1:
+        return DealtSource(path, comm, progress)
+    return TensorSource(read(path, progress=progress), comm, path)

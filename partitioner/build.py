@@ -42,7 +42,7 @@ from .store import (
     write_files,
     write_manifest,
 )
-from .tables import Files, Nonzeros
+from .tables import Files, Nonzeros, mapped
 from .threads import side_by_side
 
 FREE_SHARE = 0.7  # of free memory, where no budget is given
@@ -101,7 +101,7 @@ def partition(
 
 
 @dataclass
-class _Facts:
+class Facts:
     """What is known of some nonzeros in canonical order."""
 
     nnz: int = 0
@@ -115,16 +115,59 @@ class _Facts:
         """Look at more of them."""
         if values.size:
             dtype = self.dtype if self.dtype != SINGLE else exact_dtype(values)
-            self.join(_Facts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
+            self.join(Facts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
 
-    def join(self, other: _Facts) -> None:
+    def join(self, other: Facts) -> None:
         """Take in what is known of others."""
-        self.nnz, self.duplicates, self.zeros = (
-            self.nnz + other.nnz, self.duplicates + other.duplicates, self.zeros + other.zeros
-        )  # fmt: skip
+        self.nnz += other.nnz
+        self.duplicates += other.duplicates
+        self.zeros += other.zeros
         self.ends = float(np.minimum(self.ends[0], other.ends[0])), float(np.maximum(self.ends[1], other.ends[1]))
         self.grain = min(self.grain, other.grain)
         self.dtype = max(self.dtype, other.dtype)
+
+
+class Reading:
+    """A file that all ranks read together, each its part. Methods are collective.
+
+    Attributes
+    ----------
+    order : int
+    dtype : numpy.dtype
+        Of the values.
+    threads : int
+        Of this rank.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], ranks: Ranks, progress: Progress | None) -> None:
+        self._path, self._ranks = path, ranks
+        self.threads = fair_threads(ranks)
+        where = ranks.rank, ranks.size
+        self._part = together(ranks, lambda: open_part(path, *where, threads=self.threads, progress=progress))
+        self.order, self.dtype = max(ranks.allgather(self._part.order)), self._part.dtype
+        self._highest = np.zeros(self.order, np.int64)
+
+    def chunks(self, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
+        """Yield this rank's nonzeros, `limit` at a time, and whether there are more. Not collective."""
+        for columns, values, more in _chunks(self._part, limit):
+            np.maximum(self._highest, columns.max(axis=1), out=self._highest)
+            yield columns, values, more
+
+    def shape(self) -> tuple[int, ...]:
+        """Return the mode lengths, once all is read; raise the first `InputError` of the file, if there is one."""
+        outcome = settle(self._path, self._ranks.allgather(self._part.outcome))
+        return outcome.lengths or tuple((np.max(self._ranks.allgather(self._highest), axis=0) + 1).tolist())
+
+    def facts(self, by_rank: Sequence[Facts]) -> Facts:
+        """Return what is known of all nonzeros; raise `InputError` if they are no tensor."""
+        facts = Facts()
+        for each in by_rank:
+            facts.join(each)
+        if not facts.nnz:
+            raise InputError("no nonzeros: every value is zero", path=self._path)
+        if not np.all(np.isfinite(facts.ends)):
+            raise InputError("duplicates sum past the largest number", path=self._path)
+        return facts
 
 
 class _Build:
@@ -139,43 +182,32 @@ class _Build:
         progress: Progress | None,
     ) -> None:
         self._path, self._folder, self._ranks = path, folder, ranks
-        self._threads = fair_threads(ranks)
-        where = ranks.rank, ranks.size
-        self._part = together(ranks, lambda: open_part(path, *where, threads=self._threads, progress=progress))
-        self._order = max(ranks.allgather(self._part.order))
-        self._limit = _limit(_budget(memory, ranks), 4 * self._order + self._part.dtype.itemsize, ranks.size)
+        self._reading = Reading(path, ranks, progress)
+        self._order, self._threads = self._reading.order, self._reading.threads
+        self._limit = _limit(_budget(memory, ranks), 4 * self._order + self._reading.dtype.itemsize, ranks.size)
 
     def run(self) -> None:
         """Write the files of the store."""
-        runs, highest = self._runs(range(self._order), self._part.dtype), np.zeros(self._order, np.int64)
-        for columns, values, more in _chunks(self._part, self._limit):
-            np.maximum(highest, columns.max(axis=1), out=highest)
+        runs = self._runs(range(self._order), self._reading.dtype)
+        for columns, values, more in self._reading.chunks(self._limit):
             if self._ranks.size == 1 and not (more or runs.count):
-                outcome = settle(self._path, [self._part.outcome])
-                tensor = SparseTensor.from_columns(columns, values, outcome.lengths, path=self._path)
+                tensor = SparseTensor.from_columns(columns, values, self._reading.shape(), path=self._path)
                 return write_files(tensor, self._folder)
             runs.add(columns, values, spill=more or runs.count > 0)
-        outcome = settle(self._path, self._ranks.allgather(self._part.outcome))
-        shape = outcome.lengths or tuple((np.max(self._ranks.allgather(highest), axis=0) + 1).tolist())
-        scratch, everyone = self._canonical(runs)
-        facts = _Facts()
-        for each in everyone:
-            facts.join(each)
-        if not facts.nnz:
-            raise InputError("no nonzeros: every value is zero", path=self._path)
-        if not np.all(np.isfinite(facts.ends)):
-            raise InputError("duplicates sum past the largest number", path=self._path)
-        self._write(shape, facts, scratch, [each.nnz for each in everyone])
+        shape = self._reading.shape()
+        scratch, by_rank = self._canonical(runs)
+        self._write(shape, self._reading.facts(by_rank), scratch, [each.nnz for each in by_rank])
 
     def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
-        names = [self._folder / f"runs{self._ranks.rank}.{k}" for k in range(self._order + 1)]
-        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, Files(names, dtype))
+        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, self._files("run", dtype))
 
-    def _canonical(self, runs: Runs) -> tuple[Files, list[_Facts]]:
+    def _files(self, name: str, dtype: np.dtype[Any]) -> Files:
+        """Return files of this rank alone, for a while."""
+        return Files([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
+
+    def _canonical(self, runs: Runs) -> tuple[Files, list[Facts]]:
         """Merge the runs into files of this rank's; return them, and what is known of those of each rank."""
-        facts = _Facts()
-        names = [self._folder / f"sorted{self._ranks.rank}.{k}" for k in range(self._order + 1)]
-        scratch = Files(names, self._part.dtype)
+        facts, scratch = Facts(), self._files("sorted", self._reading.dtype)
         for columns, values in runs.pieces(runs.shares(), merge=True):
             scratch.write(facts.nnz, columns, values)
             facts.add(values)
@@ -183,18 +215,19 @@ class _Build:
         runs.remove()
         return scratch, self._ranks.allgather(facts)
 
-    def _write(self, shape: tuple[int, ...], facts: _Facts, scratch: Files, by_rank: Sequence[int]) -> None:
+    def _write(self, shape: tuple[int, ...], facts: Facts, scratch: Files, by_rank: Sequence[int]) -> None:
         on_root(self._ranks, lambda: make_files(self._folder, self._order, facts.nnz, facts.dtype))
         kind = facts.nnz, facts.dtype
         copies = [stored_nonzeros(self._folder, self._order, mode, *kind) for mode in range(self._order)]
-        begin, mine = sum(by_rank[: self._ranks.rank]), by_rank[self._ranks.rank]
-        for columns, values in self._read(scratch, 0, mine, self._part.dtype):
-            copies[0].write(begin, columns, values)
-            begin += values.size
+        first, mine = sum(by_rank[: self._ranks.rank]), by_rank[self._ranks.rank]
+        at = first
+        for columns, values in self._read(scratch, 0, mine, self._reading.dtype):
+            copies[0].write(at, columns, values)
+            at += values.size
         scratch.remove()
         for mode in range(1, self._order):
             runs = self._runs([mode], facts.dtype)
-            for columns, values in self._read(copies[0], begin - mine, mine, facts.dtype):
+            for columns, values in self._read(copies[0], first, mine, facts.dtype):
                 runs.add(columns, values, spill=mine > self._limit)
             shares = runs.shares()
             at = sum(part.size for share in shares[: self._ranks.rank] for part in share)
@@ -211,7 +244,7 @@ class _Build:
             files.read(begin + start, columns, values)
             yield columns, values
 
-    def _finish(self, shape: tuple[int, ...], facts: _Facts) -> None:
+    def _finish(self, shape: tuple[int, ...], facts: Facts) -> None:
         """Bring the files to the disk, and write the manifest: each rank looks at an equal share of the bytes."""
         ranks = self._ranks
         ranks.allgather(None)  # all ranks have written all they have
@@ -231,7 +264,7 @@ class _Build:
         found = facts.nnz, length, ValueRange(*facts.ends, facts.grain), facts.dtype, facts.duplicates, facts.zeros
         on_root(ranks, lambda: write_manifest(self._folder, shape, *found, entries))
 
-    def _squares(self, facts: _Facts) -> list[float]:
+    def _squares(self, facts: Facts) -> list[float]:
         """Return sums of squares of this rank's share of the blocks that a tensor in memory has, too."""
         copy = stored_nonzeros(self._folder, self._order, 0, facts.nnz, facts.dtype)
         blocks, sums = _share(-(-facts.nnz // BLOCK), self._ranks), list[float]()
@@ -273,13 +306,15 @@ def _chunks(pieces: Iterable[Nonzeros], limit: int) -> Iterator[tuple[NDArray[np
         held.append((columns, values))
         count += values.size
     if count:
+        del columns, values  # or the last piece would keep the memory of all on the heap
         yield *_joined(held), False
 
 
 def _joined(pieces: deque[Nonzeros]) -> Nonzeros:
     order, dtype = len(pieces[0][0]), pieces[0][1].dtype
     nonzeros = sum(values.size for _, values in pieces)
-    columns, values, at = np.empty((order, nonzeros), np.int32), np.empty(nonzeros, dtype), 0
+    columns = mapped(order * nonzeros, np.dtype(np.int32)).reshape(order, nonzeros)
+    values, at = mapped(nonzeros, dtype), 0
     while pieces:  # each is freed once it is copied
         piece = pieces.popleft()
         stop = at + piece[1].size

@@ -21,6 +21,7 @@ from .errors import InputError
 from .threads import usable_cores
 
 T = TypeVar("T")
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
 
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -162,15 +163,18 @@ def world() -> Ranks:
     return MpiRanks(load_mpi().COMM_WORLD) if launched() else Alone()
 
 
-def abort_all(ranks: Ranks, program: str) -> Callable[[type[BaseException], BaseException, TracebackType | None], None]:
-    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever."""
+def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
+    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever.
+
+    `where` may add lines that say where this rank was.
+    """
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if issubclass(kind, (ArithmeticError, MemoryError, KeyboardInterrupt)):
             text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
         else:
             text = "".join(traceback.format_exception(kind, error, trace))
-        sys.stderr.write(f"{program}: rank {ranks.rank} failed: {text}")
+        sys.stderr.write(f"{program}: rank {ranks.rank} failed: {text}{where()}")
         sys.stderr.flush()
         ranks.abort(EXIT_FAILURE)
         os._exit(EXIT_FAILURE)

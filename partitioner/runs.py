@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .jit import jit
 from .ranks import Ranks
 from .sort import Sorted, sort_nonzeros
-from .tables import Files, Held, Nonzeros, Table
+from .tables import Files, Held, Nonzeros, Table, mapped
 
 SAMPLES = 4096  # of a run
 SHARES = 16  # slices a rank at least, so that the ranks' shares are about equal
@@ -27,13 +27,13 @@ SHARES = 16  # slices a rank at least, so that the ranks' shares are about equal
 class Slice(NamedTuple):
     """A part of the merged order: of each of all ranks' runs, from `begin` to `end`.
 
-    Where all its nonzeros are `equal` in what they are sorted by, they are in order as they are, and if there are
-    very many of them the next slice has `more`.
+    Its nonzeros may be in order `as_is`, the runs' one after the other: where they all are equal in what they are
+    sorted by, for one. If there are very many of those, the next slice has `more`.
     """
 
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
-    equal: bool = False
+    as_is: bool = False
     more: bool = False
 
     @property
@@ -96,9 +96,12 @@ class Runs:
         """How many runs this rank has."""
         return len(self._runs)
 
-    def add(self, columns: NDArray[np.int32], values: NDArray[np.floating], spill: bool = False) -> None:
+    def add(
+        self, columns: NDArray[np.int32], values: NDArray[np.floating], *, spill: bool = False, in_order: bool = False
+    ) -> None:
         """Add nonzeros, as a run after those that there are; the arrays are taken over."""
-        columns, values, *_ = self._sorted(columns, values, merge=False)
+        if not in_order:
+            columns, values, *_ = self._sorted(columns, values, merge=False)
         table: Table = Held(columns, values)
         begin = 0
         if spill and self._files is not None:
@@ -132,9 +135,22 @@ class Runs:
         for rank, share in enumerate(shares):
             mine = np.flatnonzero(owners == rank)
             for first, last in _joined(mine, atoms, self._limit):
-                part = Slice(bounds[:, first], bounds[:, last + 1], equal=first == last and first % 2 == 1)
-                share.extend(_cut(part, self._limit) if part.equal else [part])
+                part = Slice(bounds[:, first], bounds[:, last + 1], as_is=first == last and first % 2 == 1)
+                share.extend(_cut(part, self._limit) if part.as_is else [part])
         return shares
+
+    def shares_at(self, offsets: NDArray[np.int64], keys: NDArray[np.int32], as_is: bool = False) -> list[list[Slice]]:
+        """Cut the merged order at given offsets, ascending from 0 to the number of nonzeros; a slice for each rank.
+
+        Each offset but the first and the last is among, or right before, the nonzeros of one of the keys, (keys, n).
+        """
+        begin, end = self.spans(keys)
+        sizes = list(chain.from_iterable(self._ranks.allgather([run.size for run in self._runs])))
+        # Of a key's nonzeros, those of the first runs come first.
+        before = np.cumsum(end - begin, axis=0) - (end - begin)
+        cuts = begin + np.clip(offsets[1:-1] - begin.sum(axis=0) - before, 0, end - begin)
+        bounds = np.column_stack([np.zeros(len(sizes), np.int64), cuts, sizes])
+        return [[Slice(bounds[:, r], bounds[:, r + 1], as_is)] for r in range(self._ranks.size)]
 
     def _splitters(self) -> tuple[NDArray[np.int32], int]:
         """Choose keys, (keys, n), that cut all nonzeros into small parts; return how many nonzeros there are, too."""
@@ -154,9 +170,9 @@ class Runs:
     def spans(self, keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the nonzeros of each key, (keys, n), begin and end in each of all ranks' runs, (runs, n)."""
         mine = [[self._span(run, key) for key in keys.T] for run in self._runs]
-        found = np.array(list(chain.from_iterable(self._ranks.allgather(mine))), np.int64)
-        begin, end = np.moveaxis(found.reshape(-1, keys.shape[1], 2), 2, 0)
-        return begin, end
+        everyone = list(chain.from_iterable(self._ranks.allgather(mine)))
+        found = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
+        return found[:, :, 0], found[:, :, 1]
 
     def _span(self, run: Run, key: NDArray[np.int32]) -> tuple[int, int]:
         # The samples tell between which two of them each end is.
@@ -168,7 +184,8 @@ class Runs:
         return found[0][0], found[-1][1]
 
     def _room(self, nonzeros: int) -> Nonzeros:
-        return np.empty((self._order, nonzeros), np.int32), np.empty(nonzeros, self._dtype)
+        columns = mapped(self._order * nonzeros, np.dtype(np.int32))
+        return columns.reshape(self._order, nonzeros), mapped(nonzeros, self._dtype)
 
     def pieces(self, shares: Sequence[Sequence[Slice]], merge: bool = False) -> Iterator[Nonzeros]:
         """Merge this rank's slices, one after the other; all ranks go through theirs in step.
@@ -181,7 +198,7 @@ class Runs:
             mine = slices[self._ranks.rank]
             if mine is None or not mine.size:
                 continue
-            if not mine.equal:
+            if not mine.as_is:
                 columns, values, _, duplicates, zeros = self._sorted(columns, values, merge)
                 self.duplicates, self.zeros = self.duplicates + duplicates, self.zeros + zeros
             elif merge:
@@ -256,7 +273,7 @@ def _cut(part: Slice, limit: int) -> Iterator[Slice]:
     for start in range(0, total, limit):
         stop = min(start + limit, total)
         begin, end = (np.clip(part.end - (ends - at), part.begin, part.end) for at in (start, stop))
-        yield Slice(begin, end, equal=True, more=stop < total)
+        yield Slice(begin, end, as_is=True, more=stop < total)
 
 
 @jit

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from .buckets import add_up_bins, count_bins, gather, group_bins, merge_buckets, move, sort_buckets
 from .jit import jit
+from .tables import mapped
 from .threads import side_by_side, usable_cores
 
 DIGIT_BITS = 16
@@ -150,8 +151,8 @@ def sort_nonzeros(
         By default one for each core.
     """
     threads, nonzeros = threads or usable_cores(), values.size
-    leading, order = _leading(modes, lengths), np.empty(nonzeros, np.uint32)
-    moved = np.empty_like(columns), np.empty(nonzeros, dtype or values.dtype)
+    leading, order = _leading(modes, lengths), mapped(nonzeros, np.dtype(np.uint32))
+    moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
     bounds = _into_buckets(columns, values, leading, threads, *moved)
     tasks = _tasks(bounds, threads)
     kept, distinct = np.zeros((2, bounds.size - 1), np.int64)

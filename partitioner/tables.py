@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,3 +92,11 @@ class Files:
         """Delete the files."""
         for path in self._paths:
             path.unlink(missing_ok=True)
+
+
+def mapped(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array that is mapped by itself: its memory goes back to the system, whatever malloc would keep."""
+    room = mmap.mmap(-1, max(1, size * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # not on every system
+        room.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(room, dtype, size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 Nonzeros = tuple[np.ndarray, np.ndarray]
@@ -37,3 +39,9 @@ def hard_nonzeros() -> dict[str, Nonzeros]:
     columns, values = _random((1, 1), 3000, 8)
     cases["one coordinate"] = columns, values
     return cases
+
+
+def write_tns(path: Path, columns: np.ndarray, values: np.ndarray) -> None:
+    """Write nonzeros as text."""
+    lines = zip((columns + 1).T.tolist(), values.tolist(), strict=True)
+    path.write_text("".join(f"{' '.join(map(str, indices))} {value!r}\n" for indices, value in lines))

@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tensors import hard_nonzeros
+from tensors import hard_nonzeros, write_tns
 
 from amped.mpi import Comm
 from partitioner import build, ranks, runs
@@ -26,11 +26,6 @@ CASES = hard_nonzeros()
 def folder(comm: Comm, tmp_path: Path) -> Path:
     """A folder that all ranks see."""
     return comm.bcast(tmp_path)
-
-
-def write_tns(path: Path, columns: np.ndarray, values: np.ndarray) -> None:
-    lines = zip((columns + 1).T.tolist(), values.tolist(), strict=True)
-    path.write_text("".join(f"{' '.join(map(str, indices))} {value!r}\n" for indices, value in lines))
 
 
 @pytest.mark.parametrize("limit", [50, 600, 10**6])

@@ -13,6 +13,7 @@ from oracle import block_sizes, on_examples
 from amped import mpi
 from amped.errors import InputError
 from amped.mpi import Comm, on_root, together
+from partitioner import ranks
 
 pytestmark = pytest.mark.mpi
 DTYPES = st.sampled_from([np.dtype(t) for t in ("f4", "f8", "i4")])
@@ -36,7 +37,7 @@ def test_scatter(comm: Comm) -> None:
         sizes, given_as, wanted, message = example
         offsets = np.cumsum([0, *sizes])
         whole = np.arange(offsets[-1], dtype=given_as)
-        with mock.patch.object(mpi, "MESSAGE", message):
+        with mock.patch.object(ranks, "MESSAGE", message):
             mine = comm.scatter(whole if comm.rank == 0 else None, offsets, wanted)
         assert mine.dtype == wanted
         assert np.array_equal(mine, whole[offsets[comm.rank] : offsets[comm.rank + 1]])
@@ -62,7 +63,7 @@ def test_sum_on(comm: Comm) -> None:
         everyone = np.random.default_rng(seed).integers(-99, 99, (comm.size, *shape)).astype(dtype)
         for rank in range(comm.size):
             mine = everyone[comm.rank].copy()
-            with mock.patch.object(mpi, "MESSAGE", message):
+            with mock.patch.object(ranks, "MESSAGE", message):
                 comm.sum_on(rank, mine)
             assert np.array_equal(mine, everyone.sum(axis=0) if comm.rank == rank else everyone[comm.rank])
 
