@@ -338,7 +338,7 @@ def _timed_mttkrp(run: Run, engine: Engine, mode: int, nonzeros: int) -> NDArray
     for _ in range(run.args.repeat):
         begin = time.perf_counter()
         rows = engine.mttkrp(mode)
-        engine.backend.synchronize()
+        engine.synchronize()
         seconds.append(max(run.comm.allgather(time.perf_counter() - begin)))
         split = run.metrics.spans(run.comm.allgather(engine.clock.collect()))
         run.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)

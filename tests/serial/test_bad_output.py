@@ -16,11 +16,12 @@ RANK = 4
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a test fail if the tensor is read: output is to be checked before any work."""
 
-    def too_late(*_: object) -> None:
+    def too_late(*_: object, **__: object) -> None:
         raise AssertionError("the tensor is read before the output is checked")
 
     monkeypatch.setattr("amped.commands.open_source", too_late)
-    monkeypatch.setattr("partitioner.__main__.read", too_late)
+    for name in ("open_part", "read"):
+        monkeypatch.setattr(f"partitioner.build.{name}", too_late)
 
 
 @pytest.mark.usefixtures("blind")
