@@ -152,6 +152,7 @@ class Reading:
         for columns, values, more in _chunks(self._part, limit):
             np.maximum(self._highest, columns.max(axis=1), out=self._highest)
             yield columns, values, more
+            del columns, values  # or they would be there while the next are read
 
     def shape(self) -> tuple[int, ...]:
         """Return the mode lengths, once all is read; raise the first `InputError` of the file, if there is one."""
@@ -194,6 +195,7 @@ class _Build:
                 tensor = SparseTensor.from_columns(columns, values, self._reading.shape(), path=self._path)
                 return write_files(tensor, self._folder)
             runs.add(columns, values, spill=more or runs.count > 0)
+            del columns, values
         shape = self._reading.shape()
         scratch, by_rank = self._canonical(runs)
         self._write(shape, self._reading.facts(by_rank), scratch, [each.nnz for each in by_rank])
@@ -211,6 +213,7 @@ class _Build:
         for columns, values in runs.pieces(runs.shares(), merge=True):
             scratch.write(facts.nnz, columns, values)
             facts.add(values)
+            del columns, values
         facts.duplicates, facts.zeros = runs.duplicates, runs.zeros
         runs.remove()
         return scratch, self._ranks.allgather(facts)
@@ -229,11 +232,15 @@ class _Build:
             runs = self._runs([mode], facts.dtype)
             for columns, values in self._read(copies[0], first, mine, facts.dtype):
                 runs.add(columns, values, spill=mine > self._limit)
+                del columns, values
             shares = runs.shares()
             at = sum(part.size for share in shares[: self._ranks.rank] for part in share)
             for columns, values in runs.pieces(shares):
-                copies[mode].write(at, columns[mode_order(self._order, mode)], values)
+                for k, m in enumerate(mode_order(self._order, mode)):
+                    copies[mode].write_column(k, at, columns[m])
+                copies[mode].write_column(self._order, at, values)
                 at += values.size
+                del columns, values
             runs.remove()
         self._finish(shape, facts)
 
@@ -243,6 +250,7 @@ class _Build:
             columns, values = np.empty((self._order, size), np.int32), np.empty(size, dtype)
             files.read(begin + start, columns, values)
             yield columns, values
+            del columns, values
 
     def _finish(self, shape: tuple[int, ...], facts: Facts) -> None:
         """Bring the files to the disk, and write the manifest: each rank looks at an equal share of the bytes."""
@@ -287,9 +295,9 @@ def _budget(memory: int | None, ranks: Ranks) -> int:
 
 
 def _limit(budget: int, each: int, ranks: int) -> int:
-    """Return how many nonzeros of `each` bytes a rank may sort together: as they are, sorted, and on their way."""
+    """Return how many nonzeros of `each` bytes a rank may sort together."""
     load_compiler()
-    copies = 2 if ranks == 1 else 3
+    copies = 3 if ranks == 1 else 4  # in the pieces that were read, joined, and sorted; and on their way
     room = budget - int(psutil.Process().memory_info().rss) - READING
     return max(LEAST, room // (copies * each + sort_bytes(1, each)))
 

@@ -210,6 +210,7 @@ class Runs:
                 columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self._dtype)
                 total = 0.0
             yield columns, values
+            del columns, values  # or they would be there beside the next
 
     def _dealt(self, slices: Sequence[Slice | None]) -> Nonzeros:
         """Give every rank its slice, one of each; return this rank's, in the order of the runs."""

@@ -60,11 +60,15 @@ class Files:
 
     def write(self, at: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
         """Write nonzeros from number `at` on."""
-        for path, array in zip(self._paths, (*columns, values.astype(self._dtype, copy=False)), strict=True):
-            path.touch()
-            with open(path, "r+b") as file:
-                file.seek(self._skip + at * array.itemsize)
-                file.write(np.ascontiguousarray(array).data)
+        for k, array in enumerate((*columns, values.astype(self._dtype, copy=False))):
+            self.write_column(k, at, array)
+
+    def write_column(self, k: int, at: int, array: NDArray[Any]) -> None:
+        """Write what nonzeros from number `at` on have in file number `k`."""
+        self._paths[k].touch()
+        with open(self._paths[k], "r+b") as file:
+            file.seek(self._skip + at * array.itemsize)
+            file.write(np.ascontiguousarray(array).data)
 
     def read(self, begin: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
         """See `Table`."""
