@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from amped.kruskal import KruskalTensor
 from amped.mpi import SingleComm
 from amped.source import StoreSource
 from partitioner import __main__ as partition
-from partitioner import checked
+from partitioner import build, checked
 from partitioner.coo import SparseTensor
 from partitioner.readers import read
 from partitioner.store import Store, write_store
@@ -165,12 +166,11 @@ def _unread() -> Iterator[None]:
     def refuse(*_: object, **__: object) -> None:
         raise InputError("far enough")
 
-    kept = commands.open_source, commands.read, partition.read
-    commands.open_source, commands.read, partition.read = refuse, refuse, refuse  # type: ignore[assignment]
-    try:
+    with (
+        mock.patch.multiple(commands, open_source=refuse, read=refuse),
+        mock.patch.multiple(build, open_part=refuse, read=refuse),
+    ):
         yield
-    finally:
-        commands.open_source, commands.read, partition.read = kept
 
 
 def _check(tensor: SparseTensor) -> None:
