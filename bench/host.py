@@ -9,9 +9,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import host_mttkrp, host_reading, pictures, record
+from . import host_mttkrp, host_partition, host_reading, pictures, record
 
-PARTS: dict[str, ModuleType] = {"reading": host_reading, "mttkrp": host_mttkrp}
+PARTS: dict[str, ModuleType] = {"reading": host_reading, "partition": host_partition, "mttkrp": host_mttkrp}
 """What can be measured: modules with ``add_arguments``, ``measure``, ``PACKAGES`` to be named, and ``draw``."""
 
 

@@ -1,0 +1,146 @@
+"""Seconds and memory of partitioning, in memory by the number of nonzeros, and of a large file in little memory."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.metrics import peak_resident_bytes, resident_bytes
+from partitioner.build import partition
+from partitioner.coo import SparseTensor
+from partitioner.flags import byte_count
+from partitioner.jit import load_compiler
+from partitioner.shards import SortedTensor
+from partitioner.threads import side_by_side, usable_cores
+
+from .draws import HostDraws
+from .record import summary
+from .synthetic import SHAPES, recipe
+
+PACKAGES = ("numba",)
+DRAWN = 1 << 20  # nonzeros that are drawn together
+COPIED = 50_000_000  # nonzeros: of more, there is no second copy, and so one measurement
+WARM = 100_000  # nonzeros that are partitioned before anything is timed
+SINGLE = np.dtype(np.float32)
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add this part's flags."""
+    sizes = [1, 2, 5, 10, 20, 50, 100]
+    group.add_argument("--partitioned", choices=sorted(SHAPES), default="nell2", help="tensor that is (nell2)")
+    group.add_argument("--millions", nargs="+", type=int, default=sizes, metavar="N", help=f"of nonzeros ({sizes})")
+    group.add_argument("--spilled", type=int, default=100, metavar="N", help="millions partitioned within (100)")
+    group.add_argument("--within", type=byte_count, default=1 << 30, metavar="BYTES", help="this much memory (1G)")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Partition tensors of each size in a process of its own, and one more in little memory."""
+    sizes = {}
+    for millions in args.millions:
+        sizes[str(millions)] = found = _alone(in_memory, args.partitioned, millions * 10**6, args.repeats)
+        seconds = found["seconds"]["median"]
+        print(f"{millions} M nonzeros: {seconds:.3f} s, {found['peak_bytes'] / 2**30:.2f} GiB", flush=True)
+    found = {"shape": args.partitioned, "in_memory": sizes, "slope": _slope(sizes)}
+    if args.spilled:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "whole.npz"
+            _alone(write_archive, path, args.partitioned, args.spilled * 10**6)
+            found["spilled"] = _alone(spilled, path, args.within)
+        print(f"within {args.within} bytes: {found['spilled']}", flush=True)
+    return found
+
+
+def _alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
+def _slope(sizes: dict[str, Any]) -> float:
+    """Return the exponent of the power of the nonzeros that the seconds grow with."""
+    points = [(math.log(int(n)), math.log(found["seconds"]["median"])) for n, found in sizes.items()]
+    return float(np.polyfit(*zip(*points, strict=True), 1)[0]) if len(points) > 1 else math.nan
+
+
+def in_memory(shape: str, nonzeros: int, repeats: int) -> dict[str, Any]:
+    """Time everything between nonzeros as read and every mode's sorted copy in single precision."""
+    _mode_copies(*_drawn(shape, WARM))
+    columns, values, lengths = _drawn(shape, nonzeros)
+    seconds = []
+    for _ in range(repeats if nonzeros <= COPIED else 1):
+        # The tensor takes over the arrays that it is made of.
+        given = (columns.copy(), values.copy()) if nonzeros <= COPIED else (columns, values)
+        started = time.perf_counter()
+        tensor = _mode_copies(*given, lengths)
+        seconds.append(time.perf_counter() - started)
+    return {
+        "seconds": summary(seconds),
+        "fastest": min(seconds),
+        "each": seconds,
+        "duplicates": tensor.duplicates,
+        "given_bytes": columns.nbytes + values.nbytes,
+        "peak_bytes": peak_resident_bytes(),
+    }
+
+
+def _mode_copies(columns: Any, values: Any, lengths: tuple[int, ...]) -> SparseTensor:
+    tensor = SparseTensor.from_columns(columns, values, lengths)
+    for mode in range(tensor.order):
+        assert SortedTensor(tensor, mode, SINGLE).values.size == tensor.nnz
+    return tensor
+
+
+def _drawn(shape: str, nonzeros: int) -> tuple[Any, Any, tuple[int, ...]]:
+    made = recipe(shape, nonzeros)
+    draws, order = HostDraws(made), len(made.lengths)
+    columns, values = np.empty((order, nonzeros), np.int32), np.empty(nonzeros)
+
+    def draw(begin: int) -> None:
+        part = slice(begin, min(begin + DRAWN, nonzeros))
+        for mode in range(order):
+            columns[mode, part] = draws.indices(mode, range(part.start, part.stop))
+        values[part] = draws.values(range(part.start, part.stop), values.dtype)
+
+    side_by_side(draw, range(0, nonzeros, DRAWN), usable_cores())
+    return columns, values, made.lengths
+
+
+def write_archive(path: Path, shape: str, nonzeros: int) -> None:
+    """Write nonzeros as an archive."""
+    columns, values, lengths = _drawn(shape, nonzeros)
+    np.savez(path, indices=np.ascontiguousarray(columns.T), values=values, shape=lengths)
+
+
+def spilled(path: Path, budget: int) -> dict[str, Any]:
+    """Partition an archive into a store beside it within a budget of memory."""
+    load_compiler()
+    resting, started = resident_bytes(), time.perf_counter()
+    store = partition(path, path.with_suffix(".store"), memory=budget)
+    return {
+        "seconds": time.perf_counter() - started,
+        "nonzeros": store.nnz + store.duplicates + store.zeros,
+        "input_bytes": path.stat().st_size,
+        "budget": budget,
+        "peak_bytes": peak_resident_bytes(),
+        "resident_before": resting,
+        "store_bytes": sum(file.stat().st_size for file in store.path.iterdir()),
+    }
+
+
+def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
+    """Seconds, and bytes of memory a nonzero, by the number of nonzeros."""
+    sizes = {int(n): found for n, found in facts["in_memory"].items()}
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3))
+    left.loglog(list(sizes), [found["seconds"]["median"] for found in sizes.values()], "o-")
+    left.set(xlabel="million nonzeros", ylabel="seconds", title=f"grows as the {facts['slope']:.2f}th power")
+    right.semilogx(list(sizes), [found["peak_bytes"] / (n * 1e6) for n, found in sizes.items()], "o-")
+    right.axhline(next(iter(sizes.values()))["given_bytes"] / (min(sizes) * 1e6), color="k", linestyle="--")
+    right.set(xlabel="million nonzeros", ylabel="bytes a nonzero at most (- - given)", ylim=(0, None))
+    return figure
