@@ -24,7 +24,7 @@ from . import checked
 from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .errors import InputError
 from .jit import load_compiler
-from .ranks import Alone, Ranks, fair_threads, on_root, together
+from .ranks import Alone, Ranks, on_root, together
 from .readers import Progress, open_part, read, settle
 from .runs import Runs
 from .shards import mode_order
@@ -43,7 +43,7 @@ from .store import (
     write_manifest,
 )
 from .tables import Files, Nonzeros, mapped
-from .threads import side_by_side
+from .threads import fair_threads, side_by_side
 
 FREE_SHARE = 0.7  # of free memory, where no budget is given
 READING = 48 << 20  # bytes that reading takes beside what is read

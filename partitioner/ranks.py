@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .threads import usable_cores
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
@@ -201,9 +200,3 @@ def together(ranks: Ranks, action: Callable[[], T]) -> T:
 def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
     """Run `action` on rank 0 alone, under the promise of `together`; the other ranks get None."""
     return together(ranks, lambda: action() if ranks.rank == 0 else None)
-
-
-def fair_threads(ranks: Ranks) -> int:
-    """Return how many threads this rank may run: its cores, shared with the node's ranks that have the same ones."""
-    mine = os.uname().nodename, sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return max(1, usable_cores() // ranks.allgather(mine).count(mine))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..threads import usable_cores
 
 Progress = Callable[[int, int | None], None]
 Piece = tuple[NDArray[np.int32], NDArray[np.floating]]
@@ -136,8 +136,7 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
 
 def usable_threads() -> int:
     """Return how many threads are of use: as many as this process may use cores, but not very many."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, MOST_THREADS)
+    return min(usable_cores(), MOST_THREADS)
 
 
 def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:

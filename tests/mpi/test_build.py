@@ -11,7 +11,7 @@ import pytest
 from tensors import hard_nonzeros, write_tns
 
 from amped.mpi import Comm
-from partitioner import build, ranks, runs
+from partitioner import build, ranks, runs, threads
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
@@ -84,6 +84,7 @@ def test_swap(comm: Comm, message: int) -> None:
             assert np.array_equal(into, arrays[source])
 
 
-def test_threads_are_shared(comm: Comm) -> None:
-    with mock.patch.object(ranks, "usable_cores", return_value=8):
-        assert ranks.fair_threads(world()) == max(1, 8 // comm.size)
+def test_threads_are_shared(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 8)
+    assert threads.fair_threads(world()) == max(1, 8 // comm.size)

@@ -15,7 +15,7 @@ from oracle import NullDevice, make_engine, random_factors, random_nonzeros
 
 from amped import placement as placement_module
 from amped.backend import choose
-from amped.backend.cpu.device import CpuBackend, fair_threads
+from amped.backend.cpu.device import CpuBackend
 from amped.backend.cuda import probe
 from amped.backend.dense import block_rows
 from amped.decomp import als
@@ -24,6 +24,7 @@ from amped.mpi import Comm
 from amped.placement import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
+from partitioner.threads import fair_threads
 
 VALUES = ValueRange(0.0, 1.0, 0.0)
 DTYPES = st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)])
@@ -296,7 +297,7 @@ def test_an_unknown_device_is_refused(comm: Comm) -> None:
 @pytest.mark.parametrize(("wish", "threads"), [("1", 1), ("2,4", 2), ("99", 8), ("0", 8), ("many", 8), ("", 8)])
 def test_threads_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, wish: str, threads: int) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("amped.backend.cpu.device._group_cores", lambda: 1 << 16)
+    monkeypatch.setattr("partitioner.threads._group_cores", lambda: 1 << 16)
     monkeypatch.setenv("OMP_NUM_THREADS", wish)
     assert fair_threads(World()) == threads  # type: ignore[arg-type]
 
@@ -308,6 +309,6 @@ def test_ranks_of_a_node_share_its_cores(
     monkeypatch: pytest.MonkeyPatch, others: int, limit: int, threads: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("amped.backend.cpu.device._group_cores", lambda: limit)
+    monkeypatch.setattr("partitioner.threads._group_cores", lambda: limit)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert fair_threads(World(others)) == threads  # type: ignore[arg-type]

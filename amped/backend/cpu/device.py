@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from partitioner.sort import DIGIT_BITS, stable_argsort
+from partitioner.threads import fair_threads
 
 from ...mpi import Comm
 from ..base import NOTHING, Array, Clock, GatherName, Share
@@ -216,26 +216,3 @@ class HostClock:
         """See `Clock`."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds
-
-
-def fair_threads(comm: Comm) -> int:
-    """Return how many threads this rank may run: its cores, shared with the node's ranks that have the same ones.
-
-    Respects the affinity set by a launcher, a limit of the control group, and ``OMP_NUM_THREADS``.
-    """
-    cores = frozenset(os.sched_getaffinity(0))
-    node = os.uname().nodename
-    sharing = comm.allgather((node, cores)).count((node, cores))
-    share = max(1, min(len(cores), _group_cores()) // sharing)
-    wish = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    return min(share, int(wish)) if wish.isdigit() and int(wish) else share
-
-
-def _group_cores() -> int:
-    """Return the whole cores that the control group grants, or a large number where it sets no limit."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        return max(1, int(quota) // int(period))
-    except (OSError, ValueError):
-        return 1 << 16
