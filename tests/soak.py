@@ -75,24 +75,12 @@ class Soak:
         shutil.rmtree(pids, ignore_errors=True)
         pids.mkdir()
         line = [*mpirun_line(ranks), sys.executable, self.folder / "driver.py", pids, "cpd", self.folder / "t.tns"]
-        line += [
-            "--rank",
-            8,
-            "--tol",
-            0,
-            "--precision",
-            "fp64",
-            "--device",
-            self.args.device,
-            "--deterministic",
-            "--threads",
-            1,
-        ]
+        line += ["--rank", 8, "--tol", 0, "--precision", "fp64", "--device", self.args.device]
+        line += ["--deterministic", "--threads", 1]
         line += ["--max-iters", self.args.iterations, "--output", self.folder / name, "--quiet", *flags]
         with open(self.folder / "log", "wb") as log:
-            return subprocess.Popen(
-                list(map(str, line)), stdout=log, stderr=log, env=environment(SOAK_SILENCE=str(self.args.silence))
-            )
+            env = environment(SOAK_SILENCE=str(self.args.silence))
+            return subprocess.Popen(list(map(str, line)), stdout=log, stderr=log, env=env)
 
     def _fits(self, name: str) -> list[float]:
         fits: list[float] = json.loads((self.folder / name / "run.json").read_text())["fits"]
@@ -124,7 +112,8 @@ class Soak:
         while (
             time.monotonic() < moment
             or not (pid.exists() and pid.read_text())
-            or (kind == "hang" and checkpoint.names_in(checkpoints) == before)  # not before iterations have limits
+            # Not before iterations have limits, or not while mpirun, which may be left waiting, connects the ranks.
+            or ((kind == "hang" or self.args.settled) and checkpoint.names_in(checkpoints) == before)
         ):
             if job.poll() is not None:
                 return None
@@ -220,6 +209,7 @@ def main() -> int:
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--each", type=int, default=8, help="kills of a run at most")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["kill", "stop", "raise"])
+    parser.add_argument("--settled", action="store_true", help="no kill before a run has written a checkpoint")
     parser.add_argument("--silence", type=float, default=15.0, help="of the watchdog, in seconds")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="amped-soak-"))
