@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from partitioner.errors import InputError
+from partitioner.errors import EXIT_FAILURE, EXIT_INPUT, InputError
 
 __all__ = ["EXIT_FAILURE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "InputError"]
 
-EXIT_FAILURE = 1  # something broke: a rank died or hung, or a defect
-EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
 EXIT_STOPPED = 75  # asked to stop by SIGUSR1 or SIGTERM: what was done is saved, start again with --resume
 EXIT_INTERRUPTED = 130  # the same by SIGINT: someone is there who decides whether to go on

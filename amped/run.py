@@ -12,6 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from partitioner.flags import Parser, byte_count
+from partitioner.ranks import refuse
 
 from . import commands
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
@@ -22,7 +23,6 @@ from .watchdog import SILENCE_SECONDS, Watchdog, starting
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
-ENDING_SECONDS = 5.0
 
 
 def seconds(text: str) -> float:
@@ -138,12 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             code: int = args.run(args, comm)
             gc.freeze()  # as the process ends, all that Numba has made would be looked through: a quarter of a second
             return code
-    except InputError as error:
-        return _input_error(comm, error)
-    except OSError as error:  # a path that cannot be looked at, a name that is too long
-        if error.filename is None:
-            raise
-        return _input_error(comm, InputError(error.strerror or str(error), path=error.filename))
+    except (InputError, OSError) as error:
+        return refuse(comm, "amped", error)
     except KeyboardInterrupt:
         return _interrupted(comm)
     except SystemExit as request:  # --help
@@ -157,17 +153,6 @@ def _interrupted(comm: Comm) -> int:
     if comm.size > 1:
         comm.abort(EXIT_INTERRUPTED)
     return EXIT_INTERRUPTED
-
-
-def _input_error(comm: Comm, error: InputError) -> int:
-    """Say once what is wrong, and end all ranks, also when only this one found it (a disk that fills, say)."""
-    if comm.rank == 0:
-        print(f"amped: error: {error}", file=sys.stderr, flush=True)
-    if not comm.all_end(ENDING_SECONDS):
-        if comm.rank:
-            print(f"amped: error: rank {comm.rank}: {error}", file=sys.stderr, flush=True)
-        comm.abort(EXIT_INPUT)
-    return EXIT_INPUT
 
 
 if __name__ == "__main__":

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .build import partition
-from .errors import InputError
+from .errors import EXIT_INPUT, InputError
 from .flags import Parser, byte_count
-from .ranks import Ranks, abort_all, world
-
-EXIT_INPUT = 2
-ENDING_SECONDS = 5.0
+from .ranks import Ranks, abort_all, refuse, world
 
 
 def parser() -> Parser:
@@ -47,12 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
             args = parser().parse_args(argv)
         return _partition(args, ranks)
-    except InputError as error:
-        return _input_error(ranks, error)
-    except OSError as error:  # a path that cannot be looked at, a name that is too long
-        if error.filename is None:
-            raise
-        return _input_error(ranks, InputError(error.strerror or str(error), path=error.filename))
+    except (InputError, OSError) as error:
+        return refuse(ranks, "amped-partition", error)
 
 
 def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
@@ -64,17 +57,6 @@ def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
               f"{store.zeros:,} zeros dropped")  # fmt: skip
         print(f"{store.path}: {store.order} sorted copies written in {time.perf_counter() - started:.2f} s")
     return 0
-
-
-def _input_error(ranks: Ranks, error: InputError) -> int:
-    """Say once what is wrong, and end all ranks, also when only this one found it (a disk that fills, say)."""
-    if ranks.rank == 0:
-        print(f"amped-partition: error: {error}", file=sys.stderr, flush=True)
-    if not ranks.all_end(ENDING_SECONDS):
-        if ranks.rank:
-            print(f"amped-partition: error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
-        ranks.abort(EXIT_INPUT)
-    return EXIT_INPUT
 
 
 if __name__ == "__main__":

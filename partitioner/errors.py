@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
+EXIT_FAILURE = 1  # something broke: a rank died or hung, or a defect
+EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
+
 
 class InputError(ValueError):
     """Something wrong with what the user gave.

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError
+from .errors import EXIT_FAILURE, EXIT_INPUT, InputError
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
@@ -25,7 +25,7 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LAUNCHER_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID")
-EXIT_FAILURE = 1
+ENDING_SECONDS = 5.0  # for all ranks to find the same error
 MESSAGE = 1 << 30  # bytes; MPI counts are 32-bit in many libraries
 
 
@@ -160,6 +160,27 @@ def load_mpi() -> Any:
 def world() -> Ranks:
     """Return the group of all processes that were started together; see `load_mpi` for errors."""
     return MpiRanks(load_mpi().COMM_WORLD) if launched() else Alone()
+
+
+def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
+    """Say once what is wrong, and end all ranks, also when only this one found it (a disk that fills, say).
+
+    Returns
+    -------
+    int
+        The exit code. An `OSError` that names no file is a defect, and raised again.
+    """
+    if isinstance(error, OSError):  # a path that cannot be looked at, a name that is too long
+        if error.filename is None:
+            raise error
+        error = InputError(error.strerror or str(error), path=error.filename)
+    if ranks.rank == 0:
+        print(f"{program}: error: {error}", file=sys.stderr, flush=True)
+    if not ranks.all_end(ENDING_SECONDS):
+        if ranks.rank:
+            print(f"{program}: error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        ranks.abort(EXIT_INPUT)
+    return EXIT_INPUT
 
 
 def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
