@@ -86,10 +86,12 @@ def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | N
     """
     count = max(map(len, done))
     begin, blocks, since = rows[:-1], list[Block](), 0
-    for k in range(count - 1 if least is not None else 0):
+    if least is None:
+        return [Block(count, begin, rows[1:], last=True)]
+    for k in range(count - 1):
         # A rank's last rows wait for the last block: others may have parts of them.
         end = np.array([[first, *mine[:-1]][: k + 2][-1] for first, mine in zip(rows, done, strict=False)], np.int64)
-        if least is not None and np.max(end - begin) >= least:
+        if np.max(end - begin) >= least:
             blocks.append(Block(k + 1 - since, begin, end, last=False))
             begin, since = end, k + 1
     return [*blocks, Block(max(0, count - since), begin, rows[1:], last=True)]

@@ -26,7 +26,7 @@ class NcclExchange:
 
     def __init__(self, comm: Comm) -> None:
         unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
-        self._size, self._rank = comm.size, comm.rank
+        self._rank = comm.rank
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
         # Goes before kernels that were queued earlier: it takes few multiprocessors, and other ranks wait for it.
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
