@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
-from .sort import sort_nonzeros, strictly_increasing
+from .sort import Sort, sort_nonzeros, strictly_increasing
 
 MIN_ORDER = 2
 MAX_ORDER = 8
@@ -79,7 +79,7 @@ class SparseTensor:
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
         # Copies: arrays that are in order already are kept, and the caller's may change later.
-        self._build(np.array(table.T, order="C"), np.array(values), shape, None)
+        self._build(np.array(table.T, order="C"), np.array(values), shape, None, sort_nonzeros)
 
     @classmethod
     def from_columns(
@@ -89,13 +89,14 @@ class SparseTensor:
         shape: Sequence[int] | None = None,
         *,
         path: str | PathLike[str] | None = None,
+        sort: Sort = sort_nonzeros,
     ) -> SparseTensor:
         """Build from (order, nnz) columns, without a copy where they are int32 and in order already.
 
         The arrays are taken over: they are sorted in place, and must not change afterwards. `path` is named in errors.
         """
         tensor = cls.__new__(cls)
-        tensor._build(columns, values, shape, path)
+        tensor._build(columns, values, shape, path, sort)
         return tensor
 
     def _build(
@@ -104,13 +105,14 @@ class SparseTensor:
         values: NDArray[Any],
         shape: Sequence[int] | None,
         path: str | PathLike[str] | None,
+        sort: Sort,
     ) -> None:
         try:
-            self._fill(columns, values, shape)
+            self._fill(columns, values, shape, sort)
         except InputError as error:
             raise InputError(error.cause, path=path) from None
 
-    def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None) -> None:
+    def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort) -> None:
         self.shape = _checked_shape(columns, values, shape)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
@@ -119,13 +121,13 @@ class SparseTensor:
         given = 0 if self.columns is columns else columns.nbytes  # the caller holds what was copied
         self.build_bytes = self.nbytes + given
         if not (strictly_increasing(self.columns) and np.all(self.values)):
-            self._canonicalise()
+            self._canonicalise(sort)
         if not self.nnz:
             raise InputError("no nonzeros: every value is zero")
 
-    def _canonicalise(self) -> None:
+    def _canonicalise(self, sort: Sort) -> None:
         writable = self.columns.flags.writeable and self.values.flags.writeable
-        done = sort_nonzeros(self.columns, self.values, range(self.order), self.shape, merge=True, overwrite=writable)
+        done = sort(self.columns, self.values, range(self.order), self.shape, merge=True, overwrite=writable)
         self.columns, self.values, room, self.duplicates, self.zeros = done
         self.build_bytes += room + (0 if writable else self.nbytes)
         if not np.all(np.isfinite(self.values)):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .jit import jit
 from .ranks import Ranks
-from .sort import Sorted, sort_nonzeros
+from .sort import Sort, Sorted, sort_nonzeros
 from .tables import Files, Held, Nonzeros, Table, mapped
 
 SAMPLES = 4096  # of a run
@@ -69,6 +69,7 @@ class Runs:
     threads : int
     files : Files
         To spill runs to.
+    sort : Sort
 
     Attributes
     ----------
@@ -85,9 +86,10 @@ class Runs:
         ranks: Ranks,
         threads: int,
         files: Files | None = None,
+        sort: Sort = sort_nonzeros,
     ) -> None:
         self._modes, self._order, self._dtype, self._limit = list(modes), order, dtype, limit
-        self._ranks, self._threads, self._files = ranks, threads, files
+        self._ranks, self._threads, self._files, self._sort = ranks, threads, files, sort
         self._runs: list[Run] = []
         self.duplicates = self.zeros = 0
 
@@ -118,7 +120,7 @@ class Runs:
 
     def _sorted(self, columns: NDArray[np.int32], values: NDArray[np.floating], merge: bool) -> Sorted:
         lengths = [int(column.max()) + 1 for column in columns]
-        return sort_nonzeros(columns, values, self._modes, lengths, merge=merge, overwrite=True, threads=self._threads)
+        return self._sort(columns, values, self._modes, lengths, merge=merge, overwrite=True, threads=self._threads)
 
     def shares(self) -> list[list[Slice]]:
         """Cut the merged order into slices; return those of each rank, about as many nonzeros for each."""

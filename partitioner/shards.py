@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .coo import SparseTensor
-from .sort import sort_nonzeros
+from .sort import Sort, sort_nonzeros
 
 BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
 
@@ -39,13 +39,15 @@ def mode_order(order: int, mode: int) -> list[int]:
 class SortedTensor:
     """The mode copy of a tensor in memory; that of mode 0 is the tensor itself."""
 
-    def __init__(self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None) -> None:
+    def __init__(
+        self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None, sort: Sort = sort_nonzeros
+    ) -> None:
         """Sort the tensor by `mode`; values are in `dtype`, or as the tensor has them."""
         self._modes = mode_order(tensor.order, mode)
         self._columns, self._values = tensor.columns, tensor.values
         if mode:
             # The tensor is in lexicographic order: one stable sort by the output index gives the whole order.
-            sorted_ = sort_nonzeros(tensor.columns, tensor.values, [mode], tensor.shape, dtype=dtype)
+            sorted_ = sort(tensor.columns, tensor.values, [mode], tensor.shape, dtype=dtype)
             self._columns, self._values = sorted_.columns, sorted_.values
         elif dtype is not None:
             self._values = tensor.values.astype(dtype, copy=False)

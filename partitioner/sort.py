@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,6 +119,24 @@ class Sorted(NamedTuple):
     zeros: int = 0
 
 
+class Sort(Protocol):
+    """What `sort_nonzeros` does, wherever it is done."""
+
+    def __call__(
+        self,
+        columns: NDArray[np.int32],
+        values: NDArray[np.floating],
+        modes: Sequence[int],
+        lengths: Sequence[int],
+        *,
+        dtype: np.dtype[Any] | None = None,
+        merge: bool = False,
+        overwrite: bool = False,
+        threads: int | None = None,
+    ) -> Sorted:
+        """See `sort_nonzeros`."""
+
+
 def sort_nonzeros(
     columns: NDArray[np.int32],
     values: NDArray[np.floating],
@@ -164,7 +182,7 @@ def sort_nonzeros(
 
     side_by_side(sort, tasks, threads)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)]) if merge else bounds
-    result = _room(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
+    result = result_room(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
     side_by_side(lambda task: gather(*moved, bounds, order, *task, offsets, *result), tasks, threads)
     each = columns.itemsize * len(columns) + moved[1].itemsize
     room = sort_bytes(nonzeros, each, int(np.diff(bounds).max()), threads)
@@ -234,7 +252,7 @@ def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
     return list(pairwise(cuts.tolist()))
 
 
-def _room(
+def result_room(
     columns: NDArray[np.int32], values: NDArray[np.floating], nonzeros: int, dtype: np.dtype[Any], overwrite: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
     """Return arrays for sorted nonzeros, in the memory of those given if asked."""

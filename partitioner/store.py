@@ -22,6 +22,7 @@ from .checked import MANIFEST
 from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
 from .shards import SortedTensor, mode_order
+from .sort import Sort, sort_nonzeros
 from .tables import Files
 
 KIND = "store"
@@ -234,12 +235,17 @@ def check_target(target: Path, force: bool) -> None:
         raise InputError("its folder is not writable", path=target)
 
 
-def write_files(tensor: SparseTensor, folder: Path, progress: Callable[[str], None] | None = None) -> None:
+def write_files(
+    tensor: SparseTensor,
+    folder: Path,
+    progress: Callable[[str], None] | None = None,
+    sort: Sort = sort_nonzeros,
+) -> None:
     """Partition `tensor` and write all files of its store."""
     files = {}
     narrow = exact_dtype(tensor.values)
     for mode in range(tensor.order):
-        copy = SortedTensor(tensor, mode, narrow)
+        copy = SortedTensor(tensor, mode, narrow, sort)
         arrays = [*(copy.column(k) for k in range(tensor.order)), copy.values]
         for name, array in zip(file_names(tensor.order, mode), arrays, strict=True):
             if progress is not None:
