@@ -1,9 +1,9 @@
 """Random kills: ``python tests/soak.py --kills 200 --ranks 2``. Prints figures as JSON; fails if a promise broke.
 
-A run is started, a rank of it is killed, stopped or made to raise at any moment, or to hang in an iteration, and the
-run is started again with --resume, until it ends; then comes the next. What is promised: the job is over within 30
-seconds and leaves no process, no checkpoint is damaged or lost, and the run ends with the fits of one that nothing
-happened to.
+A run is started, a rank of it is killed, stopped or made to raise at any moment once MPI has connected it, or to hang
+in an iteration, and the run is started again with --resume, until it ends; then comes the next. What is promised: the
+job is over within 30 seconds and leaves no process, no checkpoint is damaged or lost, and the run ends with the fits of
+one that nothing happened to.
 """
 
 from __future__ import annotations
@@ -46,9 +46,15 @@ def harm(number, frame):
 
 signal.signal(signal.SIGUSR2, harm)
 signal.signal(signal.SIGVTALRM, harm)
-rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
-Path(sys.argv[1], f"rank-{rank}").write_text(str(os.getpid()))
 from amped import run, watchdog
+world = run.world
+
+def connected():
+    comm = world()
+    Path(sys.argv[1], f"rank-{comm.rank}").write_text(str(os.getpid()))
+    return comm
+
+run.world = connected  # before that mpirun may be left waiting for a rank that is killed
 watchdog.START_SECONDS = 20.0  # all is on this machine
 run.SILENCE_SECONDS = float(os.environ["SOAK_SILENCE"])
 sys.exit(run.main(sys.argv[2:]))
@@ -61,6 +67,7 @@ class Soak:
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.ranks, self.args = folder, args.ranks, args
         self._random = random.Random(args.seed)
+        self._until = time.monotonic() + args.seconds
         self.seconds: list[float] = []
         self.count: Counter[str] = Counter()
         write_tns(folder / "t.tns", *random_tensor((60, 50, 40), 20_000))
@@ -86,18 +93,27 @@ class Soak:
         fits: list[float] = json.loads((self.folder / name / "run.json").read_text())["fits"]
         return fits
 
+    @property
+    def over(self) -> bool:
+        """Whether the time for kills is over."""
+        return time.monotonic() > self._until
+
     def run(self, number: int, kills: int) -> int:
         """Kill one run up to so many times until it ends; return how often it was killed."""
         name, done, ranks, changed, newest = f"run-{number}", 0, self.ranks, False, -1
         checkpoints = self.folder / f"{name}-checkpoint"
         while True:
             job = self._start(name, ranks, "--checkpoint", checkpoints, "--resume")
-            moment = self._harm(job, ranks, checkpoints) if done < kills else None
+            moment = self._harm(job, ranks, checkpoints) if done < kills and not self.over else None
             done += moment is not None
             code = self._end(job, moment or time.monotonic())
             newest = self._look(checkpoints, newest)
             if code == 0:
                 break
+            if moment is None:
+                self.count["failed"] += 1
+                print((self.folder / "log").read_text(errors="replace"), file=sys.stderr, flush=True)
+                return done
             if self._random.random() < 0.2:  # goes on elsewhere: then fits agree but for rounding
                 ranks, changed = (1 if ranks > 1 else self.ranks), True
         self._compare(name, changed)
@@ -106,14 +122,15 @@ class Soak:
 
     def _harm(self, job: subprocess.Popen[bytes], ranks: int, checkpoints: Path) -> float | None:
         """Let a rank come to grief at some moment; return which it was, None if the job was no longer there."""
-        kind, rank = self._random.choice(self.args.kinds), self._random.randrange(ranks)
+        # One rank has no other that would notice.
+        kinds = [k for k in self.args.kinds if ranks > 1 or k not in ("stop", "hang")] or ["kill"]
+        kind, rank = self._random.choice(kinds), self._random.randrange(ranks)
         moment = time.monotonic() + self._random.uniform(0.0, 1.1 * self.length)
         pid, before = self.folder / "pids" / f"rank-{rank}", checkpoint.names_in(checkpoints)
         while (
             time.monotonic() < moment
             or not (pid.exists() and pid.read_text())
-            # Not before iterations have limits, or not while mpirun, which may be left waiting, connects the ranks.
-            or ((kind == "hang" or self.args.settled) and checkpoint.names_in(checkpoints) == before)
+            or (kind == "hang" and checkpoint.names_in(checkpoints) == before)  # not before iterations have limits
         ):
             if job.poll() is not None:
                 return None
@@ -138,8 +155,7 @@ class Soak:
             self.seconds.append(took)
         running = [p for p in self._ranks() if p.info["status"] != psutil.STATUS_STOPPED]
         if code == -1 and not running:
-            # A rank that dies as it connects may leave mpirun waiting for nobody, and one that is stopped once MPI has
-            # ended has nobody left who would notice.
+            # A rank that is stopped once MPI has ended has nobody left who would notice.
             self.count["left to mpirun"] += 1
         elif code == -1 or (code != 0 and took > PROMISED):
             self.count["hangs"] += 1
@@ -190,7 +206,7 @@ class Soak:
 
     def figures(self) -> dict[str, object]:
         """Return what was counted."""
-        names = (*KINDS, "runs", "hangs", "left to mpirun", "orphans", "corrupt", "lost", "other fits")
+        names = (*KINDS, "runs", "failed", "hangs", "left to mpirun", "orphans", "corrupt", "lost", "other fits")
         times = sorted(self.seconds) or [0.0]
         return {
             **{name: self.count[name] for name in names},
@@ -203,25 +219,25 @@ def main() -> int:
     """Run the command line; return 1 if a promise broke."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run and no kill after that")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--iterations", type=int, default=300)
     parser.add_argument("--each", type=int, default=8, help="kills of a run at most")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["kill", "stop", "raise"])
-    parser.add_argument("--settled", action="store_true", help="no kill before a run has written a checkpoint")
     parser.add_argument("--silence", type=float, default=15.0, help="of the watchdog, in seconds")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="amped-soak-"))
     soak, done, number = Soak(folder, args), 0, 0
     try:
-        while done < args.kills:
+        while done < args.kills and not soak.over:
             done += soak.run(number, min(args.each, args.kills - done))
             number += 1
-        print(json.dumps(soak.figures()), flush=True)
     finally:
+        print(json.dumps(soak.figures()), flush=True)
         shutil.rmtree(folder, ignore_errors=True)
-    return int(any(soak.count[name] for name in ("hangs", "orphans", "corrupt", "lost", "other fits")))
+    return int(any(soak.count[name] for name in ("failed", "hangs", "orphans", "corrupt", "lost", "other fits")))
 
 
 if __name__ == "__main__":
