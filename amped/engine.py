@@ -15,13 +15,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.shards import Cut, even_offsets
+
 from .backend import ATOMIC, PERMUTED, Backend, Shard, choose
 from .backend.base import DEVICES, GATHERS, NOTHING, Array, DeviceName, GatherName
 from .backend.dense import block_rows
 from .errors import InputError
 from .exchange import Block, Exchange, agree, connect
 from .mpi import Comm, Reduction, together
-from .placement import PLACEMENTS, ModePlan, PlacementName, make_plan
+from .placement import PLACEMENTS, ModePlan, PlacementName, Plan, make_plan
 from .recorder import HERE
 from .source import Source
 from .stream import Make, Step, Stream
@@ -30,6 +32,9 @@ Precision = Literal["fp32", "fp64"]
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
 TUNING_RUNS = 3
+RECUTS = 2
+UNEVEN = 0.01  # of a sweep's seconds, that a rank may compute longer than all on average before modes are cut anew
+LEAST_SWEEP = 5e-4  # seconds: of shorter ones it is not known well enough what they take
 LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the next shard
 
 Solve = Callable[[Array, Array], None]
@@ -129,36 +134,77 @@ class Engine:
         _check_range(source, options.dtype)
         self.backend = backend or together(comm, lambda: choose(options.device, comm, options.threads))
         self.exchange = exchange or connect(self.backend, comm)
-        cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
-        loading = source.loading(comm.size, options.dtype, self.backend.name == "cpu")
-        self.plan = together(
-            comm,
-            lambda: make_plan(
-                cuts, comm.rank, rank, options.dtype, source.value_range, self.backend, loading,
-                kernel=options.kernel, deterministic=options.deterministic, gather=options.gather,
-                placement=options.placement, memory=options.device_memory, local_ranks=comm.local_size,
-                overlaps=self.exchange.overlaps,
-            ),
-        )  # fmt: skip
         self.shape, self.norm, self.rank = source.shape, source.norm, rank
         self.clock = self.backend.clock()
+        cuts = [source.cut(mode, comm.size) for mode in range(self.order)]
+        self._memory = options.device_memory or self.backend.memory(comm.local_size)
+        self.plan = self._planned(source, cuts)
         stride, dtype = self.plan.stride, self.plan.dtype
         self.factors = [self.backend.zeros((length, stride), dtype) for length in self.shape]
         narrow = options.gather != "full"
         self._narrow = [self.backend.zeros(factor.shape, np.uint16) for factor in self.factors] if narrow else []
         self._stale = set(range(self.order))  # factor matrices that are newer than their copies in 16 bits
-        rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
-        self._out = self.backend.empty((rows, stride), np.float64)
-        # Views are made once: a GPU waits for the host when a small tensor's mode begins.
-        self._outs = [self._out[: m.rows.stop - m.rows.start] for m in self.plan.modes]
-        self._owned = [self.factors[m.mode][m.owned, :rank] for m in self.plan.modes]
-        first = [m.owned.start - m.rows.start for m in self.plan.modes]
-        self._sums = [o[f : f + len(t), :rank] for o, f, t in zip(self._outs, first, self._owned, strict=True)]
+        self._allocate()
         self._stream = Stream(self.plan, source, self.backend, self.clock, self._choose)
+        self._even_out(source, cuts)
         self.kernels = self._stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self._stream.steps))
         self._stale = set(range(self.order))
         self.clock.collect()
+
+    def _planned(self, source: Source, cuts: Sequence[Cut]) -> Plan:
+        comm, options = self.comm, self.options
+        loading = source.loading(comm.size, options.dtype, self.backend.name == "cpu")
+        return together(
+            comm,
+            lambda: make_plan(
+                cuts, comm.rank, self.rank, options.dtype, source.value_range, self.backend, loading,
+                kernel=options.kernel, deterministic=options.deterministic, gather=options.gather,
+                placement=options.placement, memory=self._memory, local_ranks=comm.local_size,
+                overlaps=self.exchange.overlaps,
+            ),
+        )  # fmt: skip
+
+    def _allocate(self) -> None:
+        """Make room for the rows that this rank computes."""
+        self._outs: list[Array] = []
+        self._sums: list[Array] = []  # none is left that keeps memory
+        rows = max(m.rows.stop - m.rows.start for m in self.plan.modes)
+        out = self.backend.empty((rows, self.plan.stride), np.float64)
+        # Views are made once: a GPU waits for the host when a small tensor's mode begins.
+        self._outs = [out[: m.rows.stop - m.rows.start] for m in self.plan.modes]
+        self._owned = [self.factors[m.mode][m.owned, : self.rank] for m in self.plan.modes]
+        first = [m.owned.start - m.rows.start for m in self.plan.modes]
+        self._sums = [o[f : f + len(t), : self.rank] for o, f, t in zip(self._outs, first, self._owned, strict=True)]
+
+    def _even_out(self, source: Source, cuts: list[Cut]) -> None:
+        """Load modes anew that ranks computed for unequal times, cut where the times would have been equal."""
+        for _ in range(RECUTS):
+            uneven = self._uneven()
+            if not uneven:
+                return
+            for mode, targets in uneven.items():
+                cuts[mode] = source.cut(mode, self.comm.size, targets)
+            self.plan = self._planned(source, cuts)
+            self._allocate()
+            self._stream.load(self.plan, source, uneven)
+
+    def _uneven(self) -> dict[int, NDArray[np.int64]]:
+        """Return where modes are to be cut instead, if ranks computed them for unequal times. Collective.
+
+        A nonzero takes as long as its row is long and its factor rows are near: equal numbers are not equal times.
+        """
+        chosen = self.options.kernel == "auto" and not self.options.deterministic
+        streaming = any(self.comm.allgather(bool(self.plan.slot)))
+        if self.comm.size == 1 or not self.backend.steady or not chosen or streaming:
+            return {}
+        mine = [self._seconds(list(self._stream.shards(mode)), mode) for mode in range(self.order)]
+        seconds = np.array(self.comm.allgather(mine)).T
+        slowest, mean = seconds.max(axis=1), seconds.mean(axis=1)
+        if mean.sum() < LEAST_SWEEP or slowest.sum() <= (1 + UNEVEN) * mean.sum():
+            return {}
+        modes = np.flatnonzero(slowest > (1 + UNEVEN) * mean).tolist()
+        return {mode: even_offsets(self.plan.modes[mode].cut.nonzeros, seconds[mode]) for mode in modes}
 
     def _choose(self, mode: ModePlan, make: Make) -> tuple[str, Shard | None]:
         """Choose a kernel by timing the candidates on a mode's first shard; a single one is compiled, no more."""
@@ -173,17 +219,18 @@ class Engine:
             if kept is not None and shard.nbytes > mode.room(self.backend, shard.nnz):
                 continue
             # What is streamed is copied for longer than it is computed.
-            cost = self._seconds(shard, mode.mode) if mode.resident else shard.nbytes
+            cost = self._seconds([shard], mode.mode) if mode.resident else shard.nbytes
             if cost < best:
                 best, fastest, kept = cost, name, shard
         return fastest, kept
 
-    def _seconds(self, shard: Shard, mode: int) -> float:
+    def _seconds(self, shards: Sequence[Shard], mode: int) -> float:
         best = float("inf")
         for _ in range(TUNING_RUNS):
             self.clock.collect()
             with self.clock.span("tune", mode):
-                self._compute(shard, mode, NOTHING)
+                for shard in shards:
+                    self._compute(shard, mode, NOTHING)
             best = min(best, self.clock.collect()["tune", mode])
         return best
 

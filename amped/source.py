@@ -30,6 +30,7 @@ EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
 READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
 
 Progress = Callable[[int, int | None], None]
+Offsets = NDArray[np.int64]
 
 
 class Source(Protocol):
@@ -52,8 +53,8 @@ class Source(Protocol):
     duplicates: int
     zeros: int
 
-    def cut(self, mode: int, parts: int) -> Cut:
-        """Return how the nonzeros of `mode` are dealt to `parts` ranks."""
+    def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
+        """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.cut_mode`."""
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """Yield this rank's share of the mode copy: its `order` index columns, then its values."""
@@ -83,11 +84,12 @@ class TensorSource:
             raise InputError("no tensor on rank 0")
         self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = known
 
-    def cut(self, mode: int, parts: int) -> Cut:
+    def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """See `Source`."""
         mine, length = None, self.shape[mode]
         if self._root is not None:
-            mine = cut_mode(CountedRows(np.bincount(self._root.columns[mode], minlength=length)), length, parts)
+            counts = np.bincount(self._root.columns[mode], minlength=length)
+            mine = cut_mode(CountedRows(counts), length, parts, targets)
         cut = self._comm.bcast(mine)
         assert cut is not None
         return cut
@@ -155,11 +157,11 @@ class DealtSource:
         empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
         return next(iter([*pieces, empty]))
 
-    def cut(self, mode: int, parts: int) -> Cut:
+    def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """See `Source`."""
         counts = np.bincount(self._columns[mode], minlength=self.shape[mode])
         self._comm.all_reduce(counts, "sum")
-        return cut_mode(CountedRows(counts), self.shape[mode], parts)
+        return cut_mode(CountedRows(counts), self.shape[mode], parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """See `Source`."""
@@ -237,9 +239,9 @@ class StoreSource:
         self.value_range = store.value_range
         self.duplicates, self.zeros = store.duplicates, store.zeros
 
-    def cut(self, mode: int, parts: int) -> Cut:
+    def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """See `Source`."""
-        return cut_mode(self._store.mode(mode).column(0), self.shape[mode], parts)
+        return cut_mode(self._store.mode(mode).column(0), self.shape[mode], parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """See `Source`."""

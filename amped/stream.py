@@ -6,7 +6,7 @@ mode to mode: the modes are expected to come in turn, as they do in a decomposit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -53,6 +53,9 @@ class ModeShards:
     steps: Sequence[Step]
 
 
+NO_SHARDS = ModeShards("", [], [], [])
+
+
 class Stream:
     """The shards of all modes, in the order in which a rank computes them.
 
@@ -66,19 +69,28 @@ class Stream:
 
     def __init__(self, plan: Plan, source: Source, backend: Backend, clock: Clock, choose: Choose) -> None:
         """Load this rank's share of `source` as `plan` says. Collective."""
-        self._modes: list[ModeShards] = []
-        for mode in plan.modes:
-            if mode.any_row:
-                self._modes.append(_permuted(self._modes[0], mode, backend, choose))
+        self._backend, self._clock, self._choose = backend, clock, choose
+        self._modes = [NO_SHARDS] * len(plan.modes)
+        self._slots: list[Slot] = []
+        self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
+        self._next_slot = 0
+        self.load(plan, source, range(len(plan.modes)))
+
+    def load(self, plan: Plan, source: Source, modes: Iterable[int]) -> None:
+        """Load some modes anew, as a new plan says; nothing was streamed so far. Collective."""
+        modes = list(modes)
+        for m in modes:  # their memory is needed
+            self._modes[m] = NO_SHARDS
+        for m in modes:
+            if plan.modes[m].any_row:
+                self._modes[m] = _permuted(self._modes[0], plan.modes[m], self._backend, self._choose)
             else:
-                self._modes.append(_load(plan, mode, source, backend, choose))
+                self._modes[m] = _load(plan, plan.modes[m], source, self._backend, self._choose)
         self.kernels = [shards.kernel for shards in self._modes]
         self.steps = [shards.steps for shards in self._modes]
         shares = [mode.share for mode in plan.modes]
         count = SLOTS if any(mode.streamed for mode in self._modes) else 0
-        self._slots: list[Slot] = [backend.slot(shares, plan.slot, clock) for _ in range(count)]
-        self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
-        self._next_slot = 0
+        self._slots = [self._backend.slot(shares, plan.slot, self._clock) for _ in range(count)]
 
     def shards(self, mode: int) -> Iterator[Any]:
         """Yield the shards of `mode`, each usable by the work queued until the next is asked for."""

@@ -114,9 +114,9 @@ class SyntheticSource:
         other._comm, other.seconds = comm, dict.fromkeys(self.seconds, 0.0)
         return other
 
-    def cut(self, mode: int, parts: int) -> Cut:
+    def cut(self, mode: int, parts: int, targets: Array | None = None) -> Cut:
         """See `Source`."""
-        return cut_mode(self.rows(mode), self.shape[mode], parts)
+        return cut_mode(self.rows(mode), self.shape[mode], parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[Array]:
         """See `Source`: arrays of the backend, sorted by row and by the first input mode."""

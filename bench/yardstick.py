@@ -35,8 +35,7 @@ def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Fac
     speeds: list[Facts] = []
     errors: list[Facts] = []
     for mode in range(engine.order):
-        cut = source.cut(mode, engine.comm.size)
-        columns = list(source.load(mode, cut, engine.plan.dtype))
+        columns = list(source.load(mode, engine.plan.modes[mode].cut, engine.plan.dtype))
         modes = mode_order(engine.order, mode)
         factors = [engine.factors[m] for m in modes[1:]]
         if "yardstick" in what and suits(engine):

@@ -9,6 +9,7 @@ several parts, whose sums are added up afterwards; so any tensor is balanced, do
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -81,7 +82,7 @@ class Cut:
     rows: NDArray[np.int64]
     heads: NDArray[np.int64]
 
-    @property
+    @cached_property
     def split_rows(self) -> NDArray[np.int64]:
         """The rows whose nonzeros lie in more than one part, ascending."""
         return np.unique(self.heads[self.heads >= 0])
@@ -129,7 +130,7 @@ class CountedRows:
 Rows = SortedRows | CountedRows
 
 
-def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int, balance: float = BALANCE) -> NDArray[np.int64]:
+def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int) -> NDArray[np.int64]:
     """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
 
     Parameters
@@ -138,8 +139,6 @@ def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int, balance: float = B
         Output indices, ascending.
     parts : int
         How many parts; some are empty when there are fewer nonzeros.
-    balance : float
-        How far, as a share of a part, a cut may move to reach the boundary of a row.
 
     Returns
     -------
@@ -147,19 +146,42 @@ def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int, balance: float = B
         Offsets, ascending from 0 to nnz.
     """
     rows = rows if isinstance(rows, Rows) else SortedRows(rows)
-    offsets = np.array([rows.nnz * p // parts for p in range(parts + 1)], np.int64)
+    return _near_rows(rows, np.array([rows.nnz * p // parts for p in range(parts + 1)], np.int64))
+
+
+def _near_rows(rows: Rows, targets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move offsets to the nearest row boundary that is within `BALANCE` of a part."""
+    offsets, parts = targets.copy(), targets.size - 1
     for p in range(1, parts):
-        target = int(offsets[p])
+        target = int(targets[p])
         if target < rows.nnz:
             nearest = min(rows.span(target), key=lambda end: abs(end - target))
-            offsets[p] = nearest if abs(nearest - target) <= balance * rows.nnz / parts else target
+            offsets[p] = nearest if abs(nearest - target) <= BALANCE * rows.nnz / parts else target
     return offsets
 
 
-def cut_mode(rows: NDArray[np.int32] | Rows, length: int, parts: int) -> Cut:
-    """Deal the nonzeros of a mode of `length` rows, sorted or counted by row, to `parts` ranks."""
+def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return where parts would take equal times, if all nonzeros of a part so far take the same.
+
+    Parameters
+    ----------
+    offsets : (parts + 1,) int64 array
+    seconds : (parts,) float64 array
+        What each part takes.
+    """
+    clock = np.concatenate([np.zeros(1), np.cumsum(seconds)])
+    even: NDArray[np.int64] = np.rint(np.interp(np.linspace(0, clock[-1], clock.size), clock, offsets)).astype(np.int64)
+    return even
+
+
+def cut_mode(rows: NDArray[np.int32] | Rows, length: int, parts: int, targets: NDArray[np.int64] | None = None) -> Cut:
+    """Deal the nonzeros of a mode of `length` rows, sorted or counted by row, to `parts` ranks.
+
+    All get as many, or, with (parts + 1,) `targets`, those between these offsets; rows are kept whole as far as
+    balance allows.
+    """
     rows = rows if isinstance(rows, Rows) else SortedRows(rows)
-    offsets = equal_offsets(rows, parts)
+    offsets = equal_offsets(rows, parts) if targets is None else _near_rows(rows, targets)
     owned, heads = np.full(parts + 1, length, np.int64), np.full(parts, -1, np.int64)
     owned[0] = 0
     for p in range(1, parts):

@@ -252,6 +252,7 @@ class NullDevice(CpuBackend):
     name = "null"
     vector_bytes = 32
     repeatable = ("slow", "fast")
+    steady = False
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)

@@ -126,6 +126,8 @@ class Backend(Protocol):
     """Of a shard."""
     repeatable: tuple[str, ...]
     """The kernels that give bitwise equal results every time."""
+    steady: bool
+    """Whether equal work takes equal times, so that these tell how to share it out."""
     roundings: Mapping[GatherName, Callable[[Array, Array], object]]
     """Ways to read factor matrices beside "full": what rounds a float32 matrix to a uint16 array of its shape."""
 
@@ -250,22 +252,10 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Backen
     InputError
         If "cuda" is asked for and there is no usable GPU or no CuPy.
     """
-    if device not in DEVICES:
-        raise InputError(f"device {device!r}: expected {', '.join(DEVICES)}")
-    missing = "not asked for"
-    if device != "cpu":
-        from .cuda import probe
-
-        missing = probe()
-    # All ranks take the same kind of device, or they could not exchange.
-    lacking = {rank: why for rank, why in enumerate(comm.allgather(missing)) if why}
-    if not lacking:
+    if pick(device, comm) == "cuda":
         from .cuda.device import CudaBackend
 
         return CudaBackend(comm.local_rank)
-    if device == "cuda":
-        rank, why = next(iter(lacking.items()))
-        raise InputError(f"--device cuda: {why}" + (f" (rank {rank})" if comm.size > 1 else ""))
     from .cpu.device import CpuBackend
 
     return CpuBackend(comm, threads)

@@ -33,6 +33,7 @@ import amped
 from amped import engine as engine_module
 from amped import placement as placement_module
 from amped.backend import Backend, choose
+from amped.engine import Engine
 from amped.errors import InputError
 from amped.exchange import Exchange, HostExchange, agree, connect
 from amped.mpi import Comm, on_root
@@ -179,6 +180,33 @@ def test_heavy_rows_are_split_and_summed(comm: Comm, machine: Any, placement: st
         assert (cut.split_rows.size > 0) == (comm.size > 1)
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), precision)
     assert engine.plan.modes[1].cut.split_rows.size == (comm.size > 1), "all ranks share the only row"
+
+
+def test_ranks_get_less_where_nonzeros_take_longer(
+    comm: Comm, machine: tuple[Backend, Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (300, 1, 40)
+    columns, values = random_nonzeros(len(shape), shape, 20_011)
+    tensor, factors = SparseTensor(columns.T, values, shape), random_factors(len(shape), shape, 5)
+
+    def clock(nonzeros: int) -> float:
+        return 1e-6 * (nonzeros + 2 * min(nonzeros, tensor.nnz // 2))  # the first half takes three times as long
+
+    def seconds(engine: Engine, _: Any, mode: int) -> float:
+        begin, end = engine.plan.modes[mode].cut.nonzeros[comm.rank :][:2]
+        return clock(int(end)) - clock(int(begin))
+
+    monkeypatch.setattr(machine[0], "steady", True)
+    monkeypatch.setattr(Engine, "_seconds", seconds)
+    engine = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, precision="fp64")
+    for mode, plan in enumerate(engine.plan.modes):
+        each = comm.allgather(seconds(engine, None, mode))
+        assert max(each) <= 1.02 * np.mean(each)
+        assert comm.size == 1 or plan.cut.imbalance > 0.2
+        got = engine.gathered(mode, engine.mttkrp(mode))
+        assert_rounding_only(got, coo_mttkrp(tensor.columns, tensor.values, factors, mode), "fp64")
+    even = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, deterministic=True)
+    assert all(plan.cut.imbalance < 0.02 for plan in even.plan.modes)
 
 
 @pytest.mark.parametrize("nonzeros", [1, 2, 3, 5])

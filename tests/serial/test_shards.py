@@ -8,7 +8,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import Case, cases
 
-from partitioner.shards import BALANCE, CountedRows, Cut, SortedTensor, cut_mode, equal_offsets, mode_order
+from partitioner.shards import (
+    BALANCE,
+    CountedRows,
+    Cut,
+    SortedTensor,
+    cut_mode,
+    equal_offsets,
+    even_offsets,
+    mode_order,
+)
 
 
 @st.composite
@@ -87,6 +96,20 @@ def test_a_cut_moves_to_a_row_boundary_that_is_near(shift: int) -> None:
     assert cut.split_rows.tolist() == ([] if near else [split])
     assert cut.heads.tolist() == [-1, -1 if near else split]
     assert cut.rows.tolist() == [0, 8 if near else split + 1, 10]
+
+
+@given(sorted_rows(), st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_cuts_move_to_where_parts_take_equal_times(given_rows: tuple[np.ndarray, int], rates: list[int]) -> None:
+    rows, length = given_rows
+    offsets, parts = equal_offsets(rows, len(rates)), len(rates)
+    rate = np.array(rates, np.float64)
+    targets = even_offsets(offsets, rate * np.diff(offsets))
+    clock = np.interp(targets, offsets, np.concatenate([[0], np.cumsum(rate * np.diff(offsets))]))
+    assert np.abs(np.diff(clock) - clock[-1] / parts).max() <= rate.max()  # of one nonzero, at both ends
+    cut = cut_mode(rows, length, parts, targets)
+    assert (cut.nonzeros[0], cut.nonzeros[-1], cut.rows[0], cut.rows[-1]) == (0, rows.size, 0, length)
+    assert np.all(np.diff(cut.nonzeros) >= 0)
+    assert np.abs(cut.nonzeros - targets).max() <= BALANCE * rows.size / parts
 
 
 def test_one_row_over_many_parts() -> None:

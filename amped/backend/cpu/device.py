@@ -43,6 +43,7 @@ class CpuBackend:
     dense_blocks = 2
     most_nonzeros = (1 << 32) - 1
     repeatable: tuple[str, ...] = KERNELS
+    steady = False
     roundings: Mapping[GatherName, Callable[[Array, Array], object]] = {}
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:

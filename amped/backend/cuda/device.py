@@ -44,6 +44,7 @@ class CudaBackend:
     dense_blocks = 3
     most_nonzeros = 1 << 30
     repeatable: tuple[str, ...] = ("segmented", "fibre")
+    steady = True
     roundings: Mapping[GatherName, Callable[[Array, Array], object]] = {"fp16": _to_fp16, "bf16": _to_bf16}
 
     def __init__(self, local_rank: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import cupy
@@ -80,16 +80,13 @@ def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array, new: slice) -
 
 def _launch(shard: CudaShard, factors: Sequence[Array], out: Array, carry: Array | None = None) -> None:
     layout = shard.layout
-    inputs = np.zeros(1, _inputs_type(len(factors)))
-    inputs["factor"] = [f.data.ptr for f in factors]
-    inputs["block"], inputs["length"] = layout.blocks, layout.share.lengths
-    parts = (shard.at(part) for part in (Part.JOBS, Part.FIRST_JOBS, Part.RECORDS, Part.STARTS, Part.RUNS))
+    inputs = _inputs(tuple(f.data.ptr for f in factors), layout.blocks, layout.share.lengths)
     _kernel(layout.macros, out.device.id)(
         (shard.blocks,) if any(layout.staged) else (shard.jobs, layout.panels),
         (layout.groups * layout.lanes,),
         (
-            by_value(inputs),
-            *parts,
+            inputs,
+            *shard.read,
             out,
             NOWHERE if carry is None else carry,
         ),
@@ -122,6 +119,10 @@ def _combine(shard: CudaShard, carry: Array, out: Array) -> None:
         carry = up
 
 
-@cache
-def _inputs_type(inputs: int) -> np.dtype[Any]:
-    return np.dtype([("factor", "u8", (inputs,)), ("block", "i4", (inputs,)), ("length", "i4", (inputs,))], align=True)
+@lru_cache(1024)
+def _inputs(factors: tuple[int, ...], blocks: tuple[int, ...], lengths: tuple[int, ...]) -> Any:
+    shape = (len(factors),)
+    fields = np.dtype([("factor", "u8", shape), ("block", "i4", shape), ("length", "i4", shape)], align=True)
+    inputs = np.zeros(1, fields)
+    inputs["factor"], inputs["block"], inputs["length"] = factors, blocks, lengths
+    return by_value(inputs)

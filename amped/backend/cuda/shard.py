@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import cupy
@@ -61,6 +61,12 @@ class CudaShard:
     def at(self, part: Part) -> np.uint64:
         """Return the device address of a part."""
         return np.uint64(self.memory.data.ptr + self.offsets[part])
+
+    @cached_property
+    def read(self) -> tuple[np.uint64, ...]:
+        """The device addresses of what ``mttkrp`` reads: a GPU waits for the host when a small tensor's mode begins."""
+        parts = Part.JOBS, Part.FIRST_JOBS, Part.RECORDS, Part.STARTS, Part.RUNS
+        return tuple(self.at(part) for part in parts)
 
 
 @cache
