@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,10 @@ from .errors import InputError
 from .initial import Init, initial_factors
 from .kruskal import KruskalTensor
 from .mpi import Comm, world
+from .pace import paced
+from .recorder import HERE, LOADING_SECONDS
 from .source import Source, TensorSource, open_source
+from .watchdog import Watchdog
 
 Tensor = SparseTensor | str | os.PathLike[str] | None
 
@@ -26,6 +31,18 @@ def _source(tensor: Tensor, comm: Comm) -> Source:
     if tensor is None or isinstance(tensor, SparseTensor):
         return TensorSource(tensor, comm)
     return open_source(tensor, comm)
+
+
+@contextmanager
+def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
+    """End the job if what is within does not go on; give the list of what to call then. Collective."""
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise InputError(f"deadline {deadline}: expected seconds above 0")
+    if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
+        yield []
+    else:
+        with HERE.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
+            yield watchdog.aborts
 
 
 def cp_als(
@@ -37,6 +54,7 @@ def cp_als(
     seed: int = 0,
     init: Init | None = None,
     callback: Callable[[int, float], None] | None = None,
+    deadline: float | None = None,
     **options: Any,
 ) -> KruskalTensor:
     """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3).
@@ -57,6 +75,10 @@ def cp_als(
         Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
     callback : callable, optional
         Called with the iteration's number and its fit.
+    deadline : float, optional
+        Seconds after which a call that does not go on ends its process, and with it the job, with exit code 1; each
+        rank says where it was. By default under ``mpirun`` alone: from the second iteration on by what they have
+        taken, an hour before that.
     **options
         Fields of `amped.Options`: device, precision, placement, kernel, deterministic, device_memory, threads,
         gather.
@@ -78,19 +100,23 @@ def cp_als(
     if max_iters < 1 or not tol >= 0:
         raise InputError(f"max_iters {max_iters} and tol {tol}: expected at least 1 and 0")
     comm = world()
-    source = _source(X, comm)
-    engine = Engine(source, rank, comm, Options(**options))
-    for mode, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, seed, init)):
-        engine.set_factor(mode, factor)
-    state = als.State(np.ones(rank))
-    for _ in als.iterate(engine, state, max_iters, tol):
-        engine.clock.collect()
-        if callback is not None:
-            callback(len(state.fits), state.fits[-1])
-    return als.model(engine, state)
+    with _watched(comm, deadline) as aborts:
+        source = _source(X, comm)
+        engine = Engine(source, rank, comm, Options(**options))
+        aborts.append(getattr(engine.exchange, "abort", bool))
+        for mode, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, seed, init)):
+            engine.set_factor(mode, factor)
+        state = als.State(np.ones(rank))
+        for _ in paced(als.iterate(engine, state, max_iters, tol), 0, LOADING_SECONDS, deadline):
+            engine.clock.collect()
+            if callback is not None:
+                callback(len(state.fits), state.fits[-1])
+        return als.model(engine, state)
 
 
-def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any) -> NDArray[Any]:
+def mttkrp(
+    X: Tensor, factors: Sequence[NDArray[Any]], mode: int, *, deadline: float | None = None, **options: Any
+) -> NDArray[Any]:
     """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
 
     Parameters
@@ -101,6 +127,8 @@ def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any
         One for each mode; that of `mode` is not looked at. Under ``mpirun`` rank 0's count.
     mode : int
         Counted from 0.
+    deadline : float, optional
+        See `cp_als`.
     **options
         Fields of `amped.Options`.
 
@@ -115,15 +143,17 @@ def mttkrp(X: Tensor, factors: Sequence[NDArray[Any]], mode: int, **options: Any
         If an argument or the file is at fault.
     """
     comm = world()
-    source = _source(X, comm)
-    if not 0 <= mode < len(source.shape):
-        raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-    given = list(factors) if comm.rank == 0 else []
-    if len(given) == len(source.shape):  # or `initial_factors` says what is wrong
-        ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
-        given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
-    rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
-    engine = Engine(source, rank, comm, Options(**options))
-    for n, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, init=given)):
-        engine.set_factor(n, factor)
-    return engine.gathered(mode, engine.mttkrp(mode))
+    with _watched(comm, deadline) as aborts:
+        source = _source(X, comm)
+        if not 0 <= mode < len(source.shape):
+            raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
+        given = list(factors) if comm.rank == 0 else []
+        if len(given) == len(source.shape):  # or `initial_factors` says what is wrong
+            ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
+            given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
+        rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
+        engine = Engine(source, rank, comm, Options(**options))
+        aborts.append(getattr(engine.exchange, "abort", bool))
+        for n, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, init=given)):
+            engine.set_factor(n, factor)
+        return engine.gathered(mode, engine.mttkrp(mode))

@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,13 @@ from .initial import initial_factors
 from .kruskal import KruskalTensor
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .mpi import Comm, on_root, share, together
+from .pace import first_limit, paced
 from .placement import Plan, check_rank, make_plan
 from .prediction import Speeds, forecast, measure
 from .progress import Display, display, say
-from .recorder import HERE
 from .source import Source, open_source
 
 MODEL, RUN = "model.npz", "run.json"
-# What a step, from a collective to the next, may take before its rank is taken to be hung: in the first iteration, that
-# compiles too, so many times what an iteration is foreseen to take; then so many times what the longest one took.
-FIRST_SECONDS, MANY = 120.0, 100
-LEAST_SECONDS, SOME = 20.0, 5
 
 
 class Run:
@@ -250,10 +246,9 @@ def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any], 
     args, comm = run.args, run.comm
     saver = checkpoint.Saver(args.checkpoint, engine, state, facts, args.seed)
     steps = als.iterate(engine, state, args.max_iters, args.tol, lambda: args.stop.agreed(comm))
-    limit = args.deadline or max(FIRST_SECONDS, MANY * expected)
     begin = last = time.perf_counter()
     with args.stop.listening():
-        while _next(steps, state, limit):
+        for _ in paced(steps, len(state.fits), first_limit(expected), args.deadline):
             by_rank = comm.allgather(engine.clock.collect())
             now = time.perf_counter()
             number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
@@ -262,20 +257,12 @@ def _iterate(run: Run, engine: Engine, state: als.State, facts: dict[str, Any], 
             run.metrics.iterations.append(now - last)
             run.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
             last = now
-            limit = args.deadline or max(LEAST_SECONDS, SOME * max(run.metrics.iterations[1:] or [now - begin]))
             if args.stop.agreed(comm):
                 break
             if number % args.every == 0:
                 saver.save()
         saver.finish()
     return time.perf_counter() - begin
-
-
-def _next(steps: Iterator[als.State], state: als.State, limit: float) -> bool:
-    """Run the next iteration, none of whose steps may take longer than `limit`; tell whether there was one."""
-    HERE.iteration = len(state.fits) + 1
-    with HERE.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found
-        return next(steps, None) is not None
 
 
 def _record(run: Run, engine: Engine, state: als.State, seconds: float) -> dict[str, Any]:

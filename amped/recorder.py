@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 KEPT = 4  # collectives
 FRAMES = 3  # of the stack
-LOADING_SECONDS = 3600.0  # to read and deal a tensor, or to write a model to a slow disk
+LOADING_SECONDS = 3600.0  # to read and deal a tensor, or to write a model to a slow disk, while others wait
 
 
 class Collective(NamedTuple):
@@ -42,19 +42,27 @@ class Recorder:
     ----------
     iteration : int
         The one being computed; 0 before the first.
-    mode : int or None
     limit : float
-        Seconds after which a step, from one collective to the next or within one, is taken to be hung.
+        Seconds after which a step, from one collective or mode to the next or within a collective, is taken to be hung.
     """
 
     def __init__(self) -> None:
         self.iteration = 0
-        self.mode: int | None = None
         self.limit = LOADING_SECONDS
+        self._mode: int | None = None
         self._waiting = False
         self._since = time.monotonic()
         self._last: deque[Collective] = deque(maxlen=KEPT)
         self._main = threading.main_thread().ident
+
+    @property
+    def mode(self) -> int | None:
+        """The mode at hand; setting it begins a step."""
+        return self._mode
+
+    @mode.setter
+    def mode(self, mode: int) -> None:
+        self._mode, self._since = mode, time.monotonic()
 
     def queued(self, operation: str, nbytes: int) -> None:
         """Note a collective that a device will run, or that is about to begin."""
@@ -80,6 +88,10 @@ class Recorder:
             yield
         finally:
             self.limit, self._since = before, time.monotonic()
+
+    def excuse(self, seconds: float) -> None:
+        """Do not count so many seconds of the step at hand."""
+        self._since += seconds
 
     def overdue(self) -> tuple[bool, bool]:
         """Tell whether this rank has computed, and whether it has waited for others, for too long."""

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import gc
 import io
+import math
 import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import files
@@ -19,7 +20,7 @@ from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .mpi import Comm, abort_all, world
 from .recorder import HERE, LOADING_SECONDS
 from .stopping import StopRequest
-from .watchdog import SILENCE_SECONDS, Watchdog, starting
+from .watchdog import Watchdog, ending, starting
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
@@ -133,8 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             args = arguments(sys.argv[1:] if argv is None else argv)
         args.stop = stop
         with starting():
-            args.watchdog = Watchdog(comm, min(SILENCE_SECONDS, args.deadline or SILENCE_SECONDS))
-        with HERE.limited(args.deadline or LOADING_SECONDS), args.watchdog:
+            args.watchdog = Watchdog(comm, args.deadline)
+        limit = args.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
+        with ending(comm), HERE.limited(limit), args.watchdog:
             code: int = args.run(args, comm)
             gc.freeze()  # as the process ends, all that Numba has made would be looked through: a quarter of a second
             return code

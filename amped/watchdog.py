@@ -2,9 +2,9 @@
 
 MPI and NCCL wait without a deadline. Beside them each rank keeps a TCP connection to rank 0 and a thread that
 sends a beat over it every second. What ends the run: a connection that breaks or is silent, a rank whose main thread
-does not come to its next collective in time (`Recorder.limit`), and ranks that all wait in collectives for too long.
+does not come to its next step in time (`Recorder.limit`), and ranks that all wait in collectives for too long.
 Each rank then says where it was, aborts its communicators and ends with an error code, upon which the launcher ends
-what is left.
+what is left. A process that is alone has the thread, too. A job that is suspended as a whole goes on when it may.
 """
 
 from __future__ import annotations
@@ -47,20 +47,31 @@ def starting() -> Iterator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
+@contextlib.contextmanager
+def ending(comm: Comm) -> Iterator[None]:
+    """Let this process end in time after what is within, though MPI waits for ranks that do not."""
+    try:
+        yield
+    finally:
+        if comm.size > 1:  # the interpreter is all but gone when MPI waits
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(ENDING_SECONDS)
+
+
 class Watchdog:
     """Watch all ranks until `close`; a context manager. Making one is collective.
 
     Parameters
     ----------
     comm : Comm
-    silence : float
-        Seconds after which a rank that sends no beat is taken to be dead.
+    deadline : float, optional
+        Seconds after which a rank that sends no beat is taken to be dead, if fewer than those that are usual.
     """
 
-    def __init__(self, comm: Comm, silence: float = SILENCE_SECONDS) -> None:
+    def __init__(self, comm: Comm, deadline: float | None = None) -> None:
         """Start to watch."""
         self._rank = comm.rank
-        self._silence = silence
+        self._silence = min(SILENCE_SECONDS, deadline or SILENCE_SECONDS)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._peers: dict[socket.socket, int] = {}
@@ -68,7 +79,7 @@ class Watchdog:
         self._waiting: set[socket.socket] = set()
         self.aborts: list[Callable[[], object]] = []
         """Called, each in a thread of its own, before this process ends with a fault."""
-        if comm.size > 1 and self._connected(comm):
+        if comm.size == 1 or self._connected(comm):
             self._thread = threading.Thread(target=self._watch, name="amped-watchdog", daemon=True)
             self._thread.start()
 
@@ -116,20 +127,34 @@ class Watchdog:
             link.setblocking(False)
             selector.register(link, selectors.EVENT_READ, link)
             self._heard[link] = time.monotonic()
-        while self._heard and not self._closing.is_set():
-            hung, waiting = HERE.overdue()
-            if hung:
-                self._fail(f"does not go on: more than {HERE.limit:.0f} s without a collective")
-            if waiting and self._rank == 0 and self._waiting.issuperset(self._heard):
-                self._fail(f"and all others have waited for each other for more than {HERE.limit:.0f} s")
-            self._send(list(self._heard), WAIT if waiting else BEAT)
+        while not self._closing.is_set():
+            self._check_here()
             until = time.monotonic() + BEAT_SECONDS
-            while self._heard and (left := until - time.monotonic()) > 0 and not self._closing.is_set():
-                for key, _ in selector.select(left):
+            while (left := until - time.monotonic()) > 0 and not self._closing.is_set():
+                if not self._heard:
+                    self._closing.wait(left)
+                for key, _ in selector.select(left) if self._heard else ():
                     if self._said_bye(key.data):
                         selector.unregister(key.data)
                         del self._heard[key.data]
+            self._excuse(time.monotonic() - until)
             self._check_silence()
+
+    def _check_here(self) -> None:
+        """Look at what this process is at, and tell the others."""
+        hung, waiting = HERE.overdue()
+        if hung:
+            self._fail(f"does not go on: more than {HERE.limit:.0f} s in one step")
+        # Rank 0 hears all others; where a rank hears nobody any more, nobody will come to where it waits.
+        if waiting and (self._rank == 0 or not self._heard) and self._waiting.issuperset(self._heard):
+            self._fail(f"and all others have waited for each other for more than {HERE.limit:.0f} s")
+        self._send(list(self._heard), WAIT if waiting else BEAT)
+
+    def _excuse(self, late: float) -> None:
+        """Do not count the time in which this process did not run at all, and with it, it may be, the others."""
+        if late > BEAT_SECONDS:
+            HERE.excuse(late)
+            self._heard = {link: last + late for link, last in self._heard.items()}
 
     def _check_silence(self) -> None:
         now = time.monotonic()
@@ -196,9 +221,6 @@ class Watchdog:
         for link in self._peers:
             link.close()
         self._thread = None
-        # The interpreter is all but gone when MPI waits for the other ranks to end.
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(ENDING_SECONDS)
 
     def __enter__(self) -> Watchdog:
         return self

@@ -56,7 +56,7 @@ def connected():
 
 run.world = connected  # before that mpirun may be left waiting for a rank that is killed
 watchdog.START_SECONDS = 20.0  # all is on this machine
-run.SILENCE_SECONDS = float(os.environ["SOAK_SILENCE"])
+watchdog.SILENCE_SECONDS = float(os.environ["SOAK_SILENCE"])
 sys.exit(run.main(sys.argv[2:]))
 """
 
@@ -122,8 +122,7 @@ class Soak:
 
     def _harm(self, job: subprocess.Popen[bytes], ranks: int, checkpoints: Path) -> float | None:
         """Let a rank come to grief at some moment; return which it was, None if the job was no longer there."""
-        # One rank has no other that would notice.
-        kinds = [k for k in self.args.kinds if ranks > 1 or k not in ("stop", "hang")] or ["kill"]
+        kinds = [k for k in self.args.kinds if ranks > 1 or k != "stop"] or ["kill"]  # one rank has none that notices
         kind, rank = self._random.choice(kinds), self._random.randrange(ranks)
         moment = time.monotonic() + self._random.uniform(0.0, 1.1 * self.length)
         pid, before = self.folder / "pids" / f"rank-{rank}", checkpoint.names_in(checkpoints)

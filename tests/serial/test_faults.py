@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from command import Result, environment, in_process, mpirun_line, small_tns
+from command import Result, environment, finish, in_process, mpirun_line, python_line, small_tns
 
 import amped
 from amped.engine import Engine, Options
-from amped.errors import EXIT_FAILURE
+from amped.errors import EXIT_FAILURE, EXIT_STOPPED
 from amped.initial import initial_factors
 from amped.mpi import SingleComm
 from amped.recorder import Recorder
@@ -26,9 +28,10 @@ from amped.source import TensorSource
 RANKS = 3
 PROMISED = 30.0  # seconds to the end of a job with a fault
 
-# Runs the command line; one rank comes to grief in its fifth MTTKRP, which is in the second iteration.
+# Runs the command line, or a call of Python; one rank comes to grief in its fifth MTTKRP, in the second iteration.
 DRIVER = """
 import os, signal, sys, time
+import amped
 from amped import engine, run, source
 from amped.recorder import HERE
 
@@ -49,8 +52,8 @@ def come_to_grief():
     if KIND == "wait":
         with HERE.collective("nowhere", 8):
             time.sleep(10**6)
-    if KIND == "pause":
-        return time.sleep(4)
+    if KIND in ("pause", "none"):
+        return time.sleep(4 * (KIND == "pause"))
     os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[KIND])
 
 def mttkrp(self, mode, *solve):
@@ -67,21 +70,29 @@ if KIND == "read":
         raise RuntimeError("injected fault")
     source.read = read
 
+if sys.argv[3] == "cp_als":
+    amped.cp_als(sys.argv[4], 3, tol=0, max_iters=10**6, device="cpu", deadline=float(sys.argv[5]))
 sys.exit(run.main(sys.argv[3:]))
 """
 
 
 class Job:
-    """A run of the driver under mpirun."""
+    """A run of the driver, under mpirun if it has several ranks."""
 
-    def __init__(self, folder: Path, kind: str, bad: int, iterations: int = 10**6) -> None:
+    def __init__(
+        self, folder: Path, kind: str, bad: int, *flags: object, ranks: int = RANKS, call: float | None = None
+    ) -> None:
+        """Run ``cpd`` with `flags`, or `amped.cp_als` with the deadline `call`."""
         folder.mkdir(exist_ok=True)
         self.name = str(folder)  # in the command line of every process of the job, and of no other
-        driver = folder / "driver.py"
+        driver, tensor = folder / "driver.py", small_tns(folder)
         driver.write_text(DRIVER)
-        arguments = [kind, bad, "cpd", small_tns(folder), "--rank", 3, "--tol", 0, "--max-iters", iterations]
-        arguments += ["--device", "cpu", "--output", folder / "out"]
-        line = [*mpirun_line(RANKS), sys.executable, str(driver), *map(str, arguments)]
+        arguments = [kind, bad, "cpd", tensor, "--rank", 3, "--tol", 0, "--max-iters", 10**6]
+        arguments += ["--device", "cpu", "--output", folder / "out", *flags]
+        if call is not None:
+            arguments = [kind, bad, "cp_als", tensor, call]
+        start = mpirun_line(ranks) if ranks > 1 else []
+        line = [*start, sys.executable, str(driver), *map(str, arguments)]
         self._files = [open(folder / name, "w+") for name in ("stdout", "stderr")]  # noqa: SIM115
         # Files, not pipes: a pipe stays open as long as one process of the job is left.
         self._process = subprocess.Popen(line, stdout=self._files[0], stderr=self._files[1], env=environment())
@@ -99,6 +110,12 @@ class Job:
         """Return how the job ended."""
         code = self._process.wait(seconds)
         return Result(code, *((self._folder / name).read_text() for name in ("stdout", "stderr")))
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal to all ranks."""
+        for process in self.left():
+            if process.name() not in ("mpirun", "prterun"):
+                process.send_signal(number)
 
     def left(self) -> list[psutil.Process]:
         """Return the processes of the job that are still there, stopped ones too."""
@@ -189,12 +206,53 @@ def test_a_rank_that_is_held_up(tmp_path: Path, jobs: list[Job]) -> None:
 
 def test_a_rank_that_takes_longer_is_no_fault(tmp_path: Path, jobs: list[Job]) -> None:
     """The others wait for it over several beats, and go on when it is done."""
-    jobs.append(Job(tmp_path, "pause", 1, iterations=3))
+    jobs.append(Job(tmp_path, "pause", 1, "--max-iters", 3))
     jobs[0].wait_for_the_fault()
     result = jobs[0].wait(PROMISED)
     assert result.code == 0, result.err
     assert "after 3 iterations" in result.out
     assert not jobs[0].left_after(5)
+
+
+DEADLINE = 8.0
+HOW: dict[str, dict[str, Any]] = {"ranks": {}, "alone": {"ranks": 1}}
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> None:
+    """Nothing is left to be compiled by runs with a deadline."""
+    for ranks in (1, RANKS):
+        start = mpirun_line(ranks) if ranks > 1 else []
+        line = ["cpd", small_tns(tmp_path), "--rank", 3, "--device", "cpu", "--output", tmp_path / str(ranks)]
+        assert finish([*start, *python_line(*line)]).code == 0
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_deadline_that_was_given(tmp_path: Path, jobs: list[Job]) -> None:
+    """On the command line or in a call, of several ranks or one, ends a run that does not go on."""
+    cases = [(how, call) for how in HOW for call in (None, DEADLINE)]
+    for how, call in cases:
+        jobs.append(Job(tmp_path / f"{how}-{call}", "loop", 0, "--deadline", DEADLINE, call=call, **HOW[how]))
+    for job in jobs:
+        result = check_end(job)
+        assert "amped: rank 0 does not go on: more than 8 s in one step: in iteration 2, mode " in result.err
+        assert "come_to_grief (driver.py:" in result.err
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_job_that_is_suspended_goes_on(tmp_path: Path, jobs: list[Job]) -> None:
+    """As a whole, for longer than its deadline: by a scheduler, or in a terminal."""
+    for how in HOW:
+        jobs.append(Job(tmp_path / how, "none", 0, "--deadline", DEADLINE, **HOW[how]))
+        jobs[-1].wait_for_the_fault()
+    for number, seconds in ((signal.SIGSTOP, DEADLINE + 4), (signal.SIGCONT, 3), (signal.SIGUSR1, 0)):
+        for job in jobs:
+            job.tell(number)
+        time.sleep(seconds)
+    for job in jobs:
+        result = job.wait(PROMISED)
+        assert result.code == EXIT_STOPPED, result.err
+        assert "stopped by SIGUSR1 after iteration" in result.out
 
 
 class Heart:
