@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .build import partition
+from .device import DEVICES
 from .errors import EXIT_INPUT, InputError
 from .flags import Parser, byte_count
 from .ranks import Ranks, abort_all, refuse, world
@@ -27,6 +28,7 @@ def parser() -> Parser:
     flags.add_argument(
         "--memory", type=byte_count, metavar="BYTES", help="of a rank, e.g. 4G (its share of 70%% of what is free)"
     )
+    flags.add_argument("--device", choices=DEVICES, default="cpu", help="what sorts (cpu); auto: a GPU if there is one")
     flags.add_argument("--force", action="store_true", help="replace a store that exists")
     flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return flags
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
     started = time.perf_counter()
-    store = partition(args.tensor, args.output, memory=args.memory, force=args.force, ranks=ranks)
+    how = {"memory": args.memory, "force": args.force, "device": args.device}
+    store = partition(args.tensor, args.output, ranks=ranks, **how)
     if not (args.quiet or ranks.rank):
         shape = " x ".join(map(str, store.shape))
         print(f"{args.tensor.name}: {shape}, {store.nnz:,} nonzeros, {store.duplicates:,} duplicates summed, "

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from . import checked
 from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
+from .device import DeviceName, Sorter, make_sorter
 from .errors import InputError
 from .jit import load_compiler
 from .ranks import Alone, Ranks, on_root, together
@@ -58,6 +59,7 @@ def partition(
     force: bool = False,
     ranks: Ranks | None = None,
     progress: Progress | None = None,
+    device: DeviceName = "cpu",
 ) -> Store:
     """Partition the tensor in a file and write it as a store. Collective.
 
@@ -76,13 +78,16 @@ def partition(
         By default this process alone.
     progress : callable, optional
         See `readers.read`.
+    device : {"cpu", "cuda", "auto"}
+        What sorts; "auto": GPUs, if every rank finds one.
 
     Raises
     ------
     InputError
-        On every rank, if the file is at fault or the store cannot be written.
+        On every rank, if the file is at fault, the store cannot be written, or there is no such device.
     """
     ranks = ranks or Alone()
+    sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
     on_root(ranks, lambda: check_target(folder, force))
     draft = ranks.allgather(draft_name(folder))[0]
@@ -90,9 +95,9 @@ def partition(
         ranks.allgather(None)  # the draft is there
         try:
             if Path(path).is_dir():
-                on_root(ranks, lambda: write_files(read(path), draft))
+                on_root(ranks, lambda: write_files(read(path), draft, sort=sorter.sort))
             else:
-                _Build(path, draft, memory, ranks, progress).run()
+                _Build(path, draft, memory, ranks, progress, sorter).run()
         except OSError as error:
             raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # nobody writes any more
@@ -181,19 +186,22 @@ class _Build:
         memory: int | None,
         ranks: Ranks,
         progress: Progress | None,
+        sorter: Sorter,
     ) -> None:
-        self._path, self._folder, self._ranks = path, folder, ranks
+        self._path, self._folder, self._ranks, self._sort = path, folder, ranks, sorter.sort
         self._reading = Reading(path, ranks, progress)
         self._order, self._threads = self._reading.order, self._reading.threads
-        self._limit = _limit(_budget(memory, ranks), 4 * self._order + self._reading.dtype.itemsize, ranks.size)
+        limit = _limit(_budget(memory, ranks), 4 * self._order + self._reading.dtype.itemsize, ranks.size)
+        self._limit = min(limit, sorter.most(self._order, self._reading.dtype))
 
     def run(self) -> None:
         """Write the files of the store."""
         runs = self._runs(range(self._order), self._reading.dtype)
         for columns, values, more in self._reading.chunks(self._limit):
             if self._ranks.size == 1 and not (more or runs.count):
-                tensor = SparseTensor.from_columns(columns, values, self._reading.shape(), path=self._path)
-                return write_files(tensor, self._folder)
+                shape = self._reading.shape()
+                tensor = SparseTensor.from_columns(columns, values, shape, path=self._path, sort=self._sort)
+                return write_files(tensor, self._folder, sort=self._sort)
             runs.add(columns, values, spill=more or runs.count > 0)
             del columns, values
         shape = self._reading.shape()
@@ -201,7 +209,8 @@ class _Build:
         self._write(shape, self._reading.facts(by_rank), scratch, [each.nnz for each in by_rank])
 
     def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
-        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, self._files("run", dtype))
+        files = self._files("run", dtype)
+        return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort)
 
     def _files(self, name: str, dtype: np.dtype[Any]) -> Files:
         """Return files of this rank alone, for a while."""

@@ -9,7 +9,7 @@ import numpy as np
 Nonzeros = tuple[np.ndarray, np.ndarray]
 
 
-def _random(shape: tuple[int, ...], count: int, seed: int) -> Nonzeros:
+def random_nonzeros(shape: tuple[int, ...], count: int, seed: int) -> Nonzeros:
     rng = np.random.default_rng(seed)
     return np.array([rng.integers(0, length, count) for length in shape], np.int32), rng.standard_cauchy(count)
 
@@ -18,25 +18,25 @@ def hard_nonzeros() -> dict[str, Nonzeros]:
     """Return indices, (order, nnz), and values, by what is hard about them."""
     rng = np.random.default_rng(9)
     cases = {
-        "spread": _random((50, 2**31 - 2, 300), 3000, 0),
-        "many duplicates": _random((4, 5, 3), 3000, 1),
-        "order 6": _random((9, 1, 40, 2, 1000, 7), 2000, 2),
-        "few": _random((3, 3), 5, 3),
+        "spread": random_nonzeros((50, 2**31 - 2, 300), 3000, 0),
+        "many duplicates": random_nonzeros((4, 5, 3), 3000, 1),
+        "order 6": random_nonzeros((9, 1, 40, 2, 1000, 7), 2000, 2),
+        "few": random_nonzeros((3, 3), 5, 3),
     }
-    columns, values = _random((60, 70, 80), 3000, 4)
+    columns, values = random_nonzeros((60, 70, 80), 3000, 4)
     columns[:, rng.random(3000) < 0.7] = np.array([[7], [8], [9]])
     cases["one coordinate has most"] = columns, values
-    columns, values = _random((60, 70, 80), 3000, 5)
+    columns, values = random_nonzeros((60, 70, 80), 3000, 5)
     columns[0, rng.random(3000) < 0.8] = 33
     cases["one row has most"] = columns, values
-    columns, values = _random((60, 70, 80), 1500, 6)
+    columns, values = random_nonzeros((60, 70, 80), 1500, 6)
     cases["half sums to zero"] = (
         np.concatenate([columns, columns[:, :700], columns[:, -100:]], axis=1),
         np.concatenate([values, -values[:700], 0 * values[-100:]]),
     )
-    columns, values = _random((60, 70, 80), 3000, 7)
+    columns, values = random_nonzeros((60, 70, 80), 3000, 7)
     cases["single precision"] = columns, values.astype(np.float32).astype(np.float64)
-    columns, values = _random((1, 1), 3000, 8)
+    columns, values = random_nonzeros((1, 1), 3000, 8)
     cases["one coordinate"] = columns, values
     return cases
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
+from partitioner.device import DEVICES as DEVICES
+from partitioner.device import DeviceName as DeviceName
+from partitioner.device import pick
 
-from ..errors import InputError
 from ..mpi import Comm
 
 Array = Any  # a NumPy or a CuPy array, according to the backend
-DeviceName = Literal["auto", "cpu", "cuda"]
-DEVICES = get_args(DeviceName)
 GatherName = Literal["full", "fp16", "bf16"]
 GATHERS = get_args(GatherName)
 NOTHING = slice(0, 0)

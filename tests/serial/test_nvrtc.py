@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 from amped.backend import Share
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
+from partitioner import words
 from partitioner.coo import ValueRange
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed (extra: test)")
@@ -40,18 +41,23 @@ TIGHT = {
 
 def compiled(file: str, macros: Mapping[str, Any], architecture: str) -> str:
     """Return what the compiler says of a file of kernels."""
+    return compiled_text(text(file), f"{file} {dict(macros)}", compile_options(macros), architecture)
+
+
+def compiled_text(source: str, name: str, options: Sequence[str], architecture: str) -> str:
+    """Return what the compiler says of kernels."""
 
     def checked(result: tuple[object, ...]) -> object:
         assert result[0] == nvrtc.nvrtcResult.NVRTC_SUCCESS, result[0]
         return result[1] if len(result) > 1 else None
 
-    options = [*compile_options(macros), f"-arch={architecture}", "--ptxas-options=-v"]
-    program = checked(nvrtc.nvrtcCreateProgram(text(file).encode(), file.encode(), 0, [], []))
+    options = [*options, f"-arch={architecture}", "--ptxas-options=-v"]
+    program = checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     # Written in place: a single byte would be the one that all of Python shares.
     log = bytes(2 + checked(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[operator]
     checked(nvrtc.nvrtcGetProgramLog(program, log))
-    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{file} {dict(macros)}: {log.decode()}"
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS, f"{name}: {log.decode()}"
     assert checked(nvrtc.nvrtcGetCUBINSize(program))
     checked(nvrtc.nvrtcDestroyProgram(program))
     return log.decode()
@@ -124,6 +130,11 @@ def test_kernels_of_coordinates(architecture: str) -> None:
         for column in {0, inputs} if not atomic else {0}:
             macros = coordinate_macros(inputs, real, 8, 8, column, atomic)
             check(compiled("coordinates", macros, architecture), {"mttkrp"})
+
+
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_the_sort_of_nonzeros(architecture: str) -> None:
+    check(compiled_text(words.text(), "cuda_sort", words.OPTIONS, architecture), set(words.KERNELS))
 
 
 def test_a_spill_would_be_seen() -> None:

@@ -1,0 +1,233 @@
+"""The sort of nonzeros on a GPU: columns go there in pieces, are sorted, and come back in pieces.
+
+Copies are made by threads, each piece from page-locked memory on a stream of its own: indices are packed and sorted
+while other columns are on their way, and a piece is gathered while others go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from queue import SimpleQueue
+from typing import Any
+
+import cupy
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import InputError
+from .sort import Sorted, result_room, sort_nonzeros
+from .words import KERNELS, MOST, OPTIONS, passes, place_bits, text
+
+PIECE = 4 << 20  # bytes that are copied together
+COPIERS = 8  # threads at most: more do not copy faster
+SLOTS = 2  # of each: one is on its way while the other is filled
+SORTING = 40  # bytes a nonzero: its word, what sorting words takes, and its place, or what merging takes instead
+FREE_SHARE = 0.9  # of the device's free memory
+THREADS = 256  # of a block
+
+Array = Any
+"""An array on the device; CuPy has no types."""
+
+
+class CudaSorter:
+    """See `Sorter`: one GPU. What does not fit there is left to the CPU.
+
+    Parameters
+    ----------
+    local_rank : int
+        Which GPU: the ranks of a node take them in turn.
+    threads : int
+        That this rank may run.
+
+    Attributes
+    ----------
+    identity : str
+        Of the GPU, on its node.
+    """
+
+    def __init__(self, local_rank: int, threads: int) -> None:
+        self._device = cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount())
+        self.identity = str(self._device.pci_bus_id)
+        self._room = 0
+        copiers = min(COPIERS, max(2, threads))
+        self._pool = ThreadPoolExecutor(copiers, initializer=self._device.use)
+        with _memory_errors(), self._device:
+            _functions(self._device.id)  # before threads ask for them
+            self._stream, self._ready = _stream(), _event()
+            self._slots = [_Slot() for _ in range(SLOTS * copiers)]
+        self._free = SimpleQueue[_Slot]()
+        for slot in self._slots:
+            self._free.put(slot)
+
+    def share_memory(self, ranks: int) -> None:
+        """Take an equal share of what is free, among all ranks with this GPU."""
+        with self._device:
+            free: int = cupy.cuda.runtime.memGetInfo()[0]
+        self._room = int(FREE_SHARE * free) // ranks
+
+    def most(self, order: int, dtype: np.dtype[Any]) -> int:
+        """See `Sorter`."""
+        return min(MOST, self._room // (4 * order + dtype.itemsize + SORTING))
+
+    def sort(
+        self,
+        columns: NDArray[np.int32],
+        values: NDArray[np.floating],
+        modes: Sequence[int],
+        lengths: Sequence[int],
+        *,
+        dtype: np.dtype[Any] | None = None,
+        merge: bool = False,
+        overwrite: bool = False,
+        threads: int | None = None,
+    ) -> Sorted:
+        """See `sort_nonzeros`."""
+        order, nonzeros = columns.shape
+        dtype = dtype or values.dtype
+        if not 0 < nonzeros <= self.most(order, dtype):
+            how = {"dtype": dtype, "merge": merge, "overwrite": overwrite, "threads": threads}
+            return sort_nonzeros(columns, values, modes, lengths, **how)  # type: ignore[arg-type]
+        with _memory_errors(), self._device, self._stream:
+            table, numbers = cupy.empty(columns.shape, np.int32), cupy.empty(nonzeros, dtype)
+            needed = [*reversed(modes), *(m for m in range(order) if m not in modes)]
+            sent = {m: self._send(columns[m], table[m]) for m in needed}
+            sent_values = self._send(values, numbers)
+            places = self._order(table, modes, lengths, lambda mode: self._wait(sent[mode]))
+            self._wait(sum(sent.values(), sent_values))
+            distinct = nonzeros
+            if merge:
+                places, distinct = _merge(table, numbers, places)
+            self._ready.record()
+            result = result_room(columns, values, places.size, dtype, overwrite)
+            self._fetch([*table, numbers], places, [*result[0], result[1]])
+        room = len(self._slots) * PIECE
+        return Sorted(*result, room, nonzeros - distinct, distinct - places.size)
+
+    def _order(self, table: Array, modes: Sequence[int], lengths: Sequence[int], wait: Callable[[int], None]) -> Array:
+        """Return which nonzero is at each place of the sorted order; `wait` for each column before it is used."""
+        nonzeros = table.shape[1]
+        places, mask = None, np.uint64((1 << place_bits(nonzeros)) - 1)
+        for fields in passes(modes, lengths, nonzeros):
+            words = cupy.arange(nonzeros, dtype=np.uint64)
+            for mode, down, bits, up in fields:
+                wait(mode)
+                low = np.uint64((1 << bits) - 1)
+                _launch("join", nonzeros, table[mode], _pointer(places), np.int32(down), low, np.int32(up), words)
+            words.sort()  # a radix sort, of whole numbers
+            after = cupy.empty(nonzeros, np.uint32)
+            _launch("split", nonzeros, words, mask, _pointer(places), after)
+            places = after
+        return places
+
+    def _send(self, source: NDArray[Any], target: Array) -> list[Future[None]]:
+        """Begin to copy an array to the device."""
+        return [self._pool.submit(self._send_piece, source[piece], target[piece]) for piece in _pieces(target)]
+
+    def _send_piece(self, source: NDArray[Any], target: Array) -> None:
+        with self._slot() as slot:
+            staged = slot.host[: target.nbytes].view(target.dtype)
+            np.copyto(staged, source, casting="same_kind")
+            target.set(staged, stream=slot.stream)
+            slot.done.record(slot.stream)
+
+    def _wait(self, sent: Sequence[Future[None]]) -> None:
+        """Let the work that is queued next wait for what was sent."""
+        for piece in sent:
+            piece.result()
+        for slot in self._slots:
+            self._stream.wait_event(slot.done)
+
+    def _fetch(self, sources: Sequence[Array], places: Array, targets: Sequence[NDArray[Any]]) -> None:
+        """Copy arrays from the device, in order."""
+        fetched = [
+            self._pool.submit(self._fetch_piece, source, places[piece], target[piece])
+            for source, target in zip(sources, targets, strict=True)
+            for piece in _pieces(places, source.itemsize)
+        ]
+        for piece in fetched:
+            piece.result()
+
+    def _fetch_piece(self, source: Array, places: Array, target: NDArray[Any]) -> None:
+        with self._slot() as slot, slot.stream:
+            nbytes = places.size * source.itemsize
+            picked, staged = slot.device[:nbytes].view(source.dtype), slot.host[:nbytes].view(source.dtype)
+            slot.stream.wait_event(self._ready)
+            _launch(f"gather_{8 * source.itemsize}", places.size, source, places, picked)
+            picked.get(stream=slot.stream, out=staged, blocking=False)
+            slot.done.record(slot.stream)
+            slot.done.synchronize()
+            np.copyto(target, staged)
+
+    @contextmanager
+    def _slot(self) -> Iterator[_Slot]:
+        """Take the slot that was given back first, once what it held has arrived."""
+        slot = self._free.get()
+        try:
+            slot.done.synchronize()
+            yield slot
+        finally:
+            self._free.put(slot)
+
+
+class _Slot:
+    """Room for a piece on its way: in page-locked memory, and on the device."""
+
+    def __init__(self) -> None:
+        memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(PIECE), 0)
+        self.host = np.frombuffer(memory, np.uint8, PIECE)
+        self.device = cupy.empty(PIECE, np.uint8)
+        self.stream, self.done = _stream(), _event()
+
+
+def _merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
+    """Sum equal nonzeros, each sum in the place of the first; return the order without zeros, and how many differ."""
+    order, nonzeros = table.shape
+    first = cupy.empty(nonzeros, np.bool_)
+    _launch("mark", nonzeros, table, np.int32(order), places, first)
+    starts = cupy.flatnonzero(first)
+    del first
+    kept = cupy.empty(starts.size, np.bool_)
+    _launch(f"add_up_{8 * numbers.itemsize}", starts.size, numbers, places, starts, np.int64(nonzeros), kept)
+    if starts.size < nonzeros:
+        places = places[starts]
+    return (places if kept.all() else places[kept]), int(starts.size)
+
+
+def _pieces(array: Array, itemsize: int = 0) -> Iterator[slice]:
+    step = PIECE // (itemsize or array.itemsize)
+    return (slice(begin, min(begin + step, array.size)) for begin in range(0, array.size, step))
+
+
+def _launch(name: str, threads: int, *arguments: Any) -> None:
+    """Queue a kernel on the current stream; its last argument, after those given, is how many threads it has."""
+    function = _functions(cupy.cuda.runtime.getDevice())[name]
+    function((-(-threads // THREADS),), (THREADS,), (*arguments, np.int64(threads)))
+
+
+def _pointer(array: Array | None) -> Any:
+    return np.uint64(0) if array is None else array
+
+
+@cache
+def _functions(device: int) -> dict[str, Any]:
+    module = cupy.RawModule(code=text(), options=OPTIONS)
+    return {name: module.get_function(name) for name in KERNELS}
+
+
+def _stream() -> Any:
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def _event() -> Any:
+    return cupy.cuda.Event(block=True, disable_timing=True)
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    try:
+        yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise InputError(f"--device cuda: {error}") from None

@@ -1,0 +1,50 @@
+"""Stores sorted on GPUs by several ranks: the same files as those made by one with its CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from tensors import hard_nonzeros
+
+from amped.mpi import Comm
+from partitioner import build, device, runs
+from partitioner.build import partition
+from partitioner.coo import SparseTensor
+from partitioner.device import make_sorter, probe
+from partitioner.errors import InputError
+from partitioner.ranks import world
+from partitioner.sort import sort_nonzeros
+from partitioner.store import write_store
+
+pytestmark = pytest.mark.mpi
+CASES = hard_nonzeros()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(bool(probe()), reason=probe())
+@pytest.mark.parametrize("limit", [600, 10**6])
+@pytest.mark.parametrize("name", CASES)
+def test_the_store_is_the_same_on_any_number_of_gpus(comm: Comm, tmp_path: Path, name: str, limit: int) -> None:
+    folder = comm.bcast(tmp_path)
+    columns, values = CASES[name]
+    if comm.rank == 0:
+        np.savez(folder / "t.npz", indices=columns.T, values=values)
+        write_store(SparseTensor(columns.T, values), folder / "one")
+    comm.allgather(None)
+    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(runs, "SAMPLES", 16):
+        partition(folder / "t.npz", folder / "all", ranks=world(), device="cuda")
+    expected, found = ({f.name: f.read_bytes() for f in (folder / which).iterdir()} for which in ("one", "all"))
+    assert found == expected
+    comm.allgather(None)
+
+
+def test_a_rank_without_a_gpu_is_told_on_all_ranks(comm: Comm) -> None:
+    last = comm.size - 1
+    with mock.patch.object(device, "probe", return_value="no GPU found" if comm.rank == last else ""):
+        with pytest.raises(InputError, match="--device cuda: no GPU found") as caught:
+            make_sorter("cuda", world())
+        assert str(caught.value).endswith(f"(rank {last})" if last else "found")
+        assert make_sorter("auto", world()).sort is sort_nonzeros
