@@ -154,6 +154,11 @@ class Plan:
     device_bytes: dict[str, int]
     host_bytes: int
 
+    @property
+    def planned_bytes(self) -> dict[str, int]:
+        """Bytes of all memory by use."""
+        return self.device_bytes | {"host": self.host_bytes}
+
 
 def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
     """Return the bytes of a nonzero in coordinate form: a 32-bit index for each mode, and a value."""

@@ -57,7 +57,7 @@ def parser() -> Parser:
     )
     cpd.add_argument("--output", type=Path, metavar="DIR", help="folder of model.npz and run.json (TENSOR-rankR)")
     cpd.add_argument("--checkpoint", type=Path, metavar="DIR", help="write checkpoints there")
-    cpd.add_argument("--every", type=int, default=1, metavar="K", help="iterations between checkpoints (1)")
+    cpd.add_argument("--every", type=int, metavar="K", help="iterations between checkpoints (1)")
     cpd.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
     mttkrp = add("mttkrp", commands.mttkrp, start)
     mttkrp.add_argument("--mode", default="all", help="a mode, counted from 0, or all")

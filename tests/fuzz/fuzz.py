@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import targets
 
-from amped import checkpoint, commands, files, kruskal, run
+from amped import checkpoint, commands, files, job, kruskal, run
 from partitioner import __main__ as partition
 from partitioner import checked, coo, store
 from partitioner.readers import blocks, head, npz, pieces, tns
 
 # Module by module: Numba, which compiles others, knows nothing of counters.
 READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, store, blocks, head, npz, pieces,
-           tns, checkpoint, commands, files, kruskal, partition, run, targets)  # fmt: skip
+           tns, checkpoint, commands, files, job, kruskal, partition, run, targets)  # fmt: skip
 
 
 def count(owner: object) -> None:

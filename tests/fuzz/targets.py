@@ -23,7 +23,7 @@ from unittest import mock
 
 import numpy as np
 
-from amped import commands, run
+from amped import commands, job, run
 from amped.checkpoint import Checkpoint, Writer, check, load
 from amped.decomp.als import State
 from amped.engine import Engine, Options
@@ -167,7 +167,8 @@ def _unread() -> Iterator[None]:
         raise InputError("far enough")
 
     with (
-        mock.patch.multiple(commands, open_source=refuse, read=refuse),
+        mock.patch.object(commands, "open_source", refuse),
+        mock.patch.object(job, "open_source", refuse),
         mock.patch.multiple(build, open_part=refuse, read=refuse),
     ):
         yield

@@ -243,6 +243,7 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "iterations": (["cpd", "T", "--rank", 4, "--max-iters", 0], ("--max-iters 0",)),
     "tolerance below 0": (["cpd", "T", "--rank", 4, "--tol", -1], ("--tol -1",)),
     "tolerance nan": (["cpd", "T", "--rank", 4, "--tol", "nan"], ("--tol nan",)),
+    "every without a checkpoint": (["cpd", "T", "--rank", 4, "--every", 2], ("--every needs --checkpoint",)),
     "every": (["cpd", "T", "--rank", 4, "--checkpoint", "c", "--every", 0], ("--every 0",)),
     "deadline": (["cpd", "T", "--rank", 4, "--deadline", 0], ("--deadline", "seconds above 0")),
     "resume from nowhere": (["cpd", "T", "--rank", 4, "--resume"], ("--resume", "--checkpoint")),
@@ -264,7 +265,7 @@ def test_a_flag_is_found_before_the_tensor_is_read(folder: Path, monkeypatch: py
     def too_late(*_: object) -> None:
         raise AssertionError("the tensor is read first")
 
-    monkeypatch.setattr("amped.commands.open_source", too_late)
+    monkeypatch.setattr("amped.job.open_source", too_late)
     path = small_tns(folder)
     refused(run_amped("cpd", path, "--rank", 0), "rank 0")
     refused(run_amped("mttkrp", path, "--rank", 1025), "rank 1025")

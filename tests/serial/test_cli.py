@@ -15,6 +15,7 @@ from command import (
     on_ranks,
     python_line,
     random_tensor,
+    refused,
     run_amped,
     run_partitioner,
     small_tns,
@@ -37,7 +38,7 @@ FLAGS = {
     "info": "",
 }
 SHARED = "--device --precision --placement --device-memory --kernel --deterministic --gather --threads --metrics "
-SHARED += "--force --quiet"
+SHARED += "--deadline --no-verify --force --quiet"
 
 
 def fits_of(*arguments: object) -> list[float]:
@@ -360,3 +361,32 @@ def test_info_on_ranks_prints_once(folder: Path) -> None:
     result = on_ranks(2, "info", small_tns(folder))
     assert result.code == 0, result.err
     assert result.out.count("9 x 7 x 5, 80 nonzeros") == 1
+
+
+def test_info_and_plan_write_metrics(folder: Path) -> None:
+    path = small_tns(folder)
+    for verb, *flags in (["info"], ["plan", "--rank", RANK, "--ranks", 3, *CPU]):
+        line = [verb, path, *flags, "--metrics", "m.jsonl"]
+        succeeded(run_amped(*line))
+        refused(run_amped(*line), "m.jsonl", "exists", "--force")
+        succeeded(run_amped(*line, "--force"))
+        (event,) = [json.loads(line) for line in Path("m.jsonl").read_text().splitlines()]
+        assert (event["event"], event["shape"], event["nonzeros"]) == (verb, list(SHAPE), 80)
+        if verb == "info":
+            assert [mode["length"] for mode in event["modes"]] == list(SHAPE)
+        else:
+            assert len(event["planned_bytes"]) == len(event["seconds"]) == event["ranks"] == 3
+        Path("m.jsonl").unlink()
+
+
+@pytest.mark.parametrize("verb", [["info"], ["plan"], ["cpd", "--max-iters", 1], ["mttkrp"]])
+def test_no_verify_reads_a_store_that_is_damaged(folder: Path, verb: list[object]) -> None:
+    succeeded(run_partitioner(small_tns(folder), "--output", "store"))
+    for file in Path("store").glob("*values.npy"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1  # a sign or an exponent of the last value
+        file.write_bytes(content)
+    line = [verb[0], "store", *verb[1:], *([] if verb == ["info"] else ["--rank", RANK]), *CPU]
+    if verb != ["plan"]:  # which reads no values
+        refused(run_amped(*line), "store", "damaged")
+    succeeded(run_amped(*line, "--no-verify"))

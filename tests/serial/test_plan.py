@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from command import entries, in_process, on_ranks, random_tensor, run_amped, run_partitioner, small_tns, succeeded
 
-from amped import commands
+from amped import job
 from amped.backend.cpu.device import CpuBackend
 from amped.backend.cpu.layout import PIECE
 from amped.prediction import Speeds
@@ -64,7 +64,7 @@ def test_nothing_is_written_or_allocated(folder: Path, monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a plan allocates")
 
-    monkeypatch.setattr(commands, "measure", lambda *_: Speeds(((1.0, 1e9),), 1e9, 1e6))  # on a trial of its own
+    monkeypatch.setattr(job, "measure", lambda *_: Speeds(((1.0, 1e9),), 1e9, 1e6))  # on a trial of its own
     for name in ("empty", "zeros", "shard", "slot", "mttkrp"):
         monkeypatch.setattr(CpuBackend, name, refuse)
     path = small_tns(folder)
