@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags, and those of its parts."""
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured (all)")
     parser.add_argument("--repeats", type=int, default=7, metavar="K", help="measurements of each (7)")
-    parser.add_argument("--name", help="of the result (host-PART)")
+    parser.add_argument("--name", help="of the result (host-PART, with a GPU host-PART-cuda)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
     for name, module in PARTS.items():
         module.add_arguments(parser.add_argument_group(name, module.__doc__))
@@ -30,7 +30,9 @@ def run(args: argparse.Namespace) -> None:
     for name in args.part:
         part = PARTS[name]
         facts: dict[str, Any] = {"others": _versions(part.PACKAGES), **part.measure(args)}
-        path = record.write(args.name or f"host-{name}", ["CPU"], facts, args.output)
+        devices = facts.pop("devices", ["CPU"])
+        default = f"host-{name}" if len(devices) == 1 else f"host-{name}-cuda"
+        path = record.write(args.name or default, devices, facts, args.output)
         _draw(path, part.draw, facts)
         print(path, flush=True)
 

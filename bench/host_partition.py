@@ -1,4 +1,7 @@
-"""Seconds and memory of partitioning, in memory by the number of nonzeros, and of a large file in little memory."""
+"""Seconds and memory of partitioning, in memory by the number of nonzeros, and of a large file in little memory.
+
+With a GPU, both are done by the CPU and with the GPU, in turn.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 import multiprocessing
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,12 @@ import numpy as np
 from amped.metrics import peak_resident_bytes, resident_bytes
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
+from partitioner.device import DeviceName, Sorter, make_sorter
 from partitioner.flags import byte_count
 from partitioner.jit import load_compiler
+from partitioner.ranks import Alone
 from partitioner.shards import SortedTensor
+from partitioner.sort import Sort
 from partitioner.threads import side_by_side, usable_cores
 
 from .draws import HostDraws
@@ -38,27 +44,33 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--partitioned", choices=sorted(SHAPES), default="nell2", help="tensor that is (nell2)")
     group.add_argument("--millions", nargs="+", type=int, default=sizes, metavar="N", help=f"of nonzeros ({sizes})")
     group.add_argument("--spilled", type=int, default=100, metavar="N", help="millions partitioned within (100)")
+    group.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: with a GPU, too (cpu)")
     group.add_argument("--within", type=byte_count, default=1 << 30, metavar="BYTES", help="this much memory (1G)")
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Partition tensors of each size in a process of its own, and one more in little memory."""
+    devices = ["cpu", "cuda"] if args.device == "cuda" else ["cpu"]
+    gpu = _alone(gpu_name) if len(devices) > 1 else ""
     sizes = {}
     for millions in args.millions:
-        sizes[str(millions)] = found = _alone(in_memory, args.partitioned, millions * 10**6, args.repeats)
+        sizes[str(millions)] = found = _alone(in_memory, args.partitioned, millions * 10**6, args.repeats, devices)
         seconds = found["seconds"]["median"]
-        print(f"{millions} M nonzeros: {seconds:.3f} s, {found['peak_bytes'] / 2**30:.2f} GiB", flush=True)
-    found = {"shape": args.partitioned, "in_memory": sizes, "slope": _slope(sizes)}
+        faster = f", {found['cuda_times_as_fast']:.2f} times as fast with the GPU" if gpu else ""
+        print(f"{millions} M nonzeros: {seconds:.3f} s, {found['peak_bytes'] / 2**30:.2f} GiB{faster}", flush=True)
+    found = {"devices": ["CPU", gpu] if gpu else ["CPU"], "shape": args.partitioned}
+    found |= {"in_memory": sizes, "slope": _slope(sizes)}
     if args.spilled:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "whole.npz"
             _alone(write_archive, path, args.partitioned, args.spilled * 10**6)
-            found["spilled"] = _alone(spilled, path, args.within)
-        print(f"within {args.within} bytes: {found['spilled']}", flush=True)
+            for device, key in zip(devices, ("spilled", "spilled_cuda"), strict=False):
+                found[key] = _alone(spilled, path, args.within, device)
+                print(f"{device}, within {args.within} bytes: {found[key]}", flush=True)
     return found
 
 
-def _alone(function: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
@@ -69,31 +81,49 @@ def _slope(sizes: dict[str, Any]) -> float:
     return float(np.polyfit(*zip(*points, strict=True), 1)[0]) if len(points) > 1 else math.nan
 
 
-def in_memory(shape: str, nonzeros: int, repeats: int) -> dict[str, Any]:
+def gpu_name() -> str:
+    """Return the name of the first GPU."""
+    make_sorter("cuda", Alone())  # or say why not
+    import cupy
+
+    name: bytes = cupy.cuda.runtime.getDeviceProperties(0)["name"]
+    return name.decode()
+
+
+def in_memory(shape: str, nonzeros: int, repeats: int, devices: Sequence[DeviceName]) -> dict[str, Any]:
     """Time everything between nonzeros as read and every mode's sorted copy in single precision."""
-    _mode_copies(*_drawn(shape, WARM))
+    sorters: list[Sorter] = [make_sorter(device, Alone()) for device in devices]
+    for sorter in sorters:
+        _mode_copies(*_drawn(shape, WARM), sorter.sort)
     columns, values, lengths = _drawn(shape, nonzeros)
-    seconds = []
-    for _ in range(repeats if nonzeros <= COPIED else 1):
+    copied = nonzeros <= COPIED or len(sorters) > 1
+    seconds: list[list[float]] = [[] for _ in sorters]
+    for k in range(len(sorters) * (repeats if nonzeros <= COPIED else 1)):
         # The tensor takes over the arrays that it is made of.
-        given = (columns.copy(), values.copy()) if nonzeros <= COPIED else (columns, values)
+        given = (columns.copy(), values.copy()) if copied else (columns, values)
         started = time.perf_counter()
-        tensor = _mode_copies(*given, lengths)
-        seconds.append(time.perf_counter() - started)
-    return {
-        "seconds": summary(seconds),
-        "fastest": min(seconds),
-        "each": seconds,
+        tensor = _mode_copies(*given, lengths, sorters[k % len(sorters)].sort)
+        seconds[k % len(sorters)].append(time.perf_counter() - started)
+    found = {
+        **_times(seconds[0]),
         "duplicates": tensor.duplicates,
         "given_bytes": columns.nbytes + values.nbytes,
         "peak_bytes": peak_resident_bytes(),
     }
+    if len(sorters) > 1:
+        found["cuda"] = _times(seconds[1])
+        found["cuda_times_as_fast"] = found["seconds"]["median"] / found["cuda"]["seconds"]["median"]
+    return found
 
 
-def _mode_copies(columns: Any, values: Any, lengths: tuple[int, ...]) -> SparseTensor:
-    tensor = SparseTensor.from_columns(columns, values, lengths)
+def _times(seconds: list[float]) -> dict[str, Any]:
+    return {"seconds": summary(seconds), "fastest": min(seconds), "each": seconds}
+
+
+def _mode_copies(columns: Any, values: Any, lengths: tuple[int, ...], sort: Sort) -> SparseTensor:
+    tensor = SparseTensor.from_columns(columns, values, lengths, sort=sort)
     for mode in range(tensor.order):
-        assert SortedTensor(tensor, mode, SINGLE).values.size == tensor.nnz
+        assert SortedTensor(tensor, mode, SINGLE, sort).values.size == tensor.nnz
     return tensor
 
 
@@ -118,11 +148,11 @@ def write_archive(path: Path, shape: str, nonzeros: int) -> None:
     np.savez(path, indices=np.ascontiguousarray(columns.T), values=values, shape=lengths)
 
 
-def spilled(path: Path, budget: int) -> dict[str, Any]:
+def spilled(path: Path, budget: int, device: DeviceName) -> dict[str, Any]:
     """Partition an archive into a store beside it within a budget of memory."""
     load_compiler()
     resting, started = resident_bytes(), time.perf_counter()
-    store = partition(path, path.with_suffix(".store"), memory=budget)
+    store = partition(path, path.with_suffix(f".{device}"), memory=budget, device=device)
     return {
         "seconds": time.perf_counter() - started,
         "nonzeros": store.nnz + store.duplicates + store.zeros,
@@ -138,7 +168,10 @@ def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
     """Seconds, and bytes of memory a nonzero, by the number of nonzeros."""
     sizes = {int(n): found for n, found in facts["in_memory"].items()}
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3))
-    left.loglog(list(sizes), [found["seconds"]["median"] for found in sizes.values()], "o-")
+    left.loglog(list(sizes), [found["seconds"]["median"] for found in sizes.values()], "o-", label="CPU")
+    if "cuda" in next(iter(sizes.values())):
+        left.loglog(list(sizes), [found["cuda"]["seconds"]["median"] for found in sizes.values()], "o-", label="GPU")
+        left.legend()
     left.set(xlabel="million nonzeros", ylabel="seconds", title=f"grows as the {facts['slope']:.2f}th power")
     right.semilogx(list(sizes), [found["peak_bytes"] / (n * 1e6) for n, found in sizes.items()], "o-")
     right.axhline(next(iter(sizes.values()))["given_bytes"] / (min(sizes) * 1e6), color="k", linestyle="--")

@@ -30,3 +30,18 @@ def test_reading(tmp_path: Path) -> None:
         assert file["megabytes_a_second"]["1"]["numpy"]["median"] > 0
         assert file["amped_times_as_fast"]["1"]["amped"] == 1
         assert len(file["each"]["1"]["amped"]) == 2
+
+
+def test_partitioning(tmp_path: Path, device: str) -> None:
+    how = f"--part partition --millions 1 --spilled 1 --repeats 2 --device {device} --output {tmp_path}"
+    main(["host", *how.split()])
+    (path,) = tmp_path.glob("*.json")
+    found = json.loads(path.read_text())
+    assert path.with_suffix(".png").exists()
+    million = found["in_memory"]["1"]
+    assert len(million["each"]) == 2
+    assert found["spilled"]["nonzeros"] == 10**6
+    assert (path.stem, "cuda" in million, len(found["machine"]["devices"])) == {
+        "cpu": ("host-partition", False, 1),
+        "cuda": ("host-partition-cuda", True, 2),
+    }[device]
