@@ -51,7 +51,6 @@ class CudaSorter:
     def __init__(self, local_rank: int, threads: int) -> None:
         self._device = cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount())
         self.identity = str(self._device.pci_bus_id)
-        self._room = 0
         copiers = min(COPIERS, max(2, threads))
         self._pool = ThreadPoolExecutor(copiers, initializer=self._device.use)
         with _memory_errors(), self._device:
@@ -61,6 +60,9 @@ class CudaSorter:
         self._free = SimpleQueue[_Slot]()
         for slot in self._slots:
             self._free.put(slot)
+        # A first sort loads and compiles what later ones need, before memory is measured.
+        self._room = PIECE
+        self.sort(np.array([[0, 1, 1]], np.int32), np.array([0.0, 1.0, 1.0]), [0], [2], merge=True)
 
     def share_memory(self, ranks: int) -> None:
         """Take an equal share of what is free, among all ranks with this GPU."""
