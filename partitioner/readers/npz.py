@@ -31,9 +31,11 @@ DAMAGED = (
     OverflowError,
     RuntimeError,
     SyntaxError,
+    SystemError,  # Python 3.12's tokenizer, through which NumPy reads headers that are no literals
     TypeError,
     ValueError,
 )
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's own; others may make any number of bytes of one
 DEFLATED = 1032  # bytes that deflate makes of one, at most
 HEADER = 10_000  # bytes, at most
 ROWS = 1 << 17  # nonzeros of a piece
@@ -213,6 +215,8 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
     """Raise `ValueError` if the members of an archive of so many bytes claim more than fits: it would be allocated."""
     members = archive.infolist()
+    if any(m.compress_type not in METHODS for m in members):
+        raise ValueError("it is compressed by a method that NumPy does not use")
     if sum(m.file_size for m in members) > DEFLATED * size or any(m.compress_size > size for m in members):
         raise ValueError("it claims to hold more than fits")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import json
 import sys
 import zipfile
@@ -47,7 +48,9 @@ if __name__ == "__main__":
     target = targets.TARGETS[name]
     for module in READERS:
         count(module)
-    target(b"")  # compiles, before time and memory count
+    for file in (Path(__file__).parent / "corpus" / name).iterdir():  # compiles, before time and memory count
+        with contextlib.suppress(AssertionError):
+            target(file.read_bytes())
     atexit.register(targets.remove_folder)
     atheris.Setup(absolute, target)
     atheris.Fuzz()

@@ -102,7 +102,8 @@ def store(data: bytes) -> None:
     with promise(len(data)):
         _check(read(path))
     with promise(len(data)):
-        engine = Engine(StoreSource(Store(path), SingleComm()), RANK, SingleComm(), Options("cpu", deterministic=True))
+        source = StoreSource(Store(path), SingleComm())  # whose modes may be long: factor matrices, too, have bounds
+        engine = Engine(source, RANK, SingleComm(), Options("cpu", deterministic=True, device_memory=ROOM // 2))
         for mode in range(engine.order):
             engine.mttkrp(mode)
 
