@@ -17,7 +17,6 @@ from partitioner.coo import ValueRange
 
 from .backend import Backend, Share
 from .backend.base import Array
-from .backend.dense import solve
 from .exchange import Exchange
 from .mpi import Comm
 from .placement import Plan, padded
@@ -156,12 +155,12 @@ class _Trial:
 
     def solve(self, rank: int) -> float:
         """Return rows a second."""
-        count, xp = ROWS[self._backend.name], self._backend.xp
+        count = ROWS[self._backend.name]
         rows, target = self._matrix(count, np.float64), self._matrix(count, self._dtype)
         inverse = self._backend.to_device(np.eye(rank))
         totals = self._backend.zeros((rank + 1, rank), np.float64)
         some = rows[:, :rank], inverse, target[:, :rank]
-        return count / self._seconds(lambda: solve(xp, *some, totals[rank], totals[:rank]))
+        return count / self._seconds(lambda: self._backend.solve(*some, totals[:rank], totals[rank]))
 
     def all_gather(self, exchange: Exchange, rows: int) -> float:
         """Return the seconds of an all-gather of so many rows of each rank."""

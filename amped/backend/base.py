@@ -232,6 +232,11 @@ class Backend(Protocol):
             Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
         """
 
+    def solve(
+        self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None
+    ) -> None:
+        """Solve rows of a factor matrix, and add up what is to be known of it; see `dense.solve`."""
+
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
 

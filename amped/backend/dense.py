@@ -26,7 +26,15 @@ def _blocks(rows: int, rank: int) -> Iterator[slice]:
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
 
 
-def solve(xp: ModuleType, source: Array, inverse: Array, target: Array, largest: Array, gram: Array) -> None:
+def solve(
+    xp: ModuleType,
+    source: Array,
+    inverse: Array,
+    target: Array,
+    gram: Array,
+    largest: Array,
+    dots: Array | None = None,
+) -> None:
     """Write ``source @ inverse`` to `target`, and add up what is to be known of it.
 
     Parameters
@@ -35,16 +43,20 @@ def solve(xp: ModuleType, source: Array, inverse: Array, target: Array, largest:
         NumPy or CuPy.
     source, target : (rows, R) arrays
     inverse : (R, R) float64 array
-    largest : (R,) float64 array
-        Grows to the largest magnitude of each column, before it is rounded to the target's type.
     gram : (R, R) float64 array
         The target's Gram matrix is added to it.
+    largest : (R,) float64 array
+        Grows to the largest magnitude of each column, before it is rounded to the target's type.
+    dots : (R,) float64 array, optional
+        The inner products of the source's columns with the target's are added to it.
     """
     for block in _blocks(*source.shape):
         rows = xp.matmul(source[block], inverse)
         target[block] = rows
         xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
         add_gram(xp, target[block], gram)
+        if dots is not None:
+            dots += _down(xp, xp.sum, source[block] * target[block])
 
 
 def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
@@ -52,14 +64,6 @@ def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
     for block in _blocks(*matrix.shape):
         rows = matrix[block].astype(np.float64, copy=False)
         total += xp.matmul(rows.T, rows)
-
-
-def column_dots(xp: ModuleType, left: Array, right: Array) -> Array:
-    """Return the inner products of the columns of `left`, float64, with those of `right`, as an (R,) float64 array."""
-    total = xp.zeros(left.shape[1], np.float64)
-    for block in _blocks(*left.shape):
-        total += _down(xp, xp.sum, left[block] * right[block])
-    return total
 
 
 def _down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,11 +85,11 @@ def iterate(
                 state.mode = mode
                 return
             with _telling(engine, state, mode):
-                rows = _update(engine, mode, grams, state)
+                dots = _update(engine, mode, grams, state)
             state.weights = state.norms[mode].copy()
         state.mode = 0
         # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
-        fit = engine.comm.bcast(_fit(engine, rows, grams, state))
+        fit = engine.comm.bcast(_fit(engine, dots, grams, state))
         with _telling(engine, state, engine.order - 1):
             if not np.isfinite(fit):
                 raise DivergedError(f"the fit is {fit}")
@@ -126,6 +126,23 @@ def model(engine: Engine, state: State) -> KruskalTensor:
     return KruskalTensor(state.weights, factors, state.fits, state.converged).arranged()
 
 
+class Totals(NamedTuple):
+    """What is to be known of a factor matrix as it is stored.
+
+    Attributes
+    ----------
+    gram : (R, R) float64 array
+    dots : (R,) float64 array
+        Inner products of its columns with those of the MTTKRP; of the last mode only.
+    largest : (R,) float64 array
+        Magnitudes of its columns' largest numbers, before they were rounded.
+    """
+
+    gram: Matrix
+    dots: NDArray[np.float64]
+    largest: NDArray[np.float64]
+
+
 class _Solver:
     """Solves rows of a factor matrix as their MTTKRP comes, and adds up what is to be known of all of them.
 
@@ -140,8 +157,8 @@ class _Solver:
         self._engine, self._mode, self._divisor = engine, mode, divisor
         self._others = [m for m in range(engine.order) if m != mode]
         self._grams, self._scales = grams, scales
-        # The Gram matrix, and a row for each rank's largest numbers: one sum over the ranks combines them all.
-        self._totals = engine.backend.zeros((engine.rank + engine.comm.size, engine.rank), np.float64)
+        # The Gram matrix, dots, and a row for each rank's largest numbers: one sum over the ranks combines them all.
+        self._totals = engine.backend.zeros((engine.rank + 1 + engine.comm.size, engine.rank), np.float64)
 
     @cached_property
     def _inverse(self) -> Any:
@@ -152,42 +169,37 @@ class _Solver:
 
     def __call__(self, rows: Any, target: Any) -> None:
         """Solve rows of the MTTKRP, (rows, R), into rows of the factor matrix."""
-        with self._engine.span("solve", self._mode):
-            gram, largest = self._totals[: self._engine.rank], self._totals[self._engine.rank + self._engine.comm.rank]
-            dense.solve(self._engine.backend.xp, rows, self._inverse, target, largest, gram)
+        engine, rank, totals = self._engine, self._engine.rank, self._totals
+        dots = totals[rank] if self._mode == engine.order - 1 else None
+        with engine.span("solve", self._mode):
+            engine.backend.solve(rows, self._inverse, target, totals[:rank], totals[rank + 1 + engine.comm.rank], dots)
 
-    def totals(self) -> tuple[NDArray[np.float64], Matrix]:
-        """Return the largest magnitude of each stored column, (R,), and the stored matrix's Gram matrix. Collective."""
-        totals = self._engine.reduce(self._totals, "sum", self._mode)
-        return totals[self._engine.rank :].max(axis=0), totals[: self._engine.rank]
+    def totals(self) -> Totals:
+        """Return what was added up, of all ranks. Collective."""
+        totals, rank = self._engine.reduce(self._totals, "sum", self._mode), self._engine.rank
+        return Totals(totals[:rank], totals[rank], totals[rank + 1 :].max(axis=0))
 
 
-def _update(engine: Engine, mode: int, grams: list[Matrix], state: State) -> Any:
-    """Compute, solve and publish the owned rows of one factor matrix, and normalise its columns.
-
-    Returns
-    -------
-    (owned, R) float64 device array
-        The MTTKRP.
-    """
+def _update(engine: Engine, mode: int, grams: list[Matrix], state: State) -> NDArray[np.float64]:
+    """Compute, solve and publish the owned rows of a factor matrix, and normalise its columns; return `Totals.dots`."""
     divisor = state.norms[mode] * state.scales[mode]  # as they were stored last
     solver = _Solver(engine, mode, grams, state.scales, divisor)
     rows = engine.mttkrp(mode, solver)
-    largest, gram = solver.totals()
+    gram, dots, largest = solver.totals()
     if not np.all((largest == 0) | ((largest > 1 / FAR) & (largest < FAR))):  # products of such columns could overflow
         # By powers of two: so rows are rounded as if they were not divided.
         divisor = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
         solver = _Solver(engine, mode, grams, state.scales, divisor)
         solver(rows, engine.owned(mode))
         engine.publish(mode)
-        largest, gram = solver.totals()
+        gram, dots, largest = solver.totals()
     if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
         raise DivergedError("the factor matrix is not finite")
     norms = np.maximum(largest * divisor, 1.0) if state.fits else np.sqrt(np.diag(gram)) * divisor
     state.norms[mode] = np.where(norms > 0, norms, 1.0)
     state.scales[mode] = scale = divisor / state.norms[mode]
     grams[mode] = gram * np.outer(scale, scale)
-    return rows
+    return dots
 
 
 def pseudo_inverse(gram: Matrix) -> Matrix:
@@ -207,12 +219,10 @@ def _gram(engine: Engine, mode: int) -> Matrix:
     return np.array(engine.reduce(total, "sum", mode))
 
 
-def _fit(engine: Engine, rows: Any, grams: Sequence[Matrix], state: State) -> float:
-    """Return the fit from the last mode's MTTKRP `rows`, without forming the model (Tensor Toolbox, cp_als)."""
-    last, weights = engine.order - 1, state.weights
-    with engine.span("solve", last):
-        dots = dense.column_dots(engine.backend.xp, rows, engine.owned(last))
-    inner = float(engine.reduce(dots, "sum", last) @ (weights * np.prod(state.scales, axis=0)))
+def _fit(engine: Engine, dots: NDArray[np.float64], grams: Sequence[Matrix], state: State) -> float:
+    """Return the fit from the last mode's `Totals.dots`, without forming the model (Tensor Toolbox, cp_als)."""
+    weights = state.weights
+    inner = float(dots @ (weights * np.prod(state.scales, axis=0)))
     squared = float(weights @ np.prod(grams, axis=0) @ weights)
     residual = np.sqrt(np.maximum(0.0, engine.norm**2 + squared - 2 * inner))
     return float(1 - residual / engine.norm)

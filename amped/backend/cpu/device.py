@@ -20,6 +20,7 @@ from partitioner.sort import DIGIT_BITS, stable_argsort
 from partitioner.threads import fair_threads
 
 from ...mpi import Comm
+from .. import dense
 from ..base import NOTHING, Array, Clock, GatherName, Share
 from .layout import FETCHED, NUMBER, block_rows, blocked, cut, cut_fibres, longest, most_pieces
 from .mttkrp import BLOCKED, FIBRE, KERNELS, PREFETCHED, SEGMENTED, HostShard, Threads, parts_of
@@ -162,6 +163,12 @@ class CpuBackend:
             self._threads.mttkrp(shard, factors, out, new)
         else:
             out[new] = 0
+
+    def solve(
+        self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None
+    ) -> None:
+        """See `Backend`."""
+        dense.solve(np, source, inverse, target, gram, largest, dots)
 
     def synchronize(self) -> None:
         """See `Backend`."""

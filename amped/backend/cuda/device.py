@@ -13,8 +13,9 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
+from .. import dense
 from ..base import NOTHING, Array, Clock, GatherName, Share
-from . import coordinates, mttkrp, shard
+from . import coordinates, mttkrp, shard, solve
 from .coordinates import CoordinateShard
 from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, shard_bytes, worthwhile
 from .shard import CudaShard
@@ -182,6 +183,15 @@ class CudaBackend:
             coordinates.mttkrp(shard, factors, out)
         else:
             mttkrp.mttkrp(shard, factors, out, new)
+
+    def solve(
+        self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None
+    ) -> None:
+        """See `Backend`."""
+        if solve.suits(source.shape[1], self._limits):
+            solve.solve(source, inverse, target, gram, largest, dots, self._limits)
+        else:
+            dense.solve(cupy, source, inverse, target, gram, largest, dots)
 
     def synchronize(self) -> None:
         """See `Backend`."""

@@ -1,0 +1,72 @@
+"""Rows of factor matrices that are solved, and what is added up of them, against NumPy in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amped.backend import choose
+from amped.mpi import world
+
+RANKS = (1, 7, 16, 33, 64, 128, 130)
+ROWS = (0, 1, 63, 64, 65, 20_011)
+
+
+@pytest.fixture(scope="module")
+def backend(device: str) -> Any:
+    return choose(device, world())
+
+
+def solved(backend: Any, rows: np.ndarray, inverse: np.ndarray, dtype: str, padding: int, totals: Any) -> np.ndarray:
+    """Solve rows that have some more columns in memory; return the matrix, which was poisoned before."""
+    count, rank = rows.shape
+    source = backend.to_device(np.pad(rows, ((0, 0), (0, padding)), constant_values=np.nan))
+    target = backend.to_device(np.full((count, rank + padding), np.nan, dtype))
+    backend.solve(source[:, :rank], backend.to_device(inverse), target[:, :rank], *totals)
+    matrix: np.ndarray = backend.to_host(target)
+    assert np.all(np.isnan(matrix[:, rank:]))
+    return matrix[:, :rank]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("rank", RANKS)
+def test_rows_and_totals(backend: Any, rank: int, dtype: str) -> None:
+    rng = np.random.default_rng(rank)
+    inverse = np.asfortranarray(rng.random((rank, rank)) - 0.5)
+    gram, largest, dots = (backend.zeros(shape, np.float64) for shape in ((rank, rank), (rank,), (rank,)))
+    rows, matrices, exact = [], [], []
+    for padding, count in enumerate(ROWS):
+        rows.append(rng.random((count, rank)) - 0.3)
+        matrices.append(solved(backend, rows[-1], inverse, dtype, padding, (gram, largest, dots)))
+        exact.append(rows[-1] @ inverse)
+        np.testing.assert_allclose(matrices[-1], exact[-1], rtol=0, atol=rank * np.finfo(dtype).eps)
+    stored, wanted = np.concatenate(matrices).astype(np.float64), np.concatenate(exact)
+    scale = len(stored) * np.abs(stored).max()
+    np.testing.assert_allclose(backend.to_host(gram), stored.T @ stored, rtol=1e-12, atol=1e-13 * scale)
+    np.testing.assert_allclose(backend.to_host(largest), np.abs(wanted).max(axis=0), rtol=1e-12)
+    want = (np.concatenate(rows) * stored).sum(axis=0)
+    np.testing.assert_allclose(backend.to_host(dots), want, rtol=1e-11, atol=1e-13 * scale)
+
+
+@pytest.mark.parametrize("rank", [5, 130])
+def test_the_same_bits_each_time_and_no_dots(backend: Any, rank: int) -> None:
+    rng = np.random.default_rng(rank)
+    rows, inverse, bits = rng.random((30_000, rank)), rng.random((rank, rank)), set()
+    for _ in range(3):
+        totals = backend.zeros((rank, rank), np.float64), backend.zeros((rank,), np.float64), None
+        matrix = solved(backend, rows, inverse, "f4", 3, totals)
+        bits.add((matrix.tobytes(), backend.to_host(totals[0]).tobytes(), backend.to_host(totals[1]).tobytes()))
+    assert len(bits) == 1
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_what_is_not_finite_is_seen(backend: Any, number: float) -> None:
+    rows = np.ones((1000, 9))
+    rows[700, 4] = number
+    gram, largest = backend.zeros((9, 9), np.float64), backend.zeros((9,), np.float64)
+    with np.errstate(invalid="ignore"):
+        solved(backend, rows, np.ones((9, 9)), "f4", 0, (gram, largest, None))
+    assert not np.any(np.isfinite(backend.to_host(gram)))
+    assert not np.any(np.isfinite(backend.to_host(largest)))
