@@ -8,8 +8,7 @@ whatever the number of ranks, the store has the same bytes.
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
@@ -26,7 +25,7 @@ from .device import DeviceName, Sorter, make_sorter
 from .errors import InputError
 from .jit import load_compiler
 from .ranks import Alone, Ranks, on_root, together
-from .readers import Progress, open_part, read, settle
+from .readers import Progress, chunks, open_part, read, settle
 from .runs import Runs
 from .shards import mode_order
 from .sort import sort_bytes
@@ -43,7 +42,7 @@ from .store import (
     write_files,
     write_manifest,
 )
-from .tables import Files, Nonzeros, mapped
+from .tables import Files, Nonzeros
 from .threads import fair_threads, side_by_side
 
 FREE_SHARE = 0.7  # of free memory, where no budget is given
@@ -154,7 +153,7 @@ class Reading:
 
     def chunks(self, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
         """Yield this rank's nonzeros, `limit` at a time, and whether there are more. Not collective."""
-        for columns, values, more in _chunks(self._part, limit):
+        for columns, values, more in chunks(self._part, limit):
             np.maximum(self._highest, columns.max(axis=1), out=self._highest)
             yield columns, values, more
             del columns, values  # or they would be there while the next are read
@@ -306,35 +305,6 @@ def _budget(memory: int | None, ranks: Ranks) -> int:
 def _limit(budget: int, each: int, ranks: int) -> int:
     """Return how many nonzeros of `each` bytes a rank may sort together."""
     load_compiler()
-    copies = 3 if ranks == 1 else 4  # in the pieces that were read, joined, and sorted; and on their way
+    copies = 2 if ranks == 1 else 3  # as they were read, and sorted; and on their way
     room = budget - int(psutil.Process().memory_info().rss) - READING
     return max(LEAST, room // (copies * each + sort_bytes(1, each)))
-
-
-def _chunks(pieces: Iterable[Nonzeros], limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
-    """Join pieces to chunks of `limit` nonzeros; say of each whether there are more after it."""
-    held, count = deque[Nonzeros](), 0
-    for columns, values in pieces:
-        while count + values.size > limit:
-            room = limit - count
-            held.append((columns[:, :room], values[:room]))
-            yield *_joined(held), True
-            columns, values, count = columns[:, room:], values[room:], 0
-        held.append((columns, values))
-        count += values.size
-    if count:
-        del columns, values  # or the last piece would keep the memory of all on the heap
-        yield *_joined(held), False
-
-
-def _joined(pieces: deque[Nonzeros]) -> Nonzeros:
-    order, dtype = len(pieces[0][0]), pieces[0][1].dtype
-    nonzeros = sum(values.size for _, values in pieces)
-    columns = mapped(order * nonzeros, np.dtype(np.int32)).reshape(order, nonzeros)
-    values, at = mapped(nonzeros, dtype), 0
-    while pieces:  # each is freed once it is copied
-        piece = pieces.popleft()
-        stop = at + piece[1].size
-        columns[:, at:stop], values[at:stop] = piece
-        at = stop
-    return columns, values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+LEAST = 1 << 14  # nonzeros that a pile grows by
 
 Nonzeros = tuple[NDArray[np.int32], NDArray[np.floating]]
 """(order, n) indices and (n,) values."""
@@ -96,6 +99,94 @@ class Files:
         """Delete the files."""
         for path in self._paths:
             path.unlink(missing_ok=True)
+
+
+class Pile:
+    """Nonzeros that come in pieces, and lie in one place when all are there.
+
+    Parameters
+    ----------
+    order : int
+    dtype : numpy.dtype
+        Of the values.
+    limit : int
+        The most nonzeros that it takes.
+    expected : int
+        About how many will come, if that is known. Memory for so many is mapped at once, and taken as they come; if
+        there are more, all are copied in the end.
+
+    Attributes
+    ----------
+    size : int
+        How many there are.
+    """
+
+    def __init__(self, order: int, dtype: np.dtype[Any], limit: int, expected: int = 0) -> None:
+        self._order, self._dtype, self._limit, self._expected = order, dtype, limit, expected
+        self._slabs = deque[Nonzeros]()
+        self._free = self.size = 0
+
+    def reserve(self, count: int) -> list[Nonzeros]:
+        """Return where the next nonzeros are to be written, one place after the other; fewer if there is a limit."""
+        places = []
+        count = min(count, self._limit - self.size)
+        while count:
+            if not self._free:
+                self._grow()
+            columns, values = self._slabs[-1]
+            begin, taken = values.size - self._free, min(count, self._free)
+            places.append((columns[:, begin : begin + taken], values[begin : begin + taken]))
+            self._free, self.size, count = self._free - taken, self.size + taken, count - taken
+        return places
+
+    def _grow(self) -> None:
+        self._free = min(max(LEAST, self.size, self._expected - self.size), self._limit - self.size)
+        columns = mapped(self._order * self._free, np.dtype(np.int32)).reshape(self._order, self._free)
+        self._slabs.append((columns, mapped(self._free, self._dtype)))
+
+    def add(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> Nonzeros | None:
+        """Copy nonzeros; return those that are too many."""
+        taken = copy_to(self.reserve(values.size), columns, values)
+        return None if taken == values.size else (columns[:, taken:], values[taken:])
+
+    def take(self) -> Nonzeros:
+        """Return all nonzeros; the pile is empty then."""
+        if len(self._slabs) == 1:
+            columns, values = self._slabs.pop()
+            taken = _close_gaps(columns, self.size), values[: self.size]
+        else:
+            whole = Pile(self._order, self._dtype, self.size, self.size)
+            while self._slabs:  # each is freed once it is copied
+                columns, values = self._slabs.popleft()
+                used = values.size - (0 if self._slabs else self._free)
+                whole.add(columns[:, :used], values[:used])
+            taken = whole.take() if self.size else _nothing(self._order, self._dtype)
+        self._free = self.size = 0
+        return taken
+
+
+def copy_to(places: Sequence[Nonzeros], columns: NDArray[np.int32], values: NDArray[np.floating]) -> int:
+    """Copy nonzeros to some places, one after the other; return how many of them have one."""
+    at = 0
+    for to_columns, to_values in places:
+        stop = at + to_values.size
+        to_columns[:], to_values[:] = columns[:, at:stop], values[at:stop]
+        at = stop
+    return at
+
+
+def _nothing(order: int, dtype: np.dtype[Any]) -> Nonzeros:
+    return np.empty((order, 0), np.int32), np.empty(0, dtype)
+
+
+def _close_gaps(columns: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+    """Move the first `size` of each row so that rows follow each other in memory; return them."""
+    order, room = columns.shape
+    flat = columns.reshape(-1)
+    memory = flat.data  # NumPy would copy what overlaps
+    for m in range(1, order if size < room else 0):
+        memory[m * size : (m + 1) * size] = memory[m * room : m * room + size]
+    return flat[: order * size].reshape(order, size)
 
 
 def mapped(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Condition
 from typing import TypeVar
 
 from .ranks import Ranks
@@ -51,3 +53,46 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, items))
+
+
+class Turns:
+    """Numbers that threads draw one after the other, to do a part of their work in the order of these."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._drawn = self._now = 0
+        self._given_up = False
+
+    def draw(self) -> int:
+        """Return the next number, for one thread at a time; whoever draws it takes that turn."""
+        self._drawn += 1
+        return self._drawn - 1
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """Wait until those with lower numbers had their turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._now == number or self._given_up)
+        if self._given_up:
+            raise _GivenUpError
+        yield
+        with self._changed:
+            self._now += 1
+            self._changed.notify_all()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """If one thread fails in its work, the others leave theirs: they would wait for its turn for ever."""
+        try:
+            yield
+        except _GivenUpError:
+            pass
+        except BaseException:
+            with self._changed:
+                self._given_up = True
+                self._changed.notify_all()
+            raise
+
+
+class _GivenUpError(Exception):
+    pass

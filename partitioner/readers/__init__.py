@@ -1,4 +1,4 @@
-"""Readers: from a file, or a store, to a `SparseTensor`, or to the nonzeros of a file piece by piece."""
+"""Readers: from a file, or a store, to a `SparseTensor`, or to the nonzeros of a file chunk by chunk."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..coo import SparseTensor
 from ..errors import InputError
-from .pieces import Outcome, Part, Piece, Progress, settle
+from .pieces import Outcome, Part, Progress, chunks, settle
 
-__all__ = ["Outcome", "Part", "Piece", "Progress", "open_part", "read", "settle"]
+__all__ = ["Outcome", "Part", "Progress", "chunks", "open_part", "read", "settle"]
 
 # Readers are imported where they are used: one that is not costs no time at the start.
 
@@ -57,23 +57,23 @@ def open_part(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Part:
-    """Open one part of a file that is no store, to read its nonzeros in pieces of bounded size.
+    """Open one part of a file that is no store, to read its nonzeros in chunks of bounded size.
 
     Each rank opens one part, and tells the others how its reading ended::
 
-        part = open_part(path, rank, ranks)            # raises if there is no such file, or its head is wrong
-        for columns, values in part:                   # (order, n) int32 and (n,) float64
+        part = open_part(path, rank, ranks)  # raises if there is no such file, or its head is wrong
+        for columns, values, more in chunks(part, 10**6):  # (order, n) int32 and (n,) float64
             ...
         whole = settle(path, comm.allgather(part.outcome))
 
     `settle` raises the same error on all ranks, that of the first wrong line of the file, and returns the order, the
-    declared mode lengths and the number of nonzeros of the whole. A part never raises while it is iterated over: at
-    a fault it ends. One process does the same with the only part, ``settle(path, [part.outcome])``.
+    declared mode lengths and the number of nonzeros of the whole. A part never raises while it is read: at a fault
+    it ends. One process does the same with the only part, ``settle(path, [part.outcome])``.
 
     Parts are equal ranges of bytes of plain text; a line is read by the part in which it begins. Gzip, a pipe and a
     NumPy archive are the first part, and the others are empty. The nonzeros of part 0, 1, ... in turn are those of
-    the file, as it gives them: not sorted, duplicates and zeros kept. At most a few MB a thread are held at once; the
-    arrays are the caller's.
+    the file, as it gives them: not sorted, duplicates and zeros kept. Beside them, a few MB are held for each
+    thread; the arrays are the caller's.
 
     Parameters
     ----------

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import itertools
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from .parse import PAD
@@ -27,22 +25,36 @@ _FOREIGN = {
 
 
 class Slot:
-    """The memory of one block, used again and again."""
+    """The memory of one block, used again and again: whole lines from `start` to `stop`, and what is made of them.
+
+    Attributes
+    ----------
+    raw : bytearray
+    text : (n,) uint8 array
+        The same memory.
+    marks : (n,) uint32 array
+    start, stop : int
+        Where the lines are.
+    consumed : int
+        Bytes of the file up to them.
+    """
 
     def __init__(self, block: int) -> None:
         self.raw = bytearray(PAD + 2 * block + 1 + PAD)
         self.text = np.frombuffer(self.raw, np.uint8)
         self.marks = np.empty(len(self.raw), np.uint32)
+        self.start = self.stop = PAD
+        self.consumed = 0
+        self._columns, self._values = np.empty(0, np.int32), np.empty(0)
+        self._late = np.empty((0, 4), np.int64)
 
-
-@dataclass
-class Block:
-    """Whole lines: those of `slot` from `start` to `stop`, `consumed` bytes into the file."""
-
-    slot: Slot
-    stop: int
-    consumed: int
-    start: int = PAD
+    def table(self, order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
+        """Return room for what so many lines hold: (order, lines) indices, (lines,) values, (lines, 4) late."""
+        if lines > self._values.size:
+            room = lines + lines // 8
+            self._columns, self._values = np.empty(order * room, np.int32), np.empty(room)
+            self._late = np.empty((room, 4), np.int64)
+        return self._columns[: order * lines].reshape(order, lines), self._values[:lines], self._late[:lines]
 
 
 class Source(Protocol):
@@ -119,34 +131,43 @@ def text_source(file: io.BufferedReader) -> Source:
 def line_start(file: io.BufferedReader, at: int, size: int) -> int:
     """Return where the first line begins at or after byte `at` > 0, or the end of the file.
 
-    Also the end if that is after a line that `cut_blocks` refuses in blocks of `size`: whoever reads it stops there.
+    Also the end if that is after a line that `Cutter` refuses in blocks of `size`: whoever reads it stops there.
     """
     file.seek(at - 1)
     line = file.readline(2 * size)
     return at - 1 + len(line) if line.endswith(b"\n") else file.seek(0, io.SEEK_END)
 
 
-def cut_blocks(source: Source, size: int, slots: int) -> Iterator[Block]:
-    """Cut text into blocks of about `size` bytes, each of whole lines.
+class Cutter:
+    """Cuts text into blocks of about `size` bytes, each of whole lines."""
 
-    A block is good until `slots` - 1 more have been given; there are two at least. Raises `BrokenError` after the
-    last whole line of a file that is cut short or damaged.
-    """
-    rest: bytes | memoryview = b""
-    for slot in itertools.cycle([Slot(size) for _ in range(slots)]):
-        slot.raw[PAD : PAD + len(rest)] = rest
-        end, broken, ended = _fill(slot, PAD + len(rest), source, size)
-        if ended and end > PAD and slot.raw[end - 1] != ord("\n"):
+    def __init__(self, source: Source, size: int) -> None:
+        self._source, self._size = source, size
+        self._rest = b""
+        self._broken: BrokenError | None = None
+        self._ended = False
+
+    def cut(self, slot: Slot) -> bool:
+        """Put the next block in a slot; tell whether there is one.
+
+        Raises `BrokenError` after the last whole line of a file that is cut short or damaged.
+        """
+        if self._broken is not None:
+            raise self._broken
+        if self._ended:
+            return False
+        begin = PAD + len(self._rest)
+        slot.raw[PAD:begin] = self._rest
+        end, self._broken, self._ended = _fill(slot, begin, self._source, self._size)
+        if self._ended and end > PAD and slot.raw[end - 1] != ord("\n"):
             slot.raw[end] = ord("\n")
             end += 1
         stop = slot.raw.rfind(b"\n", PAD, end) + 1
-        if stop:
-            yield Block(slot, stop, source.consumed)
-        if broken:
-            raise broken
-        if ended:
-            return
-        rest = memoryview(slot.raw)[stop:end]
+        if not stop:
+            return self.cut(slot) if self._broken is not None else False
+        slot.start, slot.stop, slot.consumed = PAD, stop, self._source.consumed
+        self._rest = bytes(memoryview(slot.raw)[stop:end])
+        return True
 
 
 def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenError | None, bool]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
-from .blocks import Block
+from .blocks import Cutter, Slot
 from .parse import PAD
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
@@ -59,22 +58,22 @@ class Head:
         """The mode lengths, or what none may exceed."""
         return np.array(self.lengths or (MAX_MODE_LENGTH,) * self.order, np.uint64)
 
-    def read(self, blocks: Iterator[Block]) -> Block:
-        """Read up to the first nonzero; return the block that starts with it."""
-        for block in blocks:
-            raw, at = block.slot.raw, PAD
+    def read(self, cutter: Cutter, slot: Slot) -> None:
+        """Read up to the first nonzero; the block that starts with it is in the slot then."""
+        while cutter.cut(slot):
+            raw, at = slot.raw, PAD
             if not self.lines and raw.startswith(codecs.BOM_UTF8, PAD):
                 at += len(codecs.BOM_UTF8)
                 self.size = len(codecs.BOM_UTF8)
-            while at < block.stop:
+            while at < slot.stop:
                 end = raw.index(b"\n", at)
                 try:
                     more = self._takes(bytes(raw[at:end]))
                 except InputError as error:
                     raise InputError(error.cause, line=self.lines + 1) from None
                 if not more:
-                    block.start = at
-                    return block
+                    slot.start = at
+                    return
                 self.lines += 1
                 self.size += end + 1 - at
                 at = end + 1

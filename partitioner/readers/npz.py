@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ..coo import MAX_MODE_LENGTH, SparseTensor, check_order
 from ..errors import InputError
-from .pieces import Outcome, Piece, Progress, collect, naming
+from ..tables import Nonzeros, Pile
+from .pieces import Outcome, Progress, collect, naming
 
 # What zipfile and NumPy raise for a member that is damaged or of another kind.
 DAMAGED = (
@@ -86,7 +87,9 @@ class ArchivePart:
             self.lengths = _lengths(archive, self.order)
             self._files = files.pop_all()
         self._nonzeros = 0
-        self._mine = part == 0
+        self.expected = self._values.shape[0] if part == 0 else 0
+        self._pieces = self._read() if part == 0 else iter(list[Nonzeros]())
+        self._left: Nonzeros | None = None  # that the last pile had no room for
 
     def _check_forms(self) -> None:
         indices, values = self._indices, self._values
@@ -108,11 +111,16 @@ class ArchivePart:
         """See `Part`."""
         return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault)
 
-    def __iter__(self) -> Iterator[Piece]:
+    def fill(self, pile: Pile) -> bool:
         """See `Part`."""
+        while (piece := self._left or next(self._pieces, None)) is not None:
+            self._left = pile.add(*piece)
+            if self._left is not None:
+                return True
+        return False
+
+    def _read(self) -> Iterator[Nonzeros]:
         with self._files:
-            if not self._mine:
-                return
             try:
                 for indices, values in zip(self._indices.rows(self._rows), self._values.rows(self._rows), strict=True):
                     piece = self._checked(indices, values[0])
@@ -123,7 +131,7 @@ class ArchivePart:
             except InputError as error:
                 self._fault = error
 
-    def _checked(self, indices: NDArray[Any], given: NDArray[Any]) -> Piece:
+    def _checked(self, indices: NDArray[Any], given: NDArray[Any]) -> Nonzeros:
         lengths = self.lengths or (MAX_MODE_LENGTH,) * self.order
         with np.errstate(over="ignore"):
             values = given.astype(self.dtype)

@@ -1,27 +1,24 @@
-"""A tensor's nonzeros in pieces of bounded size, and files in parts, which ranks read side by side."""
+"""A tensor's nonzeros in chunks of bounded size, and files in parts, which ranks read side by side."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..tables import Nonzeros, Pile
 from ..threads import usable_cores
 
 Progress = Callable[[int, int | None], None]
-Piece = tuple[NDArray[np.int32], NDArray[np.floating]]
-T = TypeVar("T")
-R = TypeVar("R")
 
-MOST_THREADS = 16  # about as many as the one that reads the file can feed
+MOST_THREADS = 16  # about as many as those that read the file in turn can feed
 
 
 class BrokenError(Exception):
@@ -55,7 +52,7 @@ class Outcome:
 
 
 class Part(Protocol):
-    """The nonzeros of a part of a file, in pieces; iterate over it once. See `open_part`.
+    """The nonzeros of a part of a file, read once. See `open_part`.
 
     Attributes
     ----------
@@ -63,18 +60,34 @@ class Part(Protocol):
         As in `Outcome`, from the start.
     dtype : dtype
         Of the values: float64, or float32 if an archive holds such.
+    expected : int
+        About how many nonzeros there are; 0 if that cannot be told.
     """
 
     order: int
     lengths: tuple[int, ...] | None
     dtype: np.dtype[Any]
+    expected: int
 
     @property
     def outcome(self) -> Outcome:
-        """What was read, once the iteration has ended."""
+        """What was read, once that has ended."""
 
-    def __iter__(self) -> Iterator[Piece]:
-        """Yield (order, n) int32 indices, counted from 0, and (n,) values; end early at a fault, without raising."""
+    def fill(self, pile: Pile) -> bool:
+        """Put nonzeros on a pile until it is full or all are read; tell whether there are more.
+
+        Indices are counted from 0. Reading ends at a fault, without raising.
+        """
+
+
+def chunks(part: Part, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
+    """Yield a part's nonzeros, `limit` at a time, as (order, n) and (n,) arrays, and whether there are more."""
+    more = True
+    while more:
+        pile = Pile(part.order, part.dtype, limit, part.expected)
+        more = part.fill(pile)
+        if pile.size:
+            yield *pile.take(), more
 
 
 def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
@@ -98,27 +111,12 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome(first.order, first.lengths, nonzeros, lines)
 
 
-def collect(path: str | PathLike[str], part: Part) -> Piece:
+def collect(path: str | PathLike[str], part: Part) -> Nonzeros:
     """Return all nonzeros of a file that is read as one part: (order, nnz) indices and (nnz,) values."""
-    pieces = deque(part)
-    whole = settle(path, [part.outcome])
-    columns, values = np.empty((whole.order, whole.nonzeros), np.int32), np.empty(whole.nonzeros, part.dtype)
-
-    def places() -> Iterator[tuple[int, Piece]]:
-        at = 0
-        while pieces:  # each is freed once it is copied
-            piece = pieces.popleft()
-            yield at, piece
-            at += piece[1].size
-
-    def copy(place: tuple[int, Piece]) -> None:
-        at, (indices, numbers) = place
-        columns[:, at : at + numbers.size] = indices
-        values[at : at + numbers.size] = numbers
-
-    for _ in in_order(copy, places(), usable_threads()):
-        pass
-    return columns, values
+    pile = Pile(part.order, part.dtype, sys.maxsize, part.expected)
+    part.fill(pile)
+    settle(path, [part.outcome])
+    return pile.take()
 
 
 @contextmanager
@@ -137,21 +135,3 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
 def usable_threads() -> int:
     """Return how many threads are of use: as many as this process may use cores, but not very many."""
     return min(usable_cores(), MOST_THREADS)
-
-
-def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Generator[R, None, None]:
-    """Do `work` on `items` in threads, few at a time; give the results in the order of the items."""
-    pending: deque[Future[R]] = deque()
-    broken = None
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for item in items:
-                pending.append(pool.submit(work, item))
-                if len(pending) > threads:
-                    yield pending.popleft().result()
-        except BrokenError as error:  # what was given before it comes first
-            broken = error
-        while pending:
-            yield pending.popleft().result()
-    if broken is not None:
-        raise broken

@@ -1,20 +1,18 @@
 """Tensors in text: FROSTT's ``.tns``, plain or compressed by gzip, with or without other tools' headers.
 
-Threads parse blocks of whole lines side by side. The blocks are looked at in their order in the file, so that
-neither the result nor an error depends on the threads: the first wrong line is the one that is named.
+Each thread takes the next block of whole lines from the file, parses it within its core's cache, and copies what it
+holds to its place among all nonzeros. They do the last in the order of the blocks, so that neither the result nor an
+error depends on the threads: the first wrong line is the one that is named.
 """
 
 from __future__ import annotations
 
 import io
-import itertools
-import mmap
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from math import isinf
 from os import PathLike
 from threading import Lock
@@ -24,13 +22,16 @@ from numpy.typing import NDArray
 
 from ..coo import SparseTensor
 from ..errors import InputError
-from .blocks import Block, Plain, cut_blocks, line_start, text_source
+from ..tables import Nonzeros, Pile, copy_to
+from ..threads import Turns
+from .blocks import Cutter, Plain, Slot, line_start, text_source
 from .head import Head
 from .parse import mark_blanks, parse_block
-from .pieces import BrokenError, Outcome, Piece, Progress, collect, in_order, naming, usable_threads
+from .pieces import BrokenError, Outcome, Progress, collect, naming, usable_threads
 
-BLOCK = 1 << 20  # bytes: small enough that text and marks stay in the cache
-STRETCH = 1 << 23  # bytes: several huge pages
+BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
+SAMPLES, SAMPLE = 16, 4096  # stretches of a file, and bytes of each, that tell how many lines there are
+SLACK = 0.02  # that they may be off
 
 
 def read_tns(
@@ -77,9 +78,14 @@ class TextPart:
     ) -> None:
         self._threads, self._progress, self._block = threads or usable_threads(), progress, block
         self._head = Head()
-        self._files, self._blocks = ExitStack(), iter(list[Block]())
-        self._nonzeros = 0
+        self._files = ExitStack()
+        self._cutter: Cutter | None = None
+        self._first: Slot | None = None  # with a block that is cut already
+        self._drawing, self._turns, self._full = Lock(), Turns(), False
+        self._left: list[Nonzeros] = []  # that the last pile had no room for
+        self._nonzeros = self.expected = 0
         self._fault: InputError | None = None
+        self._broken: BrokenError | None = None
         self._total: int | None = None
         with naming(path):
             if part == 0 or stat.S_ISREG(os.stat(path).st_mode):  # a pipe has one reader
@@ -92,49 +98,96 @@ class TextPart:
             file = files.enter_context(open(path, "rb"))
             status = os.fstat(file.fileno())
             size = status.st_size if stat.S_ISREG(status.st_mode) else None
-            source = text_source(file)
-            blocks = cut_blocks(source, self._block, self._threads + 1)
+            source, first = text_source(file), Slot(self._block)
+            cutter = Cutter(source, self._block)
             try:
-                first = self._head.read(blocks)
+                self._head.read(cutter, first)
             except BrokenError as error:
                 raise InputError(str(error), line=self._head.lines + 1) from None
-            if of > 1 and size is not None and isinstance(source, Plain):
-                self._blocks, self._total = self._range(file, size, part, of)
+            if size is not None and isinstance(source, Plain):
+                start, stop = (self._bound(file, size, k, of) for k in (part, part + 1))
+                self.expected = _count_lines(file, start, stop)
+                file.seek(start)
+                self._cutter, self._total = Cutter(Plain(file, stop - start), self._block), stop - start
             elif part == 0:
-                self._blocks, self._total = itertools.chain([first], blocks), size
+                self._cutter, self._first, self._total = cutter, first, size
             self._files = files.pop_all()
 
-    def _range(self, file: io.BufferedReader, size: int, part: int, of: int) -> tuple[Iterator[Block], int]:
+    def _bound(self, file: io.BufferedReader, size: int, part: int, of: int) -> int:
+        """Return where a part of a plain file begins."""
         first = self._head.size
-        cuts = (first + (size - first) * k // of for k in (part, part + 1))
-        start, stop = (cut if cut in (first, size) else line_start(file, cut, self._block) for cut in cuts)
-        file.seek(start)
-        return cut_blocks(Plain(file, stop - start), self._block, self._threads + 1), stop - start
+        cut = first + (size - first) * part // of
+        return cut if cut in (first, size) else line_start(file, cut, self._block)
 
     @property
     def outcome(self) -> Outcome:
         """See `Part`."""
         return Outcome(self.order, self.lengths, self._nonzeros, self._lines, self._fault, self._head.declared)
 
-    def __iter__(self) -> Iterator[Piece]:
+    def fill(self, pile: Pile) -> bool:
         """See `Part`."""
-        try:
-            with (
-                self._files,
-                closing(in_order(partial(_parse, self._head, _Room()), self._blocks, self._threads)) as results,
-            ):
-                for result in results:
-                    self._lines += result.lines
-                    if result.wrong is not None:
-                        self._fault = InputError(self._head.explain(result.wrong), line=self._lines + 1)
-                        return
-                    self._nonzeros += result.values.size
-                    if self._progress:
-                        self._progress(result.consumed, self._total)
-                    if result.values.size:
-                        yield result.columns, result.values
-        except BrokenError as error:
-            self._fault = InputError(str(error), line=self._lines + 1)
+        left, self._left, self._full = self._left, [], False
+        for columns, values in left:
+            copy_to(self._places(pile, columns, values), columns, values)
+        with ThreadPoolExecutor(max(1, self._threads - 1)) as pool:  # this thread works, too
+            others = [pool.submit(self._work, pile) for _ in range(self._threads - 1)]
+            self._work(pile)
+        for other in others:
+            other.result()
+        if self._left:
+            return True
+        self._files.close()
+        if self._broken is not None and self._fault is None:
+            self._fault = InputError(str(self._broken), line=self._lines + 1)
+        return False
+
+    def _work(self, pile: Pile) -> None:
+        """Parse blocks and put what they hold on the pile, until there is an end."""
+        slot: Slot | None = None
+        with self._turns.shared():
+            while (drawn := self._draw(slot)) is not None:
+                number, slot = drawn
+                lines = _parse(self._head, slot)
+                with self._turns.turn(number):
+                    places = self._take(pile, slot, lines)
+                copy_to(places, lines.columns, lines.values)
+
+    def _draw(self, slot: Slot | None) -> tuple[int, Slot] | None:
+        """Put the next block in a slot; return it, and its number."""
+        with self._drawing:
+            if self._full or self._cutter is None or self._fault is not None:
+                return None
+            if self._first is not None:
+                slot, self._first = self._first, None
+                return self._turns.draw(), slot
+            slot = slot or Slot(self._block)
+            try:
+                return (self._turns.draw(), slot) if self._cutter.cut(slot) else None
+            except BrokenError as error:
+                self._broken = error
+                return None
+
+    def _take(self, pile: Pile, slot: Slot, lines: _Lines) -> list[Nonzeros]:
+        """Count what a block holds, after those before it; return the places for its nonzeros."""
+        if self._fault is not None:
+            return []
+        self._lines += lines.lines
+        if lines.wrong is not None:
+            self._fault = InputError(self._head.explain(lines.wrong), line=self._lines + 1)
+            return []
+        self._nonzeros += lines.values.size
+        if self._progress:
+            self._progress(slot.consumed, self._total)
+        return self._places(pile, lines.columns, lines.values)
+
+    def _places(self, pile: Pile, columns: NDArray[np.int32], values: NDArray[np.floating]) -> list[Nonzeros]:
+        """Return the places for nonzeros, of which those are kept for the next pile that have none."""
+        places = pile.reserve(values.size)
+        taken = sum(numbers.size for _, numbers in places)
+        if taken < values.size:
+            self._full = True
+            self._left.append((columns[:, taken:].copy(), values[taken:].copy()))
+        return places
 
 
 @dataclass
@@ -144,46 +197,27 @@ class _Lines:
     columns: NDArray[np.int32]
     values: NDArray[np.float64]
     lines: int
-    consumed: int
     wrong: bytes | None
 
 
-def _parse(head: Head, room: _Room, block: Block) -> _Lines:
-    slot = block.slot
-    count, lines = mark_blanks(slot.text, block.start, block.stop, slot.marks)
-    columns, values = room.arrays(head.order, lines)
-    late = np.empty((lines, 4), np.int64)
+def _parse(head: Head, slot: Slot) -> _Lines:
+    count, lines = mark_blanks(slot.text, slot.start, slot.stop, slot.marks)
+    columns, values, late = slot.table(head.order, lines)
     rows, line, lates, wrong = parse_block(
-        slot.text, block.start, slot.marks, count, head.base, head.limits, columns, values, late
+        slot.text, slot.start, slot.marks, count, head.base, head.limits, columns, values, late
     )
     for row, start, stop, its_line in late[:lates].tolist():
         values[row] = float(slot.raw[start:stop])
         if isinf(values[row]):
-            rows, line, wrong = row, its_line, max(block.start, slot.raw.rfind(b"\n", 0, start) + 1)
+            rows, line, wrong = row, its_line, max(slot.start, slot.raw.rfind(b"\n", 0, start) + 1)
             break
     text = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    return _Lines(columns[:, :rows], values[:rows], line, block.consumed, text)
+    return _Lines(columns[:, :rows], values[:rows], line, text)
 
 
-class _Room:
-    """Memory for arrays, mapped in stretches of many: far fewer page faults, a fifth of the time.
-
-    A stretch goes back to the system with the last of its arrays, whatever malloc would keep.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._at, self._stretch = 0, mmap.mmap(-1, 1)
-
-    def arrays(self, order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """Return (order, lines) indices and (lines,) values, not yet set."""
-        size = -(-lines * (8 + 4 * order) // 64) * 64
-        with self._lock:
-            if self._at + size > len(self._stretch):
-                self._at, self._stretch = 0, mmap.mmap(-1, max(size, STRETCH), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-                with suppress(AttributeError, OSError):  # not on every system
-                    self._stretch.madvise(mmap.MADV_HUGEPAGE)
-            at, stretch = self._at, self._stretch
-            self._at += size
-        values = np.frombuffer(stretch, np.float64, lines, at)
-        return np.frombuffer(stretch, np.int32, lines * order, at + 8 * lines).reshape(order, lines), values
+def _count_lines(file: io.BufferedReader, start: int, stop: int) -> int:
+    """Estimate how many lines there are in a range of bytes, rather too many, by those here and there."""
+    places = (start + (stop - start) * (2 * k + 1) // (2 * SAMPLES) for k in range(SAMPLES))
+    texts = [os.pread(file.fileno(), min(SAMPLE, stop - place), place) for place in places]
+    density = sum(text.count(b"\n") for text in texts) / max(1, sum(map(len, texts)))
+    return int((stop - start) * density * (1 + SLACK))

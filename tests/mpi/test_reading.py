@@ -10,7 +10,7 @@ import pytest
 
 from amped.mpi import Comm, together
 from partitioner.errors import InputError
-from partitioner.readers import Outcome, open_part, read, settle
+from partitioner.readers import Outcome, chunks, open_part, read, settle
 
 pytestmark = pytest.mark.mpi
 LINES = [f"{1 + k % 7} {1 + k} {k / 3!r}" for k in range(3000)]
@@ -31,7 +31,7 @@ def write(comm: Comm, path: Path, data: bytes) -> None:
 def read_together(comm: Comm, path: Path) -> tuple[Outcome, np.ndarray, np.ndarray]:
     """The outcome of all, and this rank's nonzeros."""
     part = together(comm, lambda: open_part(path, comm.rank, comm.size, threads=1))
-    pieces = list(part)
+    pieces = [chunk[:2] for chunk in chunks(part, 500)]
     whole = settle(path, comm.allgather(part.outcome))
     none = np.empty((whole.order, 0), np.int32), np.empty(0)
     columns, values = zip(none, *pieces, strict=True)

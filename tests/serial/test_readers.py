@@ -6,14 +6,16 @@ import gzip
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from partitioner.errors import InputError
-from partitioner.readers import open_part, read, settle
-from partitioner.readers.pieces import Piece, collect
+from partitioner.readers import chunks, open_part, read, settle, tns
+from partitioner.readers.pieces import collect
 from partitioner.readers.tns import TextPart
+from partitioner.tables import Nonzeros
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
@@ -33,7 +35,7 @@ def refusal(path: Path) -> InputError:
     return caught.value
 
 
-def read_columns(path: Path, **options: int) -> Piece:
+def read_columns(path: Path, **options: int) -> Nonzeros:
     return collect(path, TextPart(path, **options))
 
 
@@ -140,17 +142,47 @@ def test_parts_of_what_one_reader_must_read(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", indices=[[0, 0, 0], [0, 1, 2], [3, 0, 1]], values=[1.5, -2, 0.25])
     for path in (pipe, write(tmp_path, gzip.compress(PLAIN.encode()), "x.gz"), tmp_path / "x.npz"):
         parts = [open_part(path, part, 3) for part in (2, 1, 0)][::-1]
-        assert [len(list(part)) for part in parts] == [1, 0, 0]
+        assert [len(list(chunks(part, 9))) for part in parts] == [1, 0, 0]
         whole = settle(path, [part.outcome for part in parts])
         assert (whole.order, whole.nonzeros, whole.lengths) == (3, 3, None)
     writer.join()
 
 
-def test_pieces_of_a_long_file_are_short(tmp_path: Path) -> None:
-    path = write(tmp_path, "1 1 1\n" * 1_000_000)
-    sizes = [values.size for _, values in open_part(path, threads=2)]
-    assert (sum(sizes), len(sizes)) == (1_000_000, 6)
-    assert max(sizes) < 180_000
+@pytest.mark.parametrize("limit", [1, 7, 1000, 2999, 3000, 3001])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_chunks_are_as_long_as_they_may_be(tmp_path: Path, threads: int, limit: int) -> None:
+    text = "".join(f"{k + 1} 1 {k}\n" for k in range(3000))
+    for data in (text.encode(), gzip.compress(text.encode())):
+        path = write(tmp_path, data)
+        part = TextPart(path, threads=threads, block=SMALL)
+        columns, values, more = zip(*chunks(part, limit), strict=True)
+        assert [v.size for v in values] == [limit] * (3000 // limit) + [3000 % limit] * (3000 % limit > 0)
+        assert more == (True,) * (len(values) - 1) + (False,)
+        assert settle(path, [part.outcome]).nonzeros == 3000
+        np.testing.assert_array_equal(np.concatenate(values), np.arange(3000))
+        np.testing.assert_array_equal(np.hstack(columns)[0], np.arange(3000))
+
+
+def test_lines_that_get_shorter_or_longer_than_those_looked_at(tmp_path: Path) -> None:
+    """Memory is mapped for about as many as there are."""
+    lines = [f"1 {k + 1} 1" for k in range(100_000)]
+    for padding in (lambda k: k > 50_000, lambda k: k % 3, lambda k: k < 1000):
+        text = "\n".join(line + " " * 40 * bool(padding(k)) for k, line in enumerate(lines))
+        np.testing.assert_array_equal(read_columns(write(tmp_path, text))[0][1], np.arange(100_000))
+
+
+def test_a_thread_that_fails_leaves_no_other_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, parse = write(tmp_path, "1 1 1\n" * 5000), tns._parse
+    calls = iter(range(100))
+
+    def fail_once(*given: Any) -> Any:
+        if next(calls) == 5:
+            raise MemoryError
+        return parse(*given)
+
+    monkeypatch.setattr(tns, "_parse", fail_once)
+    with pytest.raises(MemoryError):
+        read_columns(path, threads=3, block=SMALL)
 
 
 def test_duplicates_are_summed_and_zeros_dropped(tmp_path: Path) -> None:

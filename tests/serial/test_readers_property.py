@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from partitioner.errors import InputError
-from partitioner.readers import settle
+from partitioner.readers import chunks, settle
 from partitioner.readers.tns import TextPart
 
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
@@ -148,10 +148,10 @@ def said(read: Callable[[], Contents]) -> Contents | tuple[int | None, str]:
         return error.line, error.cause
 
 
-def in_parts(path: Path, of: int, threads: int) -> Contents:
-    """Read as so many ranks would."""
+def in_parts(path: Path, of: int, threads: int, limit: int) -> Contents:
+    """Read as so many ranks would, each in chunks."""
     parts = [TextPart(path, part, of, threads=threads, block=SMALL) for part in range(of)]
-    pieces = [piece for part in parts for piece in part]
+    pieces = [chunk[:2] for part in parts for chunk in chunks(part, limit)]
     whole = settle(path, [part.outcome for part in parts])
     assert all(part.order == whole.order for part in parts)
     assert whole.nonzeros == sum(values.size for _, values in pieces)
@@ -227,12 +227,14 @@ def documents(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=300, deadline=None)
-@given(data=documents(), threads=st.integers(1, 3), repeat=st.sampled_from([1, 1, 5]))
-@example(data=b"1 1 1\n" * 400 + b"1 " + b"1" * 3000 + b" 1\n" + b"1 1\n" * 400, threads=2, repeat=1)
-@example(data=b"1 1 1\n" * 300 + b"1 0 1\n" + b"1 1 1\n" * 300 + b"1 x 1\n", threads=2, repeat=1)
-@example(data=b"sptensor\n2\n9 9\n601\n" + b"1 1 1\n" * 600, threads=2, repeat=1)
+@given(
+    data=documents(), threads=st.integers(1, 3), repeat=st.sampled_from([1, 1, 5]), limit=st.sampled_from([7, 90, 9999])
+)
+@example(data=b"1 1 1\n" * 400 + b"1 " + b"1" * 3000 + b" 1\n" + b"1 1\n" * 400, threads=2, repeat=1, limit=999)
+@example(data=b"1 1 1\n" * 300 + b"1 0 1\n" + b"1 1 1\n" * 300 + b"1 x 1\n", threads=2, repeat=1, limit=999)
+@example(data=b"sptensor\n2\n9 9\n601\n" + b"1 1 1\n" * 600, threads=2, repeat=1, limit=999)
 def test_the_same_as_a_plain_reader(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int, limit: int
 ) -> None:
     data = b"\n".join([data] * repeat)
     folder = tmp_path_factory.getbasetemp()
@@ -241,7 +243,7 @@ def test_the_same_as_a_plain_reader(
     compressed.write_bytes(gzip.compress(data))
     expected = said(Plainly(data).read)
     for path, of in [(plain, 1), (plain, 2), (plain, 3), (plain, 4), (compressed, 1), (compressed, 2)]:
-        found = said(partial(in_parts, path, of, threads))
+        found = said(partial(in_parts, path, of, threads, limit))
         assert found == expected, f"{path.name} in {of} parts"
         if isinstance(found, Contents):  # the sign of zero too
             assert list(map(repr, found.values)) == list(map(repr, expected.values))
