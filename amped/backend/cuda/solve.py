@@ -14,7 +14,7 @@ from .source import REALS, compile_options, text
 
 SIDE, ROWS = 16, 64  # as in solve.cu
 THREADS = SIDE * SIDE
-BLOCKS = 4  # of threads, on a multiprocessor
+BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
 MOST_COLUMNS = 128  # a thread has as many sums in registers
 NOWHERE = np.uint64(0)
 
