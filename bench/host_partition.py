@@ -167,12 +167,13 @@ def spilled(path: Path, budget: int, device: DeviceName) -> dict[str, Any]:
 def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
     """Seconds, and bytes of memory a nonzero, by the number of nonzeros."""
     sizes = {int(n): found for n, found in facts["in_memory"].items()}
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
     left.loglog(list(sizes), [found["seconds"]["median"] for found in sizes.values()], "o-", label="CPU")
     if "cuda" in next(iter(sizes.values())):
         left.loglog(list(sizes), [found["cuda"]["seconds"]["median"] for found in sizes.values()], "o-", label="GPU")
         left.legend()
-    left.set(xlabel="million nonzeros", ylabel="seconds", title=f"grows as the {facts['slope']:.2f}th power")
+    title = f"by the CPU they grow as the {facts['slope']:.2f}th power"
+    left.set(xlabel="million nonzeros", ylabel="seconds", title=title)
     right.semilogx(list(sizes), [found["peak_bytes"] / (n * 1e6) for n, found in sizes.items()], "o-")
     right.axhline(next(iter(sizes.values()))["given_bytes"] / (min(sizes) * 1e6), color="k", linestyle="--")
     right.set(xlabel="million nonzeros", ylabel="bytes a nonzero at most (- - given)", ylim=(0, None))
