@@ -7,7 +7,7 @@ mode to mode: the modes are expected to come in turn, as they do in a decomposit
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -194,5 +194,6 @@ class _Columns:
         columns, values = [column[start:stop] for column in self._indices], self._values[start:stop]
         if not streamed:  # what is may stay mapped from a file, as it is there
             values = values.astype(mode.share.dtype, copy=False)
-        shard: Shard = backend.shard(columns, values, mode.share, kernel, continues)
+        share = replace(mode.share, streamed=streamed)
+        shard: Shard = backend.shard(columns, values, share, kernel, continues)
         return shard

@@ -275,7 +275,7 @@ class NullDevice(CpuBackend):
         return NullShard(**vars(super().shard(columns, values, share, kernel, continues)), kernel=kernel)
 
     def slot(self, shares: Sequence[Share], capacity: int, clock: Any) -> NullSlot:
-        return NullSlot(len(shares), capacity, shares[0].dtype, clock)
+        return NullSlot(shares, capacity, clock)
 
     def mttkrp(self, shard: Any, factors: Any, out: Any, new: slice = NOTHING) -> None:
         self.used.append((shard.kernel, shard.nnz))

@@ -51,6 +51,8 @@ class Share:
         those of mode 0, in columns of ascending modes, and their shards are made by `Backend.permuted`.
     gather : {"full", "fp16", "bf16"}
         Whether kernels read factor matrices as they are, or copies in 16 bits.
+    streamed : bool
+        The nonzeros stay where they are in host memory, and are copied into slots.
     """
 
     lengths: tuple[int, ...]
@@ -62,6 +64,7 @@ class Share:
     kernels: tuple[str, ...] = ()
     column: int = 0
     gather: GatherName = "full"
+    streamed: bool = False
 
     @property
     def row_bytes(self) -> int:

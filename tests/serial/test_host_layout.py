@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -102,3 +103,24 @@ def test_new_rows_get_sums_or_zeros(
         got, named = guarded[1:-1, :rank], np.bincount(columns[0], minlength=200) > 0
         assert np.all(got[~named] == 0), kernel
         assert_rounding_only(got[named], expected[named], "fp32" if dtype is np.float32 else "fp64")
+
+
+@pytest.mark.parametrize(("length", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
+def test_indices_take_16_bits_where_they_can(comm: Comm, length: int, kind: type) -> None:
+    backend, rng = choose("cpu", comm, 1), np.random.default_rng(length)
+    columns = [np.arange(50, dtype=np.int32), np.full(50, length - 1, np.int32), np.zeros(50, np.int32)]
+    values, factors = rng.random(50), [rng.random((n, 4)) for n in (50, length, 1)]
+    share = Share((length, 1), slice(0, 50), 50, 4, np.dtype(np.float64), ValueRange(0, 1, 0))
+    for kernel in set(backend.kernels(3)) - {"permuted"}:
+        shard, out = backend.shard(columns, values, share, kernel, False), backend.zeros((50, 4), np.float64)
+        assert [column.dtype for column in shard.indices] == [kind, kind]
+        backend.mttkrp(shard, factors[1:], out)
+        assert_rounding_only(out, coo_mttkrp(np.stack(columns), values, factors, 0), "fp64")
+
+
+def test_what_is_streamed_or_shared_stays_where_it_is(comm: Comm) -> None:
+    backend, columns = choose("cpu", comm, 1), list(sorted_columns(0, 90, (5, 4, 3)))
+    share = Share((4, 3), slice(0, 5), 90, 4, np.dtype(np.float64), ValueRange(0, 1, 0))
+    for kernel, of in (("segmented", replace(share, streamed=True)), ("permuted", share)):
+        shard = backend.shard(columns, np.ones(90), of, kernel, False)
+        assert all(map(np.shares_memory, [shard.rows, *shard.indices], columns))

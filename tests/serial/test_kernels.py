@@ -12,6 +12,7 @@ from oracle import assert_rounding_only, coo_mttkrp, random_factors
 
 from amped.backend import Backend, Share, choose
 from amped.backend.base import GatherName
+from amped.backend.cpu import device
 from amped.backend.cpu import mttkrp as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE
 from amped.backend.cuda import probe
@@ -257,21 +258,21 @@ def test_the_same_bits_every_time(backend: Backend, precision: str, rows: str) -
 
 
 def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
-    spans: list[tuple[int, int]] = []
+    calls: list[list[int]] = []
     kernel = cpu_mttkrp.segmented
 
-    def spy(nonzeros: Any, factors: Any, out: Any, first_row: int, way: int, part: Any, *args: Any) -> None:
-        starts = nonzeros[0]
-        spans.append((int(starts[part[0]]), int(starts[part[1]])))
-        kernel(nonzeros, factors, out, first_row, way, part, *args)
+    def spy(nonzeros: Any, factors: Any, out: Any, first_row: int, way: int, parts: Any, *args: Any) -> None:
+        calls.append(nonzeros[0][parts[1]].tolist())
+        kernel(nonzeros, factors, out, first_row, way, parts, *args)
+        assert parts[0][0] > len(parts[2])  # none is left
 
     monkeypatch.setattr(cpu_mttkrp, "segmented", spy)
     problem = Problem(3, 4, "uniform", 10_007)
-    for name in ("segmented", "blocked"):
-        for smallest, parts in ((5, 3), (4000, 2), (5005, 1), (50_000, 1)):
+    for name, each in (("segmented", device.TURNS), ("blocked", 1)):
+        for smallest, parts in ((5, 3 * each), (4000, 2), (5005, 1), (50_000, 1)):
             monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
-            spans.clear()
+            calls.clear()
             check(run(choose("cpu", comm, 3), problem, "fp64", name), problem, "fp64")
-            ends = [b for _, b in sorted(spans)]
-            assert [a for a, _ in sorted(spans)] == [0, *ends[:-1]]
-            assert ends == pytest.approx([10_007 * (t + 1) / parts for t in range(parts)], abs=PIECE)
+            assert len(calls) == min(3, parts)
+            for ends in calls:
+                assert ends == pytest.approx([10_007 * t / parts for t in range(parts + 1)], abs=PIECE)

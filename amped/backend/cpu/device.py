@@ -21,13 +21,26 @@ from partitioner.threads import fair_threads
 
 from ...mpi import Comm
 from .. import dense
-from ..base import NOTHING, Array, Clock, GatherName, Share
-from .layout import FETCHED, NUMBER, block_rows, blocked, cut, cut_fibres, longest, most_pieces
+from ..base import NOTHING, PERMUTED, Array, Clock, GatherName, Share
+from .layout import (
+    FETCHED,
+    NUMBER,
+    WIDE,
+    block_rows,
+    blocked,
+    cut,
+    cut_fibres,
+    equal_parts,
+    index_type,
+    longest,
+    most_pieces,
+)
 from .mttkrp import BLOCKED, FIBRE, KERNELS, PREFETCHED, SEGMENTED, HostShard, Threads, parts_of
 from .vectors import LANE, LINE
 
 OWN_CACHE = 1 << 20  # bytes
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
+TURNS = 8  # of a thread: parts that it computes if no other is ahead of it and takes some of them
 LEAST_TUNED = 1 << 16  # nonzeros: below this, all kernels take a few milliseconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
 LEAST_BLOCK = 2  # nonzeros for each output row and block
@@ -107,17 +120,20 @@ class CpuBackend:
         return np.asarray(array)
 
     def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> HostShard:
-        """See `Backend`: the columns themselves, also where they are mapped from a file."""
-        (rows, *indices), values = [np.ascontiguousarray(c, np.int32) for c in columns], np.ascontiguousarray(values)
-        first = share.rows.start
+        """See `Backend`: the columns themselves, also those of a file, of what is streamed or serves several modes."""
+        wide = share.streamed or kernel == PERMUTED
+        kind, first = WIDE if wide else index_type(share.lengths), share.rows.start
+        rows, values = np.ascontiguousarray(columns[0], WIDE), np.ascontiguousarray(values)
+        indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
         if kernel == BLOCKED and values.size:
-            parts = parts_of(values.size, self.threads)
-            order = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes), parts)
-            inputs, values, pieces, blocks, bounds = order
-            return HostShard(inputs, values, rows, pieces, first, continues, blocks=blocks, parts=bounds)
+            count = parts_of(values.size, self.threads)
+            order = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes), count)
+            inputs, values, pieces, blocks, parts = order
+            return HostShard(inputs, values, rows, pieces, parts, first, blocks=blocks)
         pieces = cut(rows)
+        parts = equal_parts(pieces, parts_of(values.size, self.threads, TURNS), continues)
         fibres = cut_fibres(indices[0], pieces) if kernel == FIBRE else None
-        return HostShard(indices, values, rows, pieces, first, continues, kernel == PREFETCHED, fibres)
+        return HostShard(indices, values, rows, pieces, parts, first, kernel == PREFETCHED, fibres)
 
     def permuted(self, shard: HostShard, share: Share) -> HostShard:
         """See `Backend`."""
@@ -126,7 +142,8 @@ class CpuBackend:
         length = share.rows.stop - share.rows.start
         order = stable_argsort([rows], [length], NUMBER)
         pieces = cut(rows, order)
-        return HostShard(inputs, shard.values, rows, pieces, share.rows.start, False, permutation=order)
+        parts = equal_parts(pieces, parts_of(shard.nnz, self.threads, TURNS), False)
+        return HostShard(inputs, shard.values, rows, pieces, parts, share.rows.start, permutation=order)
 
     def unload(self, shard: HostShard) -> HostShard:
         """See `Backend`."""
@@ -151,7 +168,7 @@ class CpuBackend:
 
     def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> HostSlot:
         """See `Backend`."""
-        return HostSlot(len(shares), capacity, shares[0].dtype, clock)
+        return HostSlot(shares, capacity, clock)
 
     def clock(self) -> HostClock:
         """See `Backend`."""
@@ -177,9 +194,10 @@ class CpuBackend:
 class HostSlot:
     """See `Slot`. A thread of its own copies, so that copying and computing overlap as they do on a GPU."""
 
-    def __init__(self, order: int, capacity: int, dtype: Any, clock: Clock) -> None:
-        self._indices = [np.empty(capacity, np.int32) for _ in range(1, order)]
-        self._values = np.empty(capacity, dtype)
+    def __init__(self, shares: Sequence[Share], capacity: int, clock: Clock) -> None:
+        self._kinds = [index_type(share.lengths) for share in shares]
+        self._indices = [np.empty(capacity, WIDE) for _ in shares[0].lengths]
+        self._values = np.empty(capacity, shares[0].dtype)
         self._copier = ThreadPoolExecutor(1, "amped-copy")
         self._clock = clock
         self._filled: Future[HostShard]
@@ -190,11 +208,11 @@ class HostSlot:
 
     def _copy(self, shard: HostShard, mode: int) -> HostShard:
         nnz = shard.nnz
+        indices = [column.view(self._kinds[mode])[:nnz] for column in self._indices]
         with self._clock.span("copy", mode):
-            for source, target in zip(shard.indices, self._indices, strict=True):
-                np.copyto(target[:nnz], source)
+            for source, target in zip(shard.indices, indices, strict=True):
+                np.copyto(target, source, casting="unsafe")
             np.copyto(self._values[:nnz], shard.values, casting="same_kind")
-        indices = [column[:nnz] for column in self._indices]
         return replace(shard, indices=indices, values=self._values[:nnz])
 
     def shard(self) -> HostShard:

@@ -16,9 +16,10 @@ BLOCK_BYTES = 2 << 20  # of a factor matrix: what a core can count on of the cac
 FETCHED = 4  # a block is fetched as a whole if there is one nonzero or more for so many of its rows
 
 NUMBER = np.dtype(np.uint32)  # of a nonzero, a piece or a fibre of a shard
+NARROW, WIDE = np.dtype(np.uint16), np.dtype(np.int32)
 NO_NUMBERS = np.zeros(0, NUMBER)
 
-Column = NDArray[np.int32]
+Column = NDArray[Any]  # of `WIDE` numbers, of input modes also of `NARROW` ones
 Numbers = NDArray[np.uint32]
 
 
@@ -93,6 +94,11 @@ def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-d
     return count
 
 
+def index_type(lengths: Sequence[int]) -> np.dtype[Any]:
+    """Return the type of the indices of input modes: one for all of them, or kernels for each mixture were compiled."""
+    return NARROW if max(lengths) <= 1 << 16 else WIDE
+
+
 def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
     """Cut nonzeros into pieces: sorted by output index, or brought there by `order`; between `bounds`, if there are."""
     ends = np.array([0, rows.size]) if bounds is None else bounds
@@ -101,6 +107,18 @@ def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | N
     _cut(rows, order, ends, *pieces)
     pieces.starts[count] = rows.size
     return pieces
+
+
+def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
+    """Cut pieces into parts of equal numbers of nonzeros; `continues` if the first row already has a sum."""
+    starts, rows = pieces
+    nnz = int(starts[-1])
+    bounds = np.unique(np.searchsorted(starts, (nnz * np.arange(count + 1) // count).astype(NUMBER)))
+    begin = bounds[:-1]
+    shared = np.where(rows[begin] == rows[begin - 1], rows[begin], -1).astype(np.int64)
+    if shared.size:
+        shared[0] = rows[0] if continues else -1
+    return Parts(bounds, shared)
 
 
 def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:
@@ -162,7 +180,7 @@ def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[i
     first_pieces = np.searchsorted(pieces.starts, bounds.astype(NUMBER))
     lows = np.tile(np.arange(count) * rows, parts)
     highs = np.where(np.diff(bounds) * FETCHED >= rows, np.minimum(lows + rows, lengths[which]), lows)
-    heads = columns[0][ends[:-1]]
+    heads = columns[0][ends[:-1]].astype(np.int64)
     shared = np.where(heads == columns[0][ends[:-1] - 1], heads, -1)
     shared[0] = -1  # rows are added to what there is
     return Blocked(

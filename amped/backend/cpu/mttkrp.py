@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base import PERMUTED
-from .layout import NO_BLOCKS, NUMBER, Blocks, Column, Fibres, Numbers, Parts, Pieces
+from .layout import NO_BLOCKS, Blocks, Column, Fibres, Numbers, Parts, Pieces
 from .segmented import segmented
 from .vectors import ADD, LANE, LINE, PAST, STORE
 
@@ -28,7 +28,7 @@ class HostShard:
 
     Attributes
     ----------
-    indices : sequence of (nnz,) int32 arrays
+    indices : sequence of (nnz,) int32 or uint16 arrays
         Those of the input modes, in ascending order of modes.
     values : (nnz,) array
     rows : (nnz,) array
@@ -36,14 +36,12 @@ class HostShard:
     pieces : Pieces
     row_begin : int
         The output index that is row 0 of the output.
-    continues : bool
-        The first row already has a sum, to be added to.
     ahead : bool
         Whether the rows of nonzeros to come are fetched.
     fibres : Fibres, optional
     blocks : Blocks
-    parts : Parts, optional
-        What is computed side by side, where rows recur.
+    parts : Parts
+        What is computed side by side.
     permutation : (nnz,) uint32 array, optional
         Which nonzero comes when; those are of a shard of mode 0, which counts their memory, and any row may have a sum.
     """
@@ -52,12 +50,11 @@ class HostShard:
     values: NDArray[Any]
     rows: Column
     pieces: Pieces
+    parts: Parts
     row_begin: int
-    continues: bool
     ahead: bool = False
     fibres: Fibres | None = None
     blocks: Blocks = NO_BLOCKS
-    parts: Parts | None = None
     permutation: Numbers | None = None
 
     @property
@@ -79,8 +76,8 @@ class HostShard:
 class Threads:
     """Run the kernel on equal runs of nonzeros side by side.
 
-    Each thread is an inter-shard partition (AMPED, section 3.1.2). A row that begins in an earlier thread's run is
-    carried: its sum is added to the output when all are done, so that no two threads write one row.
+    They are inter-shard partitions (AMPED, section 3.1.2), which threads take in turn. A row that begins in an earlier
+    one is carried: its sum is added to the output when all are done, so that no two threads write one row.
     """
 
     def __init__(self, count: int) -> None:
@@ -91,7 +88,7 @@ class Threads:
         self, shard: HostShard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], new: slice
     ) -> None:
         """See `Backend.mttkrp`."""
-        bounds, shared = shard.parts or self._parts(shard)
+        bounds, shared = shard.parts
         columns, inputs = [*map(_constant, shard.indices)], [*map(_constant, factors)]
         lanes, fibres = lanes_of(factors[0]), None
         if shard.fibres:
@@ -99,42 +96,30 @@ class Threads:
         nonzeros = *shard.pieces, tuple(columns), _constant(shard.values)
         layout = shard.permutation, fibres, tuple(shard.blocks), shard.ahead
         way, matrices = _way(shard, out), tuple(inputs)
-        carries = np.zeros((len(shared), 1, out.shape[1]))
-        empty = np.append(shard.pieces.rows[bounds[:-1] - 1] + 1 - shard.row_begin, 0)
+        carries = np.zeros((len(shared), out.shape[1]))
+        empty = np.append(shard.pieces.rows[bounds[:-1] - 1] + np.int64(1 - shard.row_begin), 0)
         empty[0] = shard.pieces.rows[0] - shard.row_begin
         if new.stop > new.start:
             empty[0], empty[-1] = new.start, new.stop
         if way == ADD:
             out[new] = 0
 
-        def work(t: int) -> None:
-            until = empty[-1] if t == len(shared) - 1 else 0
-            part = int(bounds[t]), int(bounds[t + 1]), int(shared[t]), carries[t], int(empty[t]), int(until)
-            segmented(nonzeros, matrices, out, shard.row_begin, way, part, *layout, *lanes)
+        parts = np.zeros(1, np.int64), bounds, shared, carries, empty
 
-        others = [self._pool.submit(work, t) for t in range(1, len(shared))] if self._pool else []
-        work(0)
+        def work() -> None:
+            segmented(nonzeros, matrices, out, shard.row_begin, way, parts, *layout, *lanes)
+
+        others = [self._pool.submit(work) for _ in range(1, min(self.count, len(shared)))] if self._pool else []
+        work()
         for other in others:
             other.result()
-        for row, carry in zip(shared, carries, strict=True):
-            if row >= 0:
-                out[row - shard.row_begin] += carry[0]
-
-    def _parts(self, shard: HostShard) -> Parts:
-        """Cut the pieces into equal parts, to be computed side by side."""
-        count = parts_of(shard.nnz, self.count)
-        bounds = np.unique(
-            np.searchsorted(shard.pieces.starts, (shard.nnz * np.arange(count + 1) // count).astype(NUMBER))
-        )
-        rows, begin = shard.pieces.rows, bounds[:-1]
-        shared = np.where(rows[begin] == rows[begin - 1], rows[begin], -1)
-        shared[0] = rows[0] if shard.continues else -1
-        return Parts(bounds, shared)
+        for t in np.flatnonzero(shared >= 0):
+            out[shared[t] - shard.row_begin] += carries[t]
 
 
-def parts_of(nnz: int, threads: int) -> int:
-    """Return how many parts of so many nonzeros are worth a thread each."""
-    return max(1, min(threads, nnz // SMALLEST))
+def parts_of(nnz: int, threads: int, each: int = 1) -> int:
+    """Return how many parts of so many nonzeros are worth it, at most so many for each thread."""
+    return max(1, min(threads * each, nnz // SMALLEST))
 
 
 def _constant(array: NDArray[Any]) -> NDArray[Any]:
@@ -146,7 +131,7 @@ def _constant(array: NDArray[Any]) -> NDArray[Any]:
 
 def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
     """Return how the first sum of a row is brought into the output."""
-    if shard.permutation is not None or shard.parts is not None:
+    if shard.permutation is not None or shard.blocks.lows.size:
         return ADD
     lines = out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0
     return PAST if lines and out.nbytes > CACHED else STORE

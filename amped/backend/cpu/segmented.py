@@ -7,7 +7,7 @@ import numpy as np
 
 from partitioner.jit import jit
 
-from .vectors import ADD, LANE, LINE, accumulate, accumulate_row, fence, prefetch, put, read_line, zero
+from .vectors import ADD, LANE, LINE, accumulate, accumulate_row, fence, prefetch, put, read_line, take, zero
 
 _inlined = numba.njit(inline="always")  # vectors would go through memory otherwise
 AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are fetched
@@ -15,9 +15,9 @@ AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are f
 
 @jit
 def segmented(  # type: ignore[no-untyped-def]
-    nonzeros, factors, out, first_row, way, part, order, fibres, blocks, ahead, lanes, tail
+    nonzeros, factors, out, first_row, way, parts, order, fibres, blocks, ahead, lanes, tail
 ):
-    """Compute some pieces of output rows; their sums are added up in double precision.
+    """Compute pieces of output rows, part by part, until none is left; their sums are added up in double precision.
 
     Parameters
     ----------
@@ -30,9 +30,11 @@ def segmented(  # type: ignore[no-untyped-def]
     first_row : int
     way : int
         How the first sum of a row is brought into `out`, see `vectors`; ADD if others may have been.
-    part : tuple
-        The first of the pieces, and the end; an output index whose sum is added to an array (1, stride) instead, and
-        this array; the rows of `out` that are cleared where no nonzeros are in them: the first, and the end.
+    parts : tuple
+        The number of the next part, (1,), which threads share; the first piece of each part and the end, (parts + 1,);
+        an output index of each, (parts,), whose sum is added to a row of an array (parts, stride) instead; this array;
+        the rows of `out` that are cleared where no nonzeros are in them: the first of each part, and the end,
+        (parts + 1,).
     order : (nnz,) array or None
         Which nonzero comes when.
     fibres : tuple or None
@@ -44,8 +46,24 @@ def segmented(  # type: ignore[no-untyped-def]
     lanes, tail : tuple, tuple or None
         What is computed together of a row, and what is left of it; see `vectors`.
     """
+    turn, bounds, shared, carries, empty = parts
+    part = take(turn)
+    while part < shared.size:
+        last = part == shared.size - 1
+        span = bounds[part], bounds[part + 1], empty[part], empty[-1] if last else empty[part]
+        carry = shared[part], carries[part : part + 1]
+        _part(nonzeros, factors, out, first_row, way, span, carry, order, fibres, blocks, ahead, lanes, tail)
+        part = take(turn)
+    fence()
+
+
+@jit
+def _part(  # type: ignore[no-untyped-def]
+    nonzeros, factors, out, first_row, way, span, carry_of, order, fibres, blocks, ahead, lanes, tail
+):
     starts, rows, indices, values = nonzeros
-    begin, end, shared, carry, empty, empty_end = part
+    begin, end, empty, empty_end = span
+    shared, carry = carry_of
     first_pieces, lows, highs, which = blocks
     step = len(lanes) * (LANE // factors[0].itemsize)
     rest = out.shape[1] // step * step
@@ -81,7 +99,6 @@ def segmented(  # type: ignore[no-untyped-def]
                 put(out, row - first_row, rest, remainder, how)
     if way != ADD:
         _clear(out, empty, empty_end, way, factors, rest, lanes, tail)
-    fence()
 
 
 @jit

@@ -62,8 +62,7 @@ def _row(context: Any, builder: Any, kind: Any, matrix: Any, index: Any, column:
     """Return the address of a column of a row of a contiguous matrix."""
     array = _array(context, builder, kind, matrix)
     width = builder.extract_value(array.shape, 1)
-    wide = builder.sext(index, width.type) if index.type != width.type else index
-    return builder.gep(array.data, [builder.add(builder.mul(wide, width), column)])
+    return builder.gep(array.data, [builder.add(builder.mul(index, width), column)])
 
 
 def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any) -> list[Any]:
@@ -72,7 +71,7 @@ def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, 
     addresses = []
     for m, kind in enumerate(factors.types):
         array = _array(context, builder, indices.types[m], builder.extract_value(index_values, m))
-        index = builder.load(builder.gep(array.data, [at]))
+        index = context.cast(builder, builder.load(builder.gep(array.data, [at])), indices.types[m].dtype, types.intp)
         addresses.append(_row(context, builder, kind, builder.extract_value(factor_values, m), index, column))
     return addresses
 
@@ -198,6 +197,17 @@ def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> 
         return context.get_dummy_value()
 
     return types.none(out, types.intp, types.intp, vector, types.intp), generate
+
+
+@_operation
+def take(typing: Any, turn: Any) -> Any:
+    """Return the number in an array of one, and add 1 to it: no two threads get the same."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _array(context, builder, turn, args[0]).data
+        return builder.atomic_rmw("add", address, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(turn), generate
 
 
 @_operation
