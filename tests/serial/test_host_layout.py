@@ -119,7 +119,7 @@ def test_indices_take_16_bits_where_they_can(comm: Comm, length: int, kind: type
 
 
 def test_what_is_streamed_or_shared_stays_where_it_is(comm: Comm) -> None:
-    backend, columns = choose("cpu", comm, 1), list(sorted_columns(0, 90, (5, 4, 3)))
+    backend, columns = choose("cpu", comm, 1), [c.copy() for c in sorted_columns(0, 90, (5, 4, 3))]
     share = Share((4, 3), slice(0, 5), 90, 4, np.dtype(np.float64), ValueRange(0, 1, 0))
     for kernel, of in (("segmented", replace(share, streamed=True)), ("permuted", share)):
         shard = backend.shard(columns, np.ones(90), of, kernel, False)
