@@ -24,7 +24,7 @@ RESIDENT = ("auto", "resident")  # placements: the best that fits
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """Return all cases that were measured; of equal ones the last.
+    """Return all cases that were measured; of equal ones the last, among those with a yardstick if there are any.
 
     Each has its `model`, that of the device, and its `ceilings`: those of its own result, or else, with `own_ceilings`
     false, those of another result on as many devices of that model.
@@ -43,12 +43,16 @@ def read_cases(folder: Path) -> list[Case]:
             case.setdefault("gather", "full")
             case["model"], case["ceilings"] = model, result["ceilings"].get(str(case["ranks"]), {})
             key = tuple(case.get(k) for k in KEYS)
-            if key not in found or found[key]["finished"] <= case["finished"]:
+            if key not in found or _counts(found[key]) <= _counts(case):
                 found[key] = case
     for case in found.values():
         case["own_ceilings"] = bool(case["ceilings"])
         case["ceilings"] = case["ceilings"] or ceilings.get((case["model"], case["ranks"]), {})
     return sorted(found.values(), key=_place)
+
+
+def _counts(case: Case) -> tuple[bool, str]:
+    return "yardstick" in case, case["finished"]
 
 
 def model_of(result: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def draw(path: Path) -> None:
         figure = _cases(pyplot, [c for c in result["cases"] if "refused" not in c])
     elif "gigabytes_a_second" in result:
         figure = _ceilings(pyplot, result["gigabytes_a_second"])
-    elif "seconds_an_iteration" in result:
+    elif "seconds_of_the_slowest_rank" in result:
         figure = _iteration(pyplot, result)
     else:
         return

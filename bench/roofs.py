@@ -106,9 +106,9 @@ def _devices(cases: Sequence[Case]) -> str:
 
 def kernels(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Milliseconds of a sweep with each kernel, side by side, on one GPU."""
-    some = _alone([c for c in cases if c["precision"] == "fp32"])
+    some = _alone(cases)
     some = select(some, rank=GENTEN_RANK) or some
-    tensors = grouped(some, lambda c: (tensor(c), c["rank"]))
+    tensors = grouped(some, lambda c: (tensor(c), c["rank"], c["precision"]))
     tensors = {t: same for t, same in tensors.items() if len({c["kernel"] for c in same}) >= KERNELS_ALONE}
     if not tensors:
         return None
@@ -118,7 +118,7 @@ def kernels(pyplot: Any, cases: Sequence[Case]) -> Any:
         here = [(x, c) for x, same in enumerate(tensors.values()) for c in same if c["kernel"] == kernel]
         at = [x + (k - (len(names) - 1) / 2) * 0.8 / len(names) for x, _ in here]
         axes.bar(at, [sweep(c, False) * 1e3 for _, c in here], 0.75 / len(names), label=kernel)
-    axes.set_xticks(range(len(tensors)), [f"{name}\n{rank} columns" for name, rank in tensors])
+    axes.set_xticks(range(len(tensors)), [f"{name}\n{rank} columns, {precision}" for name, rank, precision in tensors])
     pictures.log_scale(axes)
     axes.set_ylabel("ms a sweep over all modes")
     axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
