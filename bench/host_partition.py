@@ -30,11 +30,15 @@ from partitioner.threads import side_by_side, usable_cores
 from .draws import HostDraws
 from .record import summary
 from .synthetic import SHAPES, recipe
+from .workers import touch_memory
 
 PACKAGES = ("numba",)
 DRAWN = 1 << 20  # nonzeros that are drawn together
 COPIED = 50_000_000  # nonzeros: of more, there is no second copy, and so one measurement
 WARM = 100_000  # nonzeros that are partitioned before anything is timed
+AT_HAND = 1.8  # times the bytes given: what partitioning takes beside them, and finds at hand
+REST = 4.0  # seconds after which memory is no longer at hand, on some machines
+TOUCHED = 1 << 29  # bytes
 SINGLE = np.dtype(np.float32)
 
 
@@ -59,7 +63,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         faster = f", {found['cuda_times_as_fast']:.2f} times as fast with the GPU" if gpu else ""
         print(f"{millions} M nonzeros: {seconds:.3f} s, {found['peak_bytes'] / 2**30:.2f} GiB{faster}", flush=True)
     found = {"devices": ["CPU", gpu] if gpu else ["CPU"], "shape": args.partitioned}
-    found |= {"in_memory": sizes, "slope": _slope(sizes)}
+    found |= {"in_memory": sizes, "slope": _slope(sizes), "memory_bytes_a_second": _alone(memory, args.repeats)}
     if args.spilled:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "whole.npz"
@@ -90,6 +94,16 @@ def gpu_name() -> str:
     return name.decode()
 
 
+def memory(repeats: int) -> dict[str, Any]:
+    """Return how fast a process takes memory that was given back a moment ago, and some seconds ago."""
+    at_hand, rested = [], []
+    for _ in range(repeats):
+        time.sleep(REST)
+        rested.append(touch_memory(TOUCHED))
+        at_hand.append(touch_memory(TOUCHED))
+    return {"at_hand": summary(at_hand), "rested": summary(rested)}
+
+
 def in_memory(shape: str, nonzeros: int, repeats: int, devices: Sequence[DeviceName]) -> dict[str, Any]:
     """Time everything between nonzeros as read and every mode's sorted copy in single precision."""
     sorters: list[Sorter] = [make_sorter(device, Alone()) for device in devices]
@@ -101,6 +115,7 @@ def in_memory(shape: str, nonzeros: int, repeats: int, devices: Sequence[DeviceN
     for k in range(len(sorters) * (repeats if nonzeros <= COPIED else 1)):
         # The tensor takes over the arrays that it is made of.
         given = (columns.copy(), values.copy()) if copied else (columns, values)
+        touch_memory(int(AT_HAND * (columns.nbytes + values.nbytes)))
         started = time.perf_counter()
         tensor = _mode_copies(*given, lengths, sorters[k % len(sorters)].sort)
         seconds[k % len(sorters)].append(time.perf_counter() - started)

@@ -1,13 +1,19 @@
-"""Processes on so many cores each, kept alive so that what is compared takes turns."""
+"""Processes on so many cores each, kept alive so that what is compared takes turns; and memory that is at hand."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from partitioner.tables import mapped
+
+PAGE = 4096  # bytes
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")
 
 
@@ -46,3 +52,14 @@ def workers(cores: list[int]) -> Iterator[list[Worker]]:
     finally:
         for worker in started:
             worker.pool.terminate()
+
+
+def touch_memory(size: int) -> float:
+    """Take memory and give it back, so that what is measured next finds it at hand; return bytes a second.
+
+    A virtual machine may return memory that has been free for seconds to its host. Who needs it next waits for the
+    host, 10 to 30 times as long as for memory that is there: whatever the program, and longer for larger tensors.
+    """
+    started = time.perf_counter()
+    mapped(size, np.dtype(np.uint8))[::PAGE] = 1
+    return size / (time.perf_counter() - started)
