@@ -1,11 +1,13 @@
 """Checkpoints of a decomposition: what is needed to go on with it, on any number of ranks and any device.
 
 A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, under checksums (`partitioner.checked`). The last
-two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy.
+two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
+folder: it locks a file there, which the system unlocks when the process ends, however it does.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -24,11 +26,12 @@ from .decomp.als import State
 from .engine import Engine
 from .errors import InputError
 from .files import factors_in, read_array
-from .mpi import together
+from .mpi import on_root, together
 from .source import Source
 
 KIND = "checkpoint"
 FORMAT, VERSION = "amped-checkpoint", 1
+LOCK = ".lock"
 KEPT = 2
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
 
@@ -80,17 +83,45 @@ def take(engine: Engine, state: State, facts: dict[str, Any], seed: int) -> Chec
     return Checkpoint(kept, factors, facts, seed, vars(engine.options))
 
 
+def _lock(folder: Path) -> int:
+    """Return a file that no other run can lock until it is closed, where the file system has locks."""
+    try:
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise InputError(f"cannot write there: {error.strerror}", path=folder) from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise InputError("another run writes its checkpoints there", path=folder) from None
+    except OSError:
+        pass
+    return file
+
+
+def check_free(folder: Path) -> None:
+    """Raise `InputError` if another run writes checkpoints in `folder`."""
+    if (folder / LOCK).exists():
+        os.close(_lock(folder))
+
+
 class Writer:
-    """Writes checkpoints into a folder in a thread of its own, one at a time.
+    """Writes checkpoints into a folder in a thread of its own, one at a time, until it is closed.
 
     Parameters
     ----------
     folder : Path
     known : str, optional
         The name of the checkpoint there that the run goes on from. Any other is replaced.
+
+    Raises
+    ------
+    InputError
+        If another run writes there.
     """
 
     def __init__(self, folder: Path, known: str | None = None) -> None:
+        self._lock = _lock(folder)
         self._folder = folder
         self._names = [known] if known else []
         self._thread = ThreadPoolExecutor(1, "amped-checkpoint")
@@ -112,6 +143,11 @@ class Writer:
         """Wait until the last checkpoint is on the disk; raise `InputError` if it cannot be written."""
         if self._writing is not None:
             self._writing.result()
+
+    def close(self) -> None:
+        """Let another run write there."""
+        self._thread.shutdown()
+        os.close(self._lock)
 
     def _write(self, checkpoint: Checkpoint) -> None:
         target = self._folder / checkpoint.name
@@ -138,7 +174,7 @@ class Writer:
 
 
 class Saver:
-    """Saves the state of a run in checkpoints. Its methods are collective.
+    """Saves the state of a run in checkpoints; a context manager. Its methods are collective.
 
     Parameters
     ----------
@@ -156,7 +192,14 @@ class Saver:
         self._on = folder is not None
         self._engine, self._state, self._facts, self._seed = engine, state, facts, seed
         self._saved = name_of(state) if state.norms.size else None
-        self._writer = Writer(folder, self._saved) if folder is not None and engine.comm.rank == 0 else None
+        self._writer = None if folder is None else on_root(engine.comm, lambda: Writer(folder, self._saved))
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer:
+            self._writer.close()
 
     def save(self) -> None:
         """Start to write a checkpoint; where the last one is still on its way, none is needed yet."""

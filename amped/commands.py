@@ -90,6 +90,7 @@ def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
         raise InputError(advice, path=args.checkpoint / there[0])
     if args.checkpoint is not None:
         check_folder(args.checkpoint)
+        checkpoint.check_free(args.checkpoint)
 
 
 def _check_start(args: argparse.Namespace) -> None:
@@ -144,10 +145,10 @@ def _start_or_resume(job: Job, engine: Engine, source: Source, facts: dict[str, 
 def _iterate(job: Job, engine: Engine, state: als.State, facts: dict[str, Any], expected: float) -> float:
     """Run the iterations, of `expected` seconds, with their reports and checkpoints; return seconds in all."""
     args, comm = job.args, job.comm
-    saver = checkpoint.Saver(args.checkpoint, engine, state, facts, args.seed)
+    saving = checkpoint.Saver(args.checkpoint, engine, state, facts, args.seed)
     steps = als.iterate(engine, state, args.max_iters, args.tol, lambda: args.stop.agreed(comm))
     begin = last = time.perf_counter()
-    with args.stop.listening():
+    with saving as saver, args.stop.listening():
         for _ in paced(steps, len(state.fits), first_limit(expected), args.deadline):
             by_rank = comm.allgather(engine.clock.collect())
             now = time.perf_counter()

@@ -36,8 +36,10 @@ def check_folder(folder: Path, named: Path | None = None) -> None:
         there = there.parent
     probe = there / f".amped-{os.getpid()}.probe"
     try:
-        probe.write_bytes(b"amped")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"amped")
+        finally:
+            probe.unlink(missing_ok=True)  # on a full disk it is there, too, but empty
     except OSError as error:
         raise InputError(f"cannot write there: {error.strerror}", path=named or folder) from None
 

@@ -10,9 +10,8 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import files
-from pathlib import Path
 
-from partitioner.flags import Parser, byte_count
+from partitioner.flags import Parser, byte_count, path
 from partitioner.ranks import refuse
 
 from . import commands
@@ -46,7 +45,7 @@ def parser() -> Parser:
 
     def add(name: str, function: Callable[[argparse.Namespace, Comm], int], *parents: Parser) -> Parser:
         verb = verbs.add_parser(name, help=function.__doc__, description=function.__doc__, parents=[*parents, shared])
-        verb.add_argument("tensor", type=Path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
+        verb.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
         verb.set_defaults(run=function)
         return verb
 
@@ -55,14 +54,14 @@ def parser() -> Parser:
     cpd.add_argument(
         "--tol", type=float, default=1e-5, help="stop when the fit changes less (1e-5); 0 runs all iterations"
     )
-    cpd.add_argument("--output", type=Path, metavar="DIR", help="folder of model.npz and run.json (TENSOR-rankR)")
-    cpd.add_argument("--checkpoint", type=Path, metavar="DIR", help="write checkpoints there")
+    cpd.add_argument("--output", type=path, metavar="DIR", help="folder of model.npz and run.json (TENSOR-rankR)")
+    cpd.add_argument("--checkpoint", type=path, metavar="DIR", help="write checkpoints there")
     cpd.add_argument("--every", type=int, metavar="K", help="iterations between checkpoints (1)")
     cpd.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
     mttkrp = add("mttkrp", commands.mttkrp, start)
     mttkrp.add_argument("--mode", default="all", help="a mode, counted from 0, or all")
     mttkrp.add_argument("--repeat", type=int, default=1, metavar="K", help="repeat, and report the median time")
-    mttkrp.add_argument("--output", type=Path, metavar="FILE.npz", help="write mode_0, mode_1, ...")
+    mttkrp.add_argument("--output", type=path, metavar="FILE.npz", help="write mode_0, mode_1, ...")
     plan = add("plan", commands.plan)
     plan.add_argument("--rank", type=int, required=True, metavar="R", help="columns of the factor matrices")
     plan.add_argument("--ranks", type=int, metavar="P", help="plan for this many ranks (those started)")
@@ -96,7 +95,7 @@ def _shared_flags() -> Parser:
         "--gather", choices=("full", "fp16", "bf16"), default="full", help="16-bit factor rows: faster, 1e-3 (full)"
     )
     flags.add_argument("--threads", type=int, metavar="T", help="host threads of a rank (its share of the cores)")
-    flags.add_argument("--metrics", type=Path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
+    flags.add_argument("--metrics", type=path, metavar="FILE.jsonl", help="write times and fits as JSON lines")
     flags.add_argument(
         "--deadline", type=seconds, metavar="S", help="end a run that does not go on for so long (by what it has taken)"
     )

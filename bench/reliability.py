@@ -71,19 +71,19 @@ def _iterations(engine: Engine, folder: Path, rounds: int, count: int) -> dict[s
     seconds: dict[str, list[float]] = {"none": [], "a checkpoint after each": []}
     state = als.State(np.ones(engine.rank))
     steps = als.iterate(engine, state, WARM_UP + 2 * rounds * count, tol=0)
-    saver = Saver(folder, engine, state, {}, 0)
     for _ in range(WARM_UP):
         next(steps)
-    for _ in range(rounds):
-        for name, each in seconds.items():
-            for _ in range(count):
-                began = time.perf_counter()
-                next(steps)
-                engine.clock.collect()
-                if name != "none":
-                    saver.save()
-                each.append(time.perf_counter() - began)
-            saver.finish()
+    with Saver(folder, engine, state, {}, 0) as saver:
+        for _ in range(rounds):
+            for name, each in seconds.items():
+                for _ in range(count):
+                    began = time.perf_counter()
+                    next(steps)
+                    engine.clock.collect()
+                    if name != "none":
+                        saver.save()
+                    each.append(time.perf_counter() - began)
+                saver.finish()
     return seconds
 
 

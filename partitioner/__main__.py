@@ -8,23 +8,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from .build import partition
 from .device import DEVICES
 from .errors import EXIT_INPUT, InputError
-from .flags import Parser, byte_count
+from .flags import Parser, byte_count, path
 from .ranks import Ranks, abort_all, refuse, world
 
 
 def parser() -> Parser:
     """Return the parser of the command line."""
     flags = Parser(prog="amped-partition", description="Partition a sparse tensor into a store.")
-    flags.add_argument("tensor", type=Path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
-    flags.add_argument("--output", type=Path, required=True, metavar="STORE", help="folder to make")
+    flags.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
+    flags.add_argument("--output", type=path, required=True, metavar="STORE", help="folder to make")
     flags.add_argument(
         "--memory", type=byte_count, metavar="BYTES", help="of a rank, e.g. 4G (its share of 70%% of what is free)"
     )
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"amped-partition: error: {error}", file=sys.stderr)
         return EXIT_INPUT
     sys.excepthook = abort_all(ranks, "amped-partition")
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # as by Ctrl-C: what is half made goes with it
+        signal.signal(number, signal.default_int_handler)
     try:
         with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
             args = parser().parse_args(argv)

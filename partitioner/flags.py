@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import NoReturn
 
 from .errors import InputError
@@ -16,6 +17,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing on every rank."""
         raise InputError(f"{message}; see {self.prog} --help")
+
+
+def path(text: str) -> Path:
+    """Read the name of a file or folder; an empty one, of a variable that is not set, would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name")
+    return Path(text)
 
 
 def byte_count(text: str) -> int:

@@ -117,7 +117,7 @@ def checkpoint(data: bytes) -> None:
         factors = [np.ones((length, RANK)) for length in SHAPE]
         writer = Writer(target.parent)
         writer.write(Checkpoint(State(np.ones(RANK), [0.5], norms, norms), factors, facts, 0, {}))
-        writer.finish()
+        writer.close()
         os.rename(target.parent / "iteration-1", target)
 
     path = _template("checkpoint", make)

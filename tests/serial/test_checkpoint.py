@@ -26,6 +26,7 @@ from command import (
     python_line,
     random_tensor,
     refused,
+    refused_on_ranks,
     run_amped,
     run_partitioner,
     small_tns,
@@ -83,7 +84,7 @@ def test_resumed_run_is_the_uninterrupted_one(folder: Path) -> None:
 def test_what_a_checkpoint_holds(folder: Path) -> None:
     path = small_tns(folder)
     fits = cpd(path, "out", "--max-iters", 3, "--checkpoint", "deep/er/c", "--seed", 5)
-    names = sorted(p.name for p in (folder / "deep/er/c").iterdir())
+    names = sorted(p.name for p in (folder / "deep/er/c").iterdir() if p.name != checkpoint.LOCK)
     assert names[-1] == "iteration-3"
     assert set(names) <= {"iteration-1", "iteration-2", "iteration-3"}
     arrays = {p.stem: np.load(p) for p in (folder / "deep/er/c/iteration-3").glob("*.npy")}
@@ -151,6 +152,7 @@ def test_a_checkpoint_does_not_change_as_the_run_goes_on(folder: Path, monkeypat
     writer = checkpoint.Writer(folder / "c")
     writer.write(early)
     writer.finish()
+    writer.close()
     rest = cpd(path, "rest", "--max-iters", 5, "--checkpoint", "c", "--resume")
     assert rest == fits_in("out")
 
@@ -211,7 +213,7 @@ def test_force_replaces_a_checkpoint(folder: Path) -> None:
     refused(again, "c/iteration-4", "exists", "--resume", "--force")
     cpd(path, "b", "--max-iters", 2, "--checkpoint", "c", "--force")
     assert len(newest().state.fits) == 2
-    assert all(name in ("iteration-1", "iteration-2") for name in os.listdir("c"))
+    assert all(name in (checkpoint.LOCK, "iteration-1", "iteration-2") for name in os.listdir("c"))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -247,6 +249,35 @@ def test_the_same_tensor_in_another_file(folder: Path, ranks: int) -> None:
         result = on_ranks(ranks, "cpd", folder / tensor, *COMMON, *flags)
         assert result.code == 0, result.err
         assert "resumed after iteration" in result.out
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_one_run_at_a_time_writes_into_a_folder(folder: Path, ranks: int) -> None:
+    """A second one would remove what the first has saved."""
+    path = small_tns(folder)
+    flags = ["--checkpoint", folder / "c", "--resume", "--max-iters", 3, "--output", folder / "out"]
+    cpd(path, "first", *flags[:2], "--max-iters", 2)
+    other, before = checkpoint.Writer(folder / "c"), entries(folder)
+    if ranks == 1:
+        refused(run_amped("cpd", path, *COMMON, *flags), "another run", folder / "c")
+    else:
+        refused_on_ranks(on_ranks(ranks, "cpd", path, *COMMON, *flags), "another run", folder / "c")
+    assert entries(folder) == before
+    other.close()
+    result = on_ranks(ranks, "cpd", path, *COMMON, *flags)
+    assert result.code == 0, result.err
+
+
+def test_a_folder_that_another_run_takes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "check_free", lambda _: None)
+    (folder / "c").mkdir()
+    other = checkpoint.Writer(folder / "c")
+    line = ["cpd", small_tns(folder), *COMMON, "--checkpoint", "c", "--max-iters", 3]
+    result = run_amped(*line)
+    assert (result.code, result.err) == (2, "amped: error: c: another run writes its checkpoints there\n")
+    assert checkpoint.names_in("c") == []
+    other.close()
+    succeeded(run_amped(*line))
 
 
 def damaged(file: Path) -> None:
@@ -362,7 +393,7 @@ def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
         (folder / left / "factor_0.npy").write_text("half")
     (folder / "c" / "notes").write_text("precious")
     cpd(path, "a", "--max-iters", 2, "--checkpoint", "c")
-    assert set(os.listdir("c")) <= {"iteration-1", "iteration-2", "notes"}
+    assert set(os.listdir("c")) <= {checkpoint.LOCK, "iteration-1", "iteration-2", "notes"}
     assert (folder / "c" / "notes").read_text() == "precious"
 
 

@@ -7,8 +7,10 @@ import os
 import pty
 import re
 import resource
+import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from command import (
 )
 
 import amped
+from amped.checkpoint import LOCK
 from partitioner.store import Store
 
 RANK = 4
@@ -238,10 +241,39 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(folder: Path) -> None:
     assert result.code == 2, result.err
     assert len(result.err.splitlines()) == 1, result.err
     assert "c/iteration-3" in result.err
-    assert os.listdir("c") == ["iteration-2"]
+    assert sorted(os.listdir("c")) == [LOCK, "iteration-2"]
     assert entries(folder / "c" / "iteration-2") == before
     succeeded(run_amped(*line))
     assert len(json.loads(Path("b/run.json").read_text())["fits"]) == 4
+
+
+def test_looking_whether_a_file_can_be_written_leaves_none(folder: Path) -> None:
+    """On a full disk it can be made, but stays empty."""
+    path = small_tns(folder)
+    line = ["mttkrp", path, "--rank", RANK, "--output", "out.npz", *CPU]
+    result = in_process(*line, cwd=folder, preexec_fn=limited(0))
+    refused(result, "out.npz", "cannot write there")
+    assert os.listdir(folder) == ["small.tns"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_partitioner_that_is_told_to_end_leaves_nothing(folder: Path, number: signal.Signals) -> None:
+    os.mkfifo(folder / "t.tns")
+    line = python_line("t.tns", "--output", "store")
+    line[1:3] = ["-m", "partitioner"]
+    process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment(), cwd=folder)
+    try:
+        deadline = time.monotonic() + TIMEOUT
+        while os.listdir(folder) == ["t.tns"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=TIMEOUT)
+    finally:
+        process.kill()
+    assert process.returncode > 0, err
+    assert "Traceback" not in err
+    assert os.listdir(folder) == ["t.tns"]
 
 
 def test_metrics_on_a_full_disk(folder: Path) -> None:
