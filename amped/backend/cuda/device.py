@@ -188,7 +188,7 @@ class CudaBackend:
         self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None
     ) -> None:
         """See `Backend`."""
-        if solve.suits(source.shape[1], self._limits):
+        if solve.suits(source.shape[1], self._limits, self._device):
             solve.solve(source, inverse, target, gram, largest, dots, self._limits)
         else:
             dense.solve(cupy, source, inverse, target, gram, largest, dots)

@@ -3,96 +3,107 @@
 //   RANK  columns
 //   REAL  of the factor matrix
 //
-// A block of threads takes tiles of ROWS rows in turn. A thread has EACH rows by WIDE columns of a tile, SIDE apart, and
-// as many columns by columns of the Gram matrix, so that a number from shared memory is used several times.
+// A block of threads takes tiles of ROWS rows in turn. Products of matrices are the tensor cores' (in double precision,
+// from compute capability 8.0 on), 8 by 8 numbers of the result for a warp at a time; the rest is done column by column.
 
-constexpr int SIDE = 16, ROWS = 64, EACH = ROWS / SIDE, WIDE = (RANK + SIDE - 1) / SIDE;
-constexpr int SPAN = WIDE * SIDE, PITCH = SPAN + 1;  // doubles of a row of the inverse, and of the tile
-constexpr int ENTRIES = (RANK + 2) * RANK;           // what a block leaves: its Gram matrix, dots, largest
+constexpr int SIDE = 8, DEPTH = 4;  // of a product: SIDE x DEPTH by DEPTH x SIDE
+constexpr int THREADS = 256, WARPS = THREADS / 32, ROWS = 32;
+constexpr int WIDE = (RANK + SIDE - 1) / SIDE, SPAN = WIDE * SIDE;
+constexpr int PITCH = SPAN + (SPAN % 16 ? 12 : 4);  // doubles of a row in shared memory: no two of 16 lanes share a bank
+constexpr int BESIDE = WARPS / (ROWS / SIDE);       // warps that share rows of a tile, and divide its columns
+constexpr int SOLVED = (WIDE + BESIDE - 1) / BESIDE, SQUARES = (WIDE * WIDE + WARPS - 1) / WARPS;  // results of a warp
+constexpr int TOGETHER = THREADS / RANK;            // rows that threads take side by side, one column each
+constexpr int ENTRIES = (RANK + 2) * RANK;          // what a block leaves: its Gram matrix, dots, largest
 
 __device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // what is no number stays
 
+// A lane has a number of each factor, at its (lane / DEPTH, lane % DEPTH), and two neighbours of a row of the result.
+__device__ void multiply_add(double (&result)[2], double left, double right) {
+  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+      : "+d"(result[0]), "+d"(result[1]) : "d"(left), "d"(right));
+}
+
 // Writes source @ inverse, rounded, to `target`. `parts` gets for each block of threads the Gram matrix of what is
 // stored, the inner products of its columns with those of `source`, and the largest magnitudes before rounding.
-extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
+extern "C" __global__ void __launch_bounds__(THREADS)
 solve(const double* __restrict__ source, long long source_stride, const double* __restrict__ inverse,
       REAL* __restrict__ target, long long target_stride, long long rows, double* __restrict__ parts) {
   extern __shared__ double shared[];
-  double *factor = shared, *tile = shared + RANK * SPAN;
-  const int tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
-  for (int k = threadIdx.x; k < RANK * SPAN; k += SIDE * SIDE)
-    factor[k] = k % SPAN < RANK ? inverse[k / SPAN * RANK + k % SPAN] : 0;
-  double gram[WIDE][WIDE] = {}, dots[WIDE] = {}, largest[WIDE] = {};
+  double *factor = shared, *before = factor + SPAN * PITCH, *after = before + ROWS * PITCH;
+  const int warp = threadIdx.x / 32, far = threadIdx.x % 32 / DEPTH, near = threadIdx.x % DEPTH;
+  const int column = threadIdx.x % RANK, first_row = threadIdx.x / RANK;
+  for (int k = threadIdx.x; k < (SPAN + 2 * ROWS) * PITCH; k += THREADS) {
+    const int row = k / PITCH, at = k % PITCH;
+    shared[k] = row < RANK && at < RANK ? inverse[row * RANK + at] : 0;
+  }
+  double gram[SQUARES][2] = {}, dot = 0, most = 0;
   for (long long first = blockIdx.x * (long long)ROWS; first < rows; first += gridDim.x * (long long)ROWS) {
     __syncthreads();
-    for (int k = threadIdx.x; k < ROWS * RANK; k += SIDE * SIDE) {
-      const int row = k / RANK, column = k % RANK;
-      tile[row * PITCH + column] = first + row < rows ? source[(first + row) * source_stride + column] : 0;
-    }
+    if (first_row < TOGETHER)
+      for (int row = first_row; row < ROWS; row += TOGETHER)
+        before[row * PITCH + column] = first + row < rows ? source[(first + row) * source_stride + column] : 0;
     __syncthreads();
-    double solved[EACH][WIDE] = {};
-#pragma unroll 4
-    for (int k = 0; k < RANK; k++)
+    double solved[SOLVED][2] = {};
+    const int top = warp / BESIDE * SIDE;
+    for (int k = 0; k < SPAN; k += DEPTH) {
+      const double left = before[(top + far) * PITCH + k + near];
 #pragma unroll
-      for (int i = 0; i < EACH; i++)
+      for (int j = 0; j < SOLVED; j++)
+        if (j * BESIDE + warp % BESIDE < WIDE)
+          multiply_add(solved[j], left, factor[(k + near) * PITCH + (j * BESIDE + warp % BESIDE) * SIDE + far]);
+    }
 #pragma unroll
-        for (int j = 0; j < WIDE; j++)
-          solved[i][j] += tile[(ty + i * SIDE) * PITCH + k] * factor[k * SPAN + tx + j * SIDE];
+    for (int j = 0; j < SOLVED; j++)
+      if (j * BESIDE + warp % BESIDE < WIDE)
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
-#pragma unroll
-      for (int j = 0; j < WIDE; j++) {
-        const int row = ty + i * SIDE, column = tx + j * SIDE;
-        largest[j] = larger(fabs(solved[i][j]), largest[j]);
-        const REAL stored = solved[i][j];
-        solved[i][j] = stored;
-        if (column >= RANK || first + row >= rows) continue;
+        for (int e = 0; e < 2; e++)
+          after[(top + far) * PITCH + (j * BESIDE + warp % BESIDE) * SIDE + 2 * near + e] = solved[j][e];
+    __syncthreads();
+    if (first_row < TOGETHER)
+      for (int row = first_row; row < ROWS && first + row < rows; row += TOGETHER) {
+        const double exact = after[row * PITCH + column];
+        const REAL stored = exact;
+        most = larger(fabs(exact), most);
+        dot += before[row * PITCH + column] * (double)stored;
+        after[row * PITCH + column] = stored;
         target[(first + row) * target_stride + column] = stored;
-        dots[j] += tile[row * PITCH + column] * solved[i][j];
       }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < EACH; i++)
+    for (int q = 0; q < SQUARES; q++) {
+      const int square = q * WARPS + warp, across = square / WIDE * SIDE + far, down = square % WIDE * SIDE + far;
+      if (square < WIDE * WIDE)
 #pragma unroll
-      for (int j = 0; j < WIDE; j++) tile[(ty + i * SIDE) * PITCH + tx + j * SIDE] = solved[i][j];
-    __syncthreads();
-#pragma unroll 2
-    for (int row = 0; row < ROWS; row++)
-#pragma unroll
-      for (int i = 0; i < WIDE; i++)
-#pragma unroll
-        for (int j = 0; j < WIDE; j++)
-          gram[i][j] += tile[row * PITCH + ty + i * SIDE] * tile[row * PITCH + tx + j * SIDE];
+        for (int k = 0; k < ROWS; k += DEPTH)
+          multiply_add(gram[q], after[(k + near) * PITCH + across], after[(k + near) * PITCH + down]);
+    }
   }
   double* part = parts + blockIdx.x * (long long)ENTRIES;
-  double* sums = tile;  // SIDE rows of dots, and of largest
-  __syncthreads();
 #pragma unroll
-  for (int j = 0; j < WIDE; j++) {
-    const int column = tx + j * SIDE;
-    sums[ty * PITCH + column] = dots[j];
-    sums[(SIDE + ty) * PITCH + column] = largest[j];
+  for (int q = 0; q < SQUARES; q++)
 #pragma unroll
-    for (int i = 0; i < WIDE; i++)
-      if (ty + i * SIDE < RANK && column < RANK) part[(ty + i * SIDE) * RANK + column] = gram[i][j];
-  }
-  __syncthreads();
-  for (int column = threadIdx.x; column < RANK; column += SIDE * SIDE) {
-    double dot = 0, most = 0;
-    for (int k = 0; k < SIDE; k++) {
-      dot += sums[k * PITCH + column];
-      most = larger(sums[(SIDE + k) * PITCH + column], most);
+    for (int e = 0; e < 2; e++) {
+      const int square = q * WARPS + warp, row = square / WIDE * SIDE + far, at = square % WIDE * SIDE + 2 * near + e;
+      if (row < RANK && at < RANK) part[row * RANK + at] = gram[q][e];
     }
-    part[RANK * RANK + column] = dot;
-    part[(RANK + 1) * RANK + column] = most;
+  double *dots = before, *largest = after;  // TOGETHER rows
+  __syncthreads();
+  if (first_row < TOGETHER) dots[threadIdx.x] = dot, largest[threadIdx.x] = most;
+  __syncthreads();
+  if (threadIdx.x >= RANK) return;
+  for (int k = 1; k < TOGETHER; k++) {
+    dot += dots[k * RANK + column];
+    most = larger(largest[k * RANK + column], most);
   }
+  part[RANK * RANK + column] = dot;
+  part[(RANK + 1) * RANK + column] = most;
 }
 
 // Adds what the blocks left to the totals, in the order of the blocks: the bits are the same each time.
-extern "C" __global__ void __launch_bounds__(SIDE * SIDE)
+extern "C" __global__ void __launch_bounds__(THREADS)
 add_parts(const double* __restrict__ parts, int blocks, double* __restrict__ gram, double* __restrict__ dots,
           double* __restrict__ largest) {  // no dots are kept at address 0
-  const int entry = blockIdx.x * SIDE * SIDE + threadIdx.x;
+  const int entry = blockIdx.x * THREADS + threadIdx.x;
   if (entry >= ENTRIES) return;
   const int row = entry / RANK, column = entry % RANK;
   double total = row <= RANK ? 0 : largest[column];

@@ -12,17 +12,24 @@ from ..base import Array
 from .layout import Limits
 from .source import REALS, compile_options, text
 
-SIDE, ROWS = 16, 64  # as in solve.cu
-THREADS = SIDE * SIDE
+SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
+MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
+LEAST_CAPABILITY = 80  # ten times: tensor cores compute in double precision
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
-MOST_COLUMNS = 128  # a thread has as many sums in registers
+TILES = 2  # of a block, at least
 NOWHERE = np.uint64(0)
 
 
 def shared_bytes(rank: int) -> int:
-    """Return the shared memory of a block of threads: the inverse, and a tile of rows."""
+    """Return the shared memory of a block of threads: the inverse, and a tile of rows before and after."""
     span = -(-rank // SIDE) * SIDE
-    return 8 * (rank * span + ROWS * (span + 1))
+    return 8 * (span + 2 * ROWS) * (span + (12 if span % 16 else 4))
+
+
+def suits(rank: int, limits: Limits, device: Any) -> bool:
+    """Tell whether a device solves rows of so many columns in one pass."""
+    capable = int(device.compute_capability) >= LEAST_CAPABILITY
+    return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= limits.shared
 
 
 @cache
@@ -33,11 +40,6 @@ def _kernels(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
     return function, module.get_function("add_parts")
 
 
-def suits(rank: int, limits: Limits) -> bool:
-    """Tell whether rows of so many columns fit a block of threads."""
-    return rank <= MOST_COLUMNS and shared_bytes(rank) <= limits.shared
-
-
 def solve(
     source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None, limits: Limits
 ) -> None:
@@ -46,7 +48,7 @@ def solve(
     if not rows:
         return
     solve_rows, add_parts = _kernels(rank, target.dtype, source.device.id)
-    blocks = min(-(-rows // ROWS), limits.processors * min(BLOCKS, limits.shared // shared_bytes(rank)))
+    blocks = min(-(-rows // (TILES * ROWS)), limits.processors * min(BLOCKS, limits.shared // shared_bytes(rank)))
     parts = cupy.empty((blocks, rank + 2, rank), np.float64)
     strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
     arguments = source, strides[0], cupy.ascontiguousarray(inverse), target, strides[1], np.int64(rows), parts
