@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+LINTERS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 COMMANDS = [ROOT / "launch" / name for name in ("quickstart", "local", "test")] + [ROOT / ".ci" / "run"]
 SLURM = sorted((ROOT / "launch" / "slurm").glob("*.sbatch"))
 SCRIPTS = [*COMMANDS, ROOT / "launch" / "environment.sh", *SLURM]
@@ -119,7 +121,7 @@ def test_executable(script: Path) -> None:
 
 
 def test_shellcheck() -> None:
-    shellcheck = shutil.which("shellcheck")
+    shellcheck = shutil.which("shellcheck", path=LINTERS)
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
     done = subprocess.run([shellcheck, "-x", *map(str, SCRIPTS)], capture_output=True, text=True, cwd=ROOT)
@@ -331,3 +333,29 @@ def test_containers_copy_what_exists(recipe: str, copied: str) -> None:
     names = {name for line in lines for name in line.split()}
     assert names == {"pyproject.toml", "README.md", "partitioner", "amped"}
     assert all((ROOT / name).exists() for name in names)
+
+
+def test_containerfile_lints() -> None:
+    hadolint = shutil.which("hadolint", path=LINTERS)
+    if hadolint is None:
+        pytest.skip("hadolint is not installed")
+    recipe = ROOT / "launch" / "container" / "Containerfile"
+    done = subprocess.run([hadolint, str(recipe)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_sections_of_the_apptainer_recipe_are_scripts() -> None:
+    """Every line belongs to the header or a section that Apptainer knows; those that it runs are clean for sh."""
+    head, *pieces = re.split(r"^%", (ROOT / "launch" / "container" / "amped.def").read_text(), flags=re.MULTILINE)
+    assert [line for line in head.splitlines() if not re.match(r"#|$", line)] == [
+        "Bootstrap: docker",
+        "From: python:3.12-slim-bookworm",
+    ]
+    sections = dict(piece.split("\n", 1) for piece in pieces)
+    assert list(sections) == ["files", "post", "environment", "runscript", "help"]
+    shellcheck = shutil.which("shellcheck", path=LINTERS)
+    if shellcheck is None:
+        pytest.skip("shellcheck is not installed")
+    for name in ("post", "environment", "runscript"):
+        done = subprocess.run([shellcheck, "-s", "sh", "-"], input=sections[name], capture_output=True, text=True)
+        assert done.returncode == 0, f"%{name}\n{done.stdout}{done.stderr}"
