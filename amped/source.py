@@ -17,7 +17,7 @@ from partitioner.digest import digest
 from partitioner.readers import read
 from partitioner.runs import Runs, Slice
 from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode, mode_order
-from partitioner.sort import sort_bytes, sort_nonzeros
+from partitioner.sort import key_bytes, sort_bytes, sort_nonzeros
 from partitioner.store import Store
 from partitioner.tables import Nonzeros
 from partitioner.threads import usable_cores
@@ -127,7 +127,7 @@ class TensorSource:
         dealing = 0 if alone else self.nnz * each
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
-        return Loading(reading, tensor, dealing, sort_bytes(self.nnz, each), shareable, each)
+        return Loading(reading, tensor, dealing, key_bytes(self.nnz), shareable, each)
 
 
 class DealtSource:

@@ -135,57 +135,63 @@ def _pass(keys, order, shift, bits, sorted_keys, sorted_order):
 
 
 @jit
-def sort_buckets(columns, modes, bounds, first, last, order):
-    """Sort the nonzeros of some buckets by several modes: write for each place which nonzero of its bucket it holds."""
-    most = 0
-    for b in range(first, last):
-        most = max(most, bounds[b + 1] - bounds[b])
-    room, spare, other = np.empty(most, np.uint64), np.empty(most, np.uint64), np.empty(most, np.uint32)
-    for b in range(first, last):
-        begin, end = bounds[b], bounds[b + 1]
-        size = end - begin
-        mine, now, then = columns[:, begin:end], order[begin:end], other[:size]
-        keys, sorted_keys = room[:size], spare[:size]
-        for p in range(size):
-            now[p] = p
-        left, swapped = modes.size - 1, False
-        while left >= 0 and size > 1:
-            left, bits = _key(mine, modes, left, now, keys)
-            passes = -(-bits // DIGIT)
-            for q in range(passes):
-                low, high = bits * q // passes, bits * (q + 1) // passes
-                _pass(keys, now, np.uint64(low), high - low, sorted_keys, then)
-                keys, sorted_keys = sorted_keys, keys
-                now, then = then, now
-                swapped = not swapped
-        if swapped:
-            for p in range(size):
-                then[p] = now[p]
+def _arrange(array, order, room):
+    """Put the elements of an array in order, by way of some room."""
+    for p in range(array.size):
+        room[p] = array[order[p]]
+    for p in range(array.size):
+        array[p] = room[p]
 
 
 @jit
-def merge_buckets(columns, values, bounds, first, last, order, kept, distinct):
-    """Sum nonzeros of equal indices in some sorted buckets, and leave out of `order` those that are zero.
-
-    A sum takes the place of the first of its nonzeros.
-    """
+def sort_buckets(columns, bits, modes, bounds, first, last):
+    """Sort the nonzeros of some buckets by several modes, where they are; `bits` are those of the values."""
+    most = 0
     for b in range(first, last):
-        begin, size = bounds[b], bounds[b + 1] - bounds[b]
-        mine, numbers, at = columns[:, begin:], values[begin:], order[begin:]
-        p = 0
-        while p < size:
-            place = np.int64(at[p])
-            total = np.float64(numbers[place])
+        most = max(most, bounds[b + 1] - bounds[b])
+    room, spare = np.empty(most, np.uint64), np.empty(most, np.uint64)
+    order, other = np.empty(most, np.uint32), np.empty(most, np.uint32)
+    for b in range(first, last):
+        begin, end = bounds[b], bounds[b + 1]
+        size = end - begin
+        mine, now, then = columns[:, begin:end], order[:size], other[:size]
+        keys, sorted_keys = room[:size], spare[:size]
+        for p in range(size):
+            now[p] = p
+        left = modes.size - 1
+        while left >= 0 and size > 1:
+            left, width = _key(mine, modes, left, now, keys)
+            passes = -(-width // DIGIT)
+            for q in range(passes):
+                low, high = width * q // passes, width * (q + 1) // passes
+                _pass(keys, now, np.uint64(low), high - low, sorted_keys, then)
+                keys, sorted_keys = sorted_keys, keys
+                now, then = then, now
+        for m in range(columns.shape[0]):
+            _arrange(mine[m], now, then)
+        _arrange(bits[begin:end], now, keys)
+
+
+@jit
+def merge_buckets(columns, values, bounds, first, last, kept, distinct):
+    """Sum nonzeros of equal indices in some sorted buckets, and drop those that are zero; what is left moves up."""
+    for b in range(first, last):
+        p, end = bounds[b], bounds[b + 1]
+        at = p
+        while p < end:
+            total = np.float64(values[p])
             q = p + 1
-            while q < size and _equal(mine, place, np.int64(at[q])):
-                total += numbers[np.int64(at[q])]
+            while q < end and _equal(columns, p, q):
+                total += values[q]
                 q += 1
             distinct[b] += 1
             if total != 0:
-                numbers[place] = total
-                at[kept[b]] = place
-                kept[b] += 1
+                for m in range(columns.shape[0]):
+                    columns[m, at] = columns[m, p]
+                values[at] = total
+                at += 1
             p = q
+        kept[b] = at - bounds[b]
 
 
 @jit
@@ -197,15 +203,14 @@ def _equal(columns, p, q):
 
 
 @jit
-def gather(columns, values, bounds, order, first, last, offsets, sorted_columns, sorted_values):
-    """Write the nonzeros of some buckets in their order, each bucket from its offset on."""
+def copy_buckets(columns, values, bounds, first, last, offsets, to_columns, to_values):
+    """Copy the nonzeros of some buckets, as many as are left of each, to where they belong."""
     for b in range(first, last):
         begin, at, size = bounds[b], offsets[b], offsets[b + 1] - offsets[b]
-        where = order[begin : begin + size]
         for m in range(columns.shape[0]):
-            source, target = columns[m, begin:], sorted_columns[m, at:]
+            source, target = columns[m, begin:], to_columns[m, at:]
             for p in range(size):
-                target[p] = source[where[p]]
-        source_values, target_values = values[begin:], sorted_values[at:]
+                target[p] = source[p]
+        source_values, target_values = values[begin:], to_values[at:]
         for p in range(size):
-            target_values[p] = source_values[where[p]]
+            target_values[p] = source_values[p]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .buckets import add_up_bins, count_bins, gather, group_bins, merge_buckets, move, sort_buckets
+from .buckets import add_up_bins, copy_buckets, count_bins, group_bins, merge_buckets, move, sort_buckets
 from .jit import jit
 from .tables import mapped
 from .threads import side_by_side, usable_cores
@@ -24,7 +24,7 @@ INT64 = np.dtype(np.int64)
 BIN_BITS = 16  # by which nonzeros are counted
 BUCKET = 1 << 15  # nonzeros, where bins are not larger: a column of a bucket, and its keys, stay in a core's cache
 TASKS = 8  # for each thread: they end at about the same time
-KEY_BYTES = 20  # two keys and an order, for each nonzero of a bucket that is being sorted
+KEY_BYTES = 24  # two keys and two places, for each nonzero of a bucket that is being sorted
 
 Leading = tuple[NDArray[np.int64], ...]
 """What makes a nonzero's bin: modes, how far their indices are shifted down, and then up."""
@@ -169,35 +169,40 @@ def sort_nonzeros(
         By default one for each core.
     """
     threads, nonzeros = threads or usable_cores(), values.size
-    leading, order = _leading(modes, lengths), mapped(nonzeros, np.dtype(np.uint32))
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
-    bounds = _into_buckets(columns, values, leading, threads, *moved)
-    tasks = _tasks(bounds, threads)
+    bounds = _into_buckets(columns, values, _leading(modes, lengths), threads, *moved)
+    tasks, keys = _tasks(bounds, threads), key_bytes(nonzeros, int(np.diff(bounds).max()), threads)
+    bits, by = moved[1].view(f"u{moved[1].itemsize}"), np.array(modes, np.int64)
     kept, distinct = np.zeros((2, bounds.size - 1), np.int64)
 
     def sort(task: Task) -> None:
-        sort_buckets(moved[0], np.array(modes, np.int64), bounds, *task, order)
+        sort_buckets(moved[0], bits, by, bounds, *task)
         if merge:
-            merge_buckets(*moved, bounds, *task, order, kept, distinct)
+            merge_buckets(*moved, bounds, *task, kept, distinct)
 
     side_by_side(sort, tasks, threads)
+    if not (merge or overwrite):
+        return Sorted(*moved, keys)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(kept)]) if merge else bounds
     result = result_room(columns, values, int(offsets[-1]), moved[1].dtype, overwrite)
-    side_by_side(lambda task: gather(*moved, bounds, order, *task, offsets, *result), tasks, threads)
-    each = columns.itemsize * len(columns) + moved[1].itemsize
-    room = sort_bytes(nonzeros, each, int(np.diff(bounds).max()), threads)
+    side_by_side(lambda task: copy_buckets(*moved, bounds, *task, offsets, *result), tasks, threads)
+    room = moved[0].nbytes + moved[1].nbytes + keys
     if not merge:
         return Sorted(*result, room)
     return Sorted(*result, room, nonzeros - int(distinct.sum()), int(distinct.sum() - kept.sum()))
 
 
-def sort_bytes(nonzeros: int, each: int, largest: int = BUCKET, threads: int | None = None) -> int:
-    """Return the bytes that `sort_nonzeros` takes beside what it is given and returns.
+def key_bytes(nonzeros: int, largest: int = BUCKET, threads: int | None = None) -> int:
+    """Return the bytes that `sort_nonzeros` takes to sort buckets: the keys of as many as there are threads.
 
-    A copy of the nonzeros, `each` bytes, their order, and the keys of as many buckets as there are threads; the
-    largest bucket has `BUCKET` nonzeros, or as many as are equal in the leading `BIN_BITS` bits of their indices.
+    The largest bucket has `BUCKET` nonzeros, or as many as are equal in the leading `BIN_BITS` bits of their indices.
     """
-    return nonzeros * (each + 4) + KEY_BYTES * min(nonzeros, (threads or usable_cores()) * largest)
+    return KEY_BYTES * min(nonzeros, (threads or usable_cores()) * largest)
+
+
+def sort_bytes(nonzeros: int, each: int, threads: int | None = None) -> int:
+    """Return the bytes that it takes if it merges or overwrites: a copy of the nonzeros, `each` bytes, and the keys."""
+    return nonzeros * each + key_bytes(nonzeros, threads=threads)
 
 
 Task = tuple[int, int]
