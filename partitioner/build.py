@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from . import checked
 from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
+from .drafts import draft_name, drafted
 from .errors import InputError
 from .jit import load_compiler
 from .ranks import Alone, Ranks, on_root, together
@@ -33,8 +34,6 @@ from .store import (
     SINGLE,
     Store,
     check_target,
-    draft_name,
-    drafted,
     exact_dtype,
     file_names,
     make_files,

@@ -8,9 +8,6 @@ checksums in the manifest, so that a rank reads and checks only what it computes
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,67 +158,6 @@ class StoredMode:
                 self._store.check_indices(self.names[k], start, stop, self._store.shape[m])
 
 
-def write_store(
-    tensor: SparseTensor,
-    path: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    progress: Callable[[str], None] | None = None,
-) -> Store:
-    """Partition `tensor` and write it as a store.
-
-    Parameters
-    ----------
-    tensor : SparseTensor
-    path : path
-        The folder to make. It appears under this name only when it is whole.
-    force : bool
-        Replace a store that is there already.
-    progress : callable, optional
-        Called with the name of each file that is written.
-
-    Returns
-    -------
-    Store
-
-    Raises
-    ------
-    InputError
-        If `path` exists and `force` is not given, is something other than a store, or cannot be written.
-    """
-    target = Path(os.path.realpath(path))
-    check_target(target, force)
-    draft = draft_name(target)
-    with drafted(target, draft):
-        write_files(tensor, draft, progress)
-    return Store(target)
-
-
-def draft_name(target: Path) -> Path:
-    """Return the folder in which this process makes the store that is to be at `target`."""
-    return target.with_name(f".{target.name}.{os.getpid()}.part")
-
-
-@contextmanager
-def drafted(target: Path, draft: Path) -> Iterator[None]:
-    """Make the folder `draft`, to be filled, and give it its name when that is done; nothing is left if it fails."""
-    aside = draft.with_suffix(".old")
-    try:
-        draft.mkdir()
-        yield
-        if target.exists():
-            os.rename(target, aside)
-        os.rename(draft, target)
-        checked.sync_folder(target.parent)
-        shutil.rmtree(aside, ignore_errors=True)
-    except OSError as error:
-        raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
-    finally:
-        if aside.exists() and not target.exists():
-            os.rename(aside, target)
-        shutil.rmtree(draft, ignore_errors=True)
-
-
 def check_target(target: Path, force: bool) -> None:
     """Find out before any work whether a store can be written at `target`."""
     if target.exists():
@@ -235,22 +171,16 @@ def check_target(target: Path, force: bool) -> None:
         raise InputError("its folder is not writable", path=target)
 
 
-def write_files(
-    tensor: SparseTensor,
-    folder: Path,
-    progress: Callable[[str], None] | None = None,
-    sort: Sort = sort_nonzeros,
-) -> None:
+def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) -> None:
     """Partition `tensor` and write all files of its store."""
     files = {}
     narrow = exact_dtype(tensor.values)
     for mode in range(tensor.order):
         copy = SortedTensor(tensor, mode, narrow, sort)
-        arrays = [*(copy.column(k) for k in range(tensor.order)), copy.values]
-        for name, array in zip(file_names(tensor.order, mode), arrays, strict=True):
-            if progress is not None:
-                progress(name)
+        for k, name in enumerate(file_names(tensor.order, mode)):
+            array = copy.column(k) if k < tensor.order else copy.values
             files[name] = checked.write_array(folder / name, array)
+        del copy, array  # or they would be there beside the next
     facts = tensor.nnz, tensor.norm(), tensor.value_range(), narrow, tensor.duplicates, tensor.zeros
     write_manifest(folder, tensor.shape, *facts, files)
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
+
+from partitioner.coo import SparseTensor
+from partitioner.drafts import draft_name, drafted
+from partitioner.store import Store, check_target, write_files
 
 Nonzeros = tuple[np.ndarray, np.ndarray]
 
@@ -45,3 +50,13 @@ def write_tns(path: Path, columns: np.ndarray, values: np.ndarray) -> None:
     """Write nonzeros as text."""
     lines = zip((columns + 1).T.tolist(), values.tolist(), strict=True)
     path.write_text("".join(f"{' '.join(map(str, indices))} {value!r}\n" for indices, value in lines))
+
+
+def write_store(tensor: SparseTensor, path: Path, *, force: bool = False) -> Store:
+    """Write a tensor as a store, as `partition` writes one that fits in memory."""
+    target = Path(os.path.realpath(path))
+    check_target(target, force)
+    draft = draft_name(target)
+    with drafted(target, draft):
+        write_files(tensor, draft)
+    return Store(target)

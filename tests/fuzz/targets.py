@@ -35,7 +35,7 @@ from partitioner import __main__ as partition
 from partitioner import build, checked
 from partitioner.coo import SparseTensor
 from partitioner.readers import read
-from partitioner.store import Store, write_store
+from partitioner.store import Store, write_files
 
 ROOM = 128 << 20  # bytes of memory that any input may take: compiled code, buffers
 TIMES = 4200  # and for each byte of it: deflate makes 1032 of one, and a tensor is sorted in up to 4 copies
@@ -97,7 +97,7 @@ def npz(data: bytes) -> None:
 def store(data: bytes) -> None:
     """A store whose manifest, or one of whose files, is not what it was."""
     tensor = SparseTensor(np.argwhere(np.ones(SHAPE)), np.arange(1.0, 61.0), SHAPE)
-    path = _template("store", lambda target: write_store(tensor, target))
+    path = _template("store", lambda target: (target.mkdir(), write_files(tensor, target)))
     _damage(path, data)
     with promise(len(data)):
         _check(read(path))

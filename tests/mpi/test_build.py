@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tensors import hard_nonzeros, write_tns
+from tensors import hard_nonzeros, write_store, write_tns
 
 from amped.mpi import Comm
 from partitioner import build, ranks, runs, threads
@@ -16,7 +16,6 @@ from partitioner.build import partition
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
 from partitioner.ranks import world
-from partitioner.store import write_store
 
 pytestmark = pytest.mark.mpi
 CASES = hard_nonzeros()

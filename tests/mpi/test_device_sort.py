@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tensors import hard_nonzeros
+from tensors import hard_nonzeros, write_store
 
 from amped.mpi import Comm
 from partitioner import build, device, runs
@@ -17,7 +17,6 @@ from partitioner.device import make_sorter, probe
 from partitioner.errors import InputError
 from partitioner.ranks import world
 from partitioner.sort import sort_nonzeros
-from partitioner.store import write_store
 
 pytestmark = pytest.mark.mpi
 CASES = hard_nonzeros()

@@ -20,6 +20,7 @@ from oracle import (
     random_nonzeros,
     small_pieces,
 )
+from tensors import write_store
 
 import amped
 from amped.backend import PERMUTED, choose
@@ -28,7 +29,6 @@ from amped.exchange import connect
 from amped.mpi import Comm
 from amped.source import open_source
 from partitioner.coo import SparseTensor
-from partitioner.store import write_store
 
 pytestmark = pytest.mark.mpi
 SHAPE = (30, 1, 7, 40)

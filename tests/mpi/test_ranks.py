@@ -28,6 +28,7 @@ from oracle import (
     tensor_path,
     with_room_for,
 )
+from tensors import write_store
 
 import amped
 from amped import engine as engine_module
@@ -39,7 +40,6 @@ from amped.exchange import Exchange, HostExchange, agree, connect
 from amped.mpi import Comm, on_root
 from amped.source import TensorSource, open_source
 from partitioner.coo import SparseTensor
-from partitioner.store import write_store
 
 pytestmark = pytest.mark.mpi
 PLACEMENTS = ("resident", "stream", "auto")

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from command import random_tensor, small_tns, write_factors
+from tensors import write_store
 
 import amped
 from amped import InputError, KruskalTensor, Options, SparseTensor
 from amped.backend.cuda import probe
-from partitioner.store import Store, write_store
+from partitioner.store import Store
 
 SHAPE, RANK = (9, 7, 5), 4
 

@@ -13,14 +13,14 @@ from unittest import mock
 import numpy as np
 import pytest
 from command import finish, python_line, run_partitioner
-from tensors import hard_nonzeros
+from tensors import hard_nonzeros, write_store
 
 from partitioner import build, runs
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
 from partitioner.readers import npz
-from partitioner.store import Store, write_store
+from partitioner.store import Store
 from partitioner.tables import Files
 
 CASES = hard_nonzeros()

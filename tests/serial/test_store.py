@@ -6,18 +6,21 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from oracle import random_nonzeros
+from tensors import write_store
 
 from partitioner import checked
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
 from partitioner.shards import SortedTensor
-from partitioner.store import MANIFEST, Store, exact_dtype, write_store
+from partitioner.store import MANIFEST, Store, exact_dtype
 
 SHAPE = (5, 1, 9)
 
@@ -71,12 +74,6 @@ def test_round_trip(tmp_path: Path, dtype: Any) -> None:
     assert np.array_equal(back.values, tensor.values)
     assert back.values.dtype == dtype
     assert (back.shape, back.duplicates) == (tensor.shape, tensor.duplicates)
-
-
-def test_progress_is_told_each_file(tmp_path: Path) -> None:
-    names: list[str] = []
-    store = write_store(small_tensor(), tmp_path / "store", progress=names.append)
-    assert sorted([*names, MANIFEST]) == sorted(p.name for p in store.path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -219,21 +216,60 @@ def test_force_replaces_nothing_but_a_store(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failed_write_leaves_nothing_behind(path: Path, error: BaseException) -> None:
-    written: list[str] = []
+def test_a_failed_write_leaves_nothing_behind(
+    path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, write_array = list[Path](), checked.write_array
 
-    def fail_later(name: str) -> None:
-        written.append(name)
+    def fail_later(file: Path, array: np.ndarray) -> checked.Entry:
+        written.append(file)
         if len(written) == 4:
             raise error
+        return write_array(file, array)
 
+    monkeypatch.setattr(checked, "write_array", fail_later)
     for target in (path, path.parent / "new"):
         written.clear()
         with pytest.raises(InputError if isinstance(error, OSError) else KeyboardInterrupt) as caught:
-            write_store(small_tensor(), target, force=True, progress=fail_later)
+            write_store(small_tensor(), target, force=True)
         assert not isinstance(error, OSError) or str(caught.value).startswith(f"{target}: ")
         assert os.listdir(path.parent) == [path.name]
     read_all(path)
+
+
+DRAFT = """
+import sys, time
+from pathlib import Path
+from partitioner.drafts import draft_name, drafted
+target = Path(sys.argv[1])
+with drafted(target, draft_name(target)):
+    (draft_name(target) / "half").write_text("")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_killed_runs_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    runs = [
+        subprocess.Popen([sys.executable, "-c", DRAFT, tmp_path / "store"], stdout=subprocess.PIPE) for _ in range(2)
+    ]
+    try:
+        for run in runs:
+            assert run.stdout is not None
+            assert run.stdout.readline() == b"ready\n"
+        killed, alive = sorted(tmp_path.iterdir(), key=lambda folder: f".{runs[1].pid}." in folder.name)
+        runs[0].kill()
+        runs[0].wait()
+        others = [tmp_path / f".store.elsewhere.{runs[0].pid}.part", killed.with_name(killed.name + "s")]
+        for other in others:
+            other.mkdir()
+        write_store(small_tensor(), tmp_path / "store")
+        assert sorted(tmp_path.iterdir()) == sorted([alive, tmp_path / "store", *others])
+        assert (alive / "half").exists()
+    finally:
+        for run in runs:
+            run.kill()
+            run.communicate()
 
 
 def test_the_folder_must_exist(tmp_path: Path) -> None:
