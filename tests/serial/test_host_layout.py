@@ -14,7 +14,7 @@ from oracle import assert_rounding_only, coo_mttkrp, random_factors
 from amped.backend import Share, choose
 from amped.backend.cpu import layout
 from amped.backend.cpu import mttkrp as cpu_mttkrp
-from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, most_pieces
+from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, equal_parts, most_pieces
 from amped.mpi import Comm
 from partitioner.coo import ValueRange
 
@@ -44,21 +44,18 @@ def test_pieces_and_fibres_are_runs_of_equal_indices(seed: int, nonzeros: int, r
     assert set(begins) == {0, nonzeros, *changes.tolist(), *starts}
 
 
-@given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 5), st.integers(1, 4))
-def test_blocks_are_read_once_by_each_part(seed: int, nonzeros: int, rows: int, parts: int) -> None:
+@given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 5))
+def test_blocks_are_read_one_after_the_other(seed: int, nonzeros: int, rows: int) -> None:
     columns, values = sorted_columns(seed, nonzeros, (6, 4, 17)), np.arange(1.0, nonzeros + 1)
-    made = blocked(columns, values, (4, 17), rows, parts := min(parts, nonzeros))
+    made = blocked(columns, values, (4, 17), rows)
     place = made.values.astype(int) - 1
     assert np.array_equal(np.sort(place), np.arange(nonzeros))
     assert all(np.array_equal(made.indices[m], columns[m + 1][place]) for m in (0, 1))
     starts = made.pieces.starts.astype(int)
     assert np.array_equal(np.repeat(made.pieces.rows, np.diff(starts)), columns[0][place])
-    for t, (a, b) in enumerate(pairwise(starts[made.parts.bounds])):
-        begin, end = nonzeros * t // parts, nonzeros * (t + 1) // parts
-        assert sorted(place[a:b]) == list(range(begin, end))
-        assert np.all(np.diff(made.indices[1][a:b] // rows) >= 0)
-        before = columns[0][begin - 1] if t else -1
-        assert made.parts.shared[t] == (before if columns[0][begin] == before else -1)
+    blocks = made.indices[1] // rows
+    assert np.all(np.diff(blocks) >= 0)
+    assert np.all(np.diff(place)[np.diff(blocks) == 0] > 0)
     for first, end, low, high in zip(*made.blocks[:1], made.blocks.first_pieces[1:], *made.blocks[1:3], strict=False):
         inside = made.indices[1][starts[first] : starts[end]]
         assert high == low or np.all((inside >= low) & (inside < high))
@@ -103,6 +100,17 @@ def test_new_rows_get_sums_or_zeros(
         got, named = guarded[1:-1, :rank], np.bincount(columns[0], minlength=200) > 0
         assert np.all(got[~named] == 0), kernel
         assert_rounding_only(got[named], expected[named], "fp32" if dtype is np.float32 else "fp64")
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 9), st.booleans())
+def test_parts_are_equal_and_say_whose_rows_they_share(seed: int, nonzeros: int, count: int, continues: bool) -> None:
+    pieces = cut(sorted_columns(seed, nonzeros, (6,))[0])
+    bounds, shared = equal_parts(pieces, count, continues)
+    assert (bounds[0], bounds[-1]) == (0, len(pieces.rows))
+    ends = pieces.starts[bounds].astype(int)
+    assert all(np.abs(ends - nonzeros * t / count).min() <= PIECE for t in range(count + 1))
+    before = [pieces.rows[0] if continues else -1, *pieces.rows[bounds[1:-1] - 1]]
+    assert shared.tolist() == [b if pieces.rows[a] == b else -1 for a, b in zip(bounds[:-1], before, strict=True)]
 
 
 @pytest.mark.parametrize(("length", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])

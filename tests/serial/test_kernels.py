@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -259,12 +259,14 @@ def test_the_same_bits_every_time(backend: Backend, precision: str, rows: str) -
 
 def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[int]] = []
+    sums: set[int] = set()
     kernel = cpu_mttkrp.segmented
 
     def spy(nonzeros: Any, factors: Any, out: Any, first_row: int, way: int, parts: Any, *args: Any) -> None:
         calls.append(nonzeros[0][parts[1]].tolist())
         kernel(nonzeros, factors, out, first_row, way, parts, *args)
         assert parts[0][0] > len(parts[2])  # none is left
+        sums.add(out.ctypes.data)
 
     monkeypatch.setattr(cpu_mttkrp, "segmented", spy)
     problem = Problem(3, 4, "uniform", 10_007)
@@ -272,7 +274,13 @@ def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch)
         for smallest, parts in ((5, 3 * each), (4000, 2), (5005, 1), (50_000, 1)):
             monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
             calls.clear()
+            sums.clear()
             check(run(choose("cpu", comm, 3), problem, "fp64", name), problem, "fp64")
             assert len(calls) == min(3, parts)
-            for ends in calls:
-                assert ends == pytest.approx([10_007 * t / parts for t in range(parts + 1)], abs=PIECE)
+            cuts = [10_007 * t / parts for t in range(parts + 1)]
+            if name == "blocked":  # a part and an output for each thread
+                assert [*chain(*sorted(calls))] == pytest.approx([*chain(*pairwise(cuts))], abs=PIECE)
+                assert len(sums) == parts
+            else:
+                assert all(ends == pytest.approx(cuts, abs=PIECE) for ends in calls)
+                assert len(sums) == 1

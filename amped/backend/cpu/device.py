@@ -82,7 +82,8 @@ class CpuBackend:
             PREFETCHED: sum(share.lengths) * share.row_bytes > OWN_CACHE,
             FIBRE: len(share.lengths) > 1 and share.nnz >= LEAST_FIBRE * rows * share.lengths[0],
             BLOCKED: length * share.row_bytes > LAST_CACHE
-            and share.nnz >= max(length * self.threads // FETCHED, LEAST_BLOCK * blocks * rows),
+            and length >= rows * self.threads
+            and share.nnz >= max(length // FETCHED, LEAST_BLOCK * blocks * rows),
         }
         return tuple(name for name, worthwhile in tried.items() if worthwhile)
 
@@ -126,9 +127,9 @@ class CpuBackend:
         rows, values = np.ascontiguousarray(columns[0], WIDE), np.ascontiguousarray(values)
         indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
         if kernel == BLOCKED and values.size:
-            count = parts_of(values.size, self.threads)
-            order = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes), count)
-            inputs, values, pieces, blocks, parts = order
+            order = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes))
+            inputs, values, pieces, blocks = order
+            parts = equal_parts(pieces, parts_of(values.size, self.threads), False)
             return HostShard(inputs, values, rows, pieces, parts, first, blocks=blocks)
         pieces = cut(rows)
         parts = equal_parts(pieces, parts_of(values.size, self.threads, TURNS), continues)
@@ -164,7 +165,8 @@ class CpuBackend:
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
-        return self.threads * share.stride * 24 if nnz else 0
+        copies = (self.threads - 1) * (share.rows.stop - share.rows.start) if BLOCKED in share.kernels else 0
+        return (self.threads * TURNS * 2 + copies) * share.stride * 8 if nnz else 0
 
     def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> HostSlot:
         """See `Backend`."""

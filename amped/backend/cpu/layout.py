@@ -136,13 +136,12 @@ def most_pieces(nnz: int, rows: int) -> int:
 
 
 class Blocked(NamedTuple):
-    """Nonzeros in the order of parts, of blocks, and of output rows; `indices` are those of the input modes."""
+    """Nonzeros in the order of blocks and, in each, of output rows; `indices` are those of the input modes."""
 
     indices: list[Column]
     values: NDArray[Any]
     pieces: Pieces
     blocks: Blocks
-    parts: Parts
 
 
 def longest(lengths: Sequence[int]) -> int:
@@ -155,8 +154,8 @@ def block_rows(row_bytes: int) -> int:
     return max(1, BLOCK_BYTES // row_bytes)
 
 
-def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int, parts: int) -> Blocked:
-    """Bring nonzeros into the order of equal parts, in each part of blocks of the longest input mode.
+def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> Blocked:
+    """Bring nonzeros into the order of blocks of the longest input mode.
 
     Parameters
     ----------
@@ -167,26 +166,17 @@ def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[i
         Of the input modes.
     rows : int
         Of a block.
-    parts : int
     """
-    nnz, which = values.size, longest(lengths)
-    count, ends = -(-lengths[which] // rows), nnz * np.arange(parts + 1) // parts
-    keys = columns[which + 1] // np.int32(rows)
-    for t in range(parts):
-        keys[ends[t] : ends[t + 1]] += np.int32(count * t)
-    order = stable_argsort([keys], [parts * count], NUMBER)
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=parts * count))])
+    which = longest(lengths)
+    count, keys = -(-lengths[which] // rows), columns[which + 1] // np.int32(rows)
+    order = stable_argsort([keys], [count], NUMBER)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))])
     pieces = cut(columns[0], order, bounds)
-    first_pieces = np.searchsorted(pieces.starts, bounds.astype(NUMBER))
-    lows = np.tile(np.arange(count) * rows, parts)
+    first_pieces, lows = np.searchsorted(pieces.starts, bounds.astype(NUMBER)), np.arange(count) * rows
     highs = np.where(np.diff(bounds) * FETCHED >= rows, np.minimum(lows + rows, lengths[which]), lows)
-    heads = columns[0][ends[:-1]].astype(np.int64)
-    shared = np.where(heads == columns[0][ends[:-1] - 1], heads, -1)
-    shared[0] = -1  # rows are added to what there is
     return Blocked(
         [column.take(order) for column in columns[1:]],
         values.take(order),
         pieces,
         Blocks(first_pieces, lows, highs, which),
-        Parts(first_pieces[::count], shared),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -77,12 +78,14 @@ class Threads:
     """Run the kernel on equal runs of nonzeros side by side.
 
     They are inter-shard partitions (AMPED, section 3.1.2), which threads take in turn. A row that begins in an earlier
-    one is carried: its sum is added to the output when all are done, so that no two threads write one row.
+    one is carried: its sum is added to the output when all are done, so that no two threads write one row. Of blocks,
+    where all parts may have all rows, each has an output of its own, and these are added up.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool = ThreadPoolExecutor(count - 1, "amped-mttkrp") if count > 1 else None
+        self._memory = np.empty(0)
 
     def mttkrp(
         self, shard: HostShard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], new: slice
@@ -104,17 +107,34 @@ class Threads:
         if way == ADD:
             out[new] = 0
 
-        parts = np.zeros(1, np.int64), bounds, shared, carries, empty
+        apart = shard.blocks.lows.size > 0  # rows recur in all parts
+        copies = self._zeros((len(shared) - 1, *out.shape)) if apart else ()
+        turn = np.zeros(1, np.int64)
 
-        def work() -> None:
-            segmented(nonzeros, matrices, out, shard.row_begin, way, parts, *layout, *lanes)
+        def work(t: int) -> None:
+            sums, parts = out, (turn, bounds, shared, carries, empty)
+            if apart:
+                span, one = slice(t, t + 2), slice(t, t + 1)
+                sums = copies[t - 1] if t else out
+                parts = np.zeros(1, np.int64), bounds[span], shared[one], carries[one], empty[span]
+            segmented(nonzeros, matrices, sums, shard.row_begin, way, parts, *layout, *lanes)
 
-        others = [self._pool.submit(work) for _ in range(1, min(self.count, len(shared)))] if self._pool else []
-        work()
+        others = [self._pool.submit(work, t) for t in range(1, min(self.count, len(shared)))] if self._pool else []
+        work(0)
         for other in others:
             other.result()
+        for copy in copies:
+            out += copy
         for t in np.flatnonzero(shared >= 0):
             out[shared[t] - shard.row_begin] += carries[t]
+
+    def _zeros(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return zeros, in memory that is kept: new pages take longer than what is computed."""
+        if self._memory.size < math.prod(shape):
+            self._memory = np.empty(math.prod(shape))
+        zeros = self._memory[: math.prod(shape)].reshape(shape)
+        zeros.fill(0)
+        return zeros
 
 
 def parts_of(nnz: int, threads: int, each: int = 1) -> int:
