@@ -24,7 +24,7 @@ RESIDENT = ("auto", "resident")  # placements: the best that fits
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """Return all cases that were measured; of equal ones the last, among those with a yardstick if there are any.
+    """Return all cases that were measured; of equal ones the last, among those that were compared with something.
 
     Each has its `model`, that of the device, and its `ceilings`: those of its own result, or else, with `own_ceilings`
     false, those of another result on as many devices of that model.
@@ -52,7 +52,7 @@ def read_cases(folder: Path) -> list[Case]:
 
 
 def _counts(case: Case) -> tuple[bool, str]:
-    return "yardstick" in case, case["finished"]
+    return "yardstick" in case or "fraction_of_link" in (case["link"] or {}), case["finished"]
 
 
 def model_of(result: Mapping[str, Any]) -> str:
