@@ -5,8 +5,7 @@ The plan is made before anything is allocated; the engine then allocates what th
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,16 +18,11 @@ from .backend import PERMUTED, Backend, Share
 from .backend.base import GatherName
 from .backend.dense import block_rows
 from .errors import InputError
+from .fitting import Need, fit, fraction
 
 PlacementName = Literal["auto", "resident", "stream"]
 PLACEMENTS = get_args(PlacementName)
 
-SLOTS = 2
-SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing
-SMALLEST_SLOT = 1024  # nonzeros
-PACKING_SHARE = 4  # of device memory, one in so many bytes is for making shards, unless that leaves no room for them
-PIECES = 16  # resident shards of a mode, at most, where memory is short: many small ones are slow
-SHARDS = 4  # at least, for a mode that is streamed: with fewer, copying and computing hardly overlap
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
 PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more shard costs
@@ -226,44 +220,29 @@ def make_plan(
     if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
         modes, placement = _one_copy(modes), "resident"
     modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
-    need = _Need(modes, rank, limit, backend)
-    total, largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
-    room = limit - sum(need.fixed.values())
-    least, piece = need.streaming(min(largest, SMALLEST_SLOT)), need.piece(room - need.resident(total))
-    whole = need.resident(total) + need.working(piece, 0)
-    if (whole if placement == "resident" else least) > room and whole > room:
-        what = "the resident tensor" if placement == "resident" else "two shards"
-        bytes_needed = sum(need.fixed.values()) + (whole if placement == "resident" else least)
-        raise InputError(_does_not_fit(bytes_needed, limit, f"the factor matrices and {what}"))
-    slot, resident = 0, total
-    if placement == "stream" or whole > room:
-        slot = _slot(largest, need.slot(largest), room, need.streaming)
-        piece, spare = slot or piece, room - need.streaming(slot)
-        fitting = bisect_right(range(total + 1), spare, key=need.resident) - 1
-        resident = max(0, fitting) if placement == "auto" else 0
-        slot = slot if resident < total else 0  # smaller shards take less to make: so everything fits after all
+    need = _need(modes, rank, limit, backend)
+    fitting = fit(need, placement)
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
-    spare = 0 if slot else max(0, room - whole) // 2  # the other half is for what nobody foresaw
     modes = [
         replace(
             m,
-            resident=_fraction(m.nnz, resident, total),
+            resident=fraction(m.nnz, fitting.resident, need.total),
             parts=exchanged_parts(m, dtype) if overlaps and not m.any_row else m.parts,
-            spare=_fraction(m.nnz, spare, total),
+            spare=fraction(m.nnz, fitting.spare, need.total),
         )
         for m in modes
     ]
     bytes_of = {
-        "resident nonzeros": need.resident(resident),
-        "stream slots": need.slots(slot),
+        "resident nonzeros": need.resident(fitting.resident),
+        "stream slots": need.slots(fitting.slot),
         **need.fixed,
-        "working memory": need.working(piece, slot),
+        "working memory": need.working(fitting.piece, fitting.slot),
     }
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if kernel == PERMUTED:
         mine = mine._replace(sorting=0)
     host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + backend.host_runtime_bytes
-    return Plan(tuple(modes), rank, stride, dtype, slot, piece, bytes_of, host)
+    return Plan(tuple(modes), rank, stride, dtype, fitting.slot, fitting.piece, bytes_of, host)
 
 
 def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
@@ -281,62 +260,17 @@ def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
     return tuple(shares.tolist())
 
 
-def _fraction(nnz: int, resident: int, total: int) -> int:
-    return nnz * resident // total if total else 0
-
-
-class _Need:
-    """Bytes of device memory, by what is there."""
-
-    def __init__(self, modes: Sequence[ModePlan], rank: int, limit: int, backend: Backend) -> None:
-        self._modes, self._backend, self._limit = modes, backend, limit
-        self._shares = [m.share for m in modes]
-        self._total = sum(m.nnz for m in modes)
-        share = self._shares[0]
-        row = share.stride * share.dtype.itemsize + (0 if share.gather == "full" else share.row_bytes)
-        owned = max(m.owned.stop - m.owned.start for m in modes)
-        blocks = backend.dense_blocks
-        self._dense = blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
-        self.fixed = {
-            "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * row,
-            "MTTKRP output": max(s.rows.stop - s.rows.start for s in self._shares) * share.stride * 8,
-        }
-
-    def resident(self, nonzeros: int) -> int:
-        """Of so many resident nonzeros, the same fraction of each mode."""
-        each = (_fraction(m.nnz, nonzeros, self._total) for m in self._modes)
-        return sum(self._backend.shard_bytes(m.share, n) for m, n in zip(self._modes, each, strict=True))
-
-    def slot(self, nonzeros: int) -> int:
-        """Of a slot for so many."""
-        return max(self._backend.shard_bytes(share, nonzeros) for share in self._shares)
-
-    def slots(self, nonzeros: int) -> int:
-        """Of all slots."""
-        return SLOTS * self.slot(nonzeros) if nonzeros else 0
-
-    def piece(self, spare: int) -> int:
-        """Return the most nonzeros of a resident shard, where so many bytes are left to make it in."""
-        largest = max(1, min(self._backend.most_nonzeros, max(s.nnz for s in self._shares)))
-        sizes = range(min(largest, max(SMALLEST_SLOT, largest // PIECES)), largest + 1)
-        fair = bisect_right(sizes, self._limit // PACKING_SHARE, key=self._packing)
-        fitting = bisect_right(sizes, spare, key=lambda size: self.working(size, 0))
-        return sizes[max(0, min(fair, fitting) - 1)]
-
-    def working(self, piece: int, slot: int) -> int:
-        """Of everything that is there for a while; shards are made before there are slots."""
-        scratch = max(self._backend.scratch_bytes(share, min(share.nnz, piece)) for share in self._shares)
-        # Beside a shard that is being made there is the best so far, where there is a choice; if making takes memory.
-        beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares) * (self._packing(piece) > 0)
-        packing = self._packing(piece) - self.slots(slot) + beside * self.slot(piece)
-        return int(max(scratch, self._dense, packing))
-
-    def streaming(self, slot: int) -> int:
-        """Of slots for so many nonzeros, and what computing them needs."""
-        return self.slots(slot) + self.working(slot, slot)
-
-    def _packing(self, nonzeros: int) -> int:
-        return max(self._backend.packing_bytes(share, min(share.nnz, nonzeros)) for share in self._shares)
+def _need(modes: Sequence[ModePlan], rank: int, limit: int, backend: Backend) -> Need:
+    shares = [m.share for m in modes]
+    first = shares[0]
+    row = first.stride * first.dtype.itemsize + (0 if first.gather == "full" else first.row_bytes)
+    fixed = {
+        "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * row,
+        "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * first.stride * 8,
+    }
+    owned = max(m.owned.stop - m.owned.start for m in modes)
+    dense = backend.dense_blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
+    return Need(shares, fixed, dense, limit, backend)
 
 
 def _host_bytes(modes: Sequence[ModePlan], backend: Backend, on_device: int, loading: Loading) -> int:
@@ -394,13 +328,6 @@ def _with_kernels(share: Share, backend: Backend, kernel: str, deterministic: bo
     return replace(share, kernels=chosen if kernel == "auto" else (kernel,))
 
 
-def _slot(largest: int, bytes_of_largest: int, room: int, streaming: Callable[[int], int]) -> int:
-    """Return the nonzeros of a slot: as many as fit, but no more than a full-sized shard, or some shards a mode."""
-    full = max(1, largest * SLOT_BYTES // max(1, bytes_of_largest))
-    wanted = min(largest, full, max(SMALLEST_SLOT, -(-largest // SHARDS)))
-    return bisect_right(range(wanted + 1), room, key=streaming) - 1
-
-
 def padded(rank: int, backend: Backend, itemsize: int) -> int:
     """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
     unit = max(1, backend.vector_bytes // itemsize)
@@ -411,7 +338,3 @@ def check_rank(rank: int) -> None:
     """Raise `InputError` unless the kernels take factor matrices of `rank` columns."""
     if not 1 <= rank <= MAX_RANK:
         raise InputError(f"rank {rank} is outside 1..{MAX_RANK}")
-
-
-def _does_not_fit(need: int, limit: int, what: str) -> str:
-    return f"device memory: {what} need {need:,} bytes, {max(0, limit):,} are there; use more ranks or a lower rank"

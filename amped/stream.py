@@ -18,7 +18,8 @@ from partitioner.shards import BALANCE, equal_offsets
 
 from .backend import Backend, Clock, Shard, Slot
 from .backend.base import NOTHING
-from .placement import SLOTS, ModePlan, Plan
+from .fitting import SLOTS
+from .placement import ModePlan, Plan
 from .source import Source
 
 Make = Callable[[str, int], Shard]

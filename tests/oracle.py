@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import amped
-from amped import placement
+from amped import fitting, placement
 from amped.backend import Backend, Share
 from amped.backend.base import NOTHING
 from amped.backend.cpu import mttkrp as cpu_mttkrp
@@ -218,7 +218,7 @@ def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[np.ndarray]:
 def small_pieces(slot: int) -> Iterator[None]:
     """Make streamed shards hold at most `slot` nonzeros, and CPU threads share even a few of them."""
     with (
-        mock.patch.multiple(placement, SMALLEST_SLOT=slot, SHARDS=1 << 30),
+        mock.patch.multiple(fitting, SMALLEST_SLOT=slot, SHARDS=1 << 30),
         mock.patch.object(cpu_mttkrp, "SMALLEST", 3),
     ):
         yield

@@ -20,8 +20,9 @@ from amped.backend.cuda import probe
 from amped.backend.dense import block_rows
 from amped.decomp import als
 from amped.errors import InputError
+from amped.fitting import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
 from amped.mpi import Comm
-from amped.placement import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT, Plan, make_plan, nonzero_bytes
+from amped.placement import Plan, make_plan, nonzero_bytes
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 from partitioner.threads import fair_threads
