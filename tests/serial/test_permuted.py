@@ -230,12 +230,9 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str) -> 
     shards = [s for m in modes for s in m.resident]
     pieces = sum(array.nbytes for s in shards for array in s.pieces)
     assert sum(s.nbytes for s in shards) == TENSOR.nnz * (4 * 4 + plan.dtype.itemsize + 3 * 4) + pieces
-    assert (
-        sum(s.nbytes for s in shards)
-        <= plan.device_bytes["resident nonzeros"]
-        <= sum(s.nbytes for s in shards) + pieces
-    )
-    assert plan.device_bytes["MTTKRP output"] == engine._out.nbytes == 60 * plan.stride * 8
+    unused = plan.device_bytes["resident nonzeros"] - sum(s.nbytes for s in shards)
+    assert 0 <= unused <= pieces, "most rows have nonzeros"
+    assert plan.device_bytes["MTTKRP output"] == max(out.nbytes for out in engine._outs) == 60 * plan.stride * 8
     assert plan.device_bytes["stream slots"] == 0
     assert not any(m.streamed for m in modes)
 

@@ -16,6 +16,7 @@ from oracle import NullDevice, make_engine, random_factors, random_nonzeros
 from amped import placement as placement_module
 from amped.backend import choose
 from amped.backend.cpu.device import CpuBackend
+from amped.backend.cpu.layout import most_pieces
 from amped.backend.cuda import probe
 from amped.backend.dense import block_rows
 from amped.decomp import als
@@ -254,9 +255,13 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
     pieces = [sum(array.nbytes for array in shard.pieces) for shard in resident]
     assert plan.device_bytes["factor matrices"] == sum(f.nbytes for f in engine.factors)
     assert plan.device_bytes["MTTKRP output"] == max(out.nbytes for out in engine._outs)
-    in_rows = plan.device_bytes["resident nonzeros"] - sum(s.nbytes for s in resident)
+    # Indices of short modes take 2 bytes.
+    narrow = sum(4 * column.size - column.nbytes for shard in resident for column in shard.indices)
+    in_rows = plan.device_bytes["resident nonzeros"] - sum(s.nbytes for s in resident) - narrow
     assert 0 <= in_rows <= sum(pieces), "most rows have nonzeros"
-    assert sum(c.nbytes for c in slots) <= plan.device_bytes["stream slots"] <= 1.5 * sum(c.nbytes for c in slots)
+    # Output indices and pieces of a streamed shard are read where they are.
+    not_copied = 4 * plan.slot + 8 * most_pieces(plan.slot, max(m.rows.stop - m.rows.start for m in plan.modes))
+    assert plan.device_bytes["stream slots"] == sum(c.nbytes for c in slots) + SLOTS * not_copied
     assert (plan.device_bytes["resident nonzeros"] > 0) == (placement != "stream")
     on_host = sum(s.nbytes for s in streamed)
     assert (on_host > 0) == (placement != "resident")
