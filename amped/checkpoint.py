@@ -93,7 +93,8 @@ def _lock(folder: Path) -> int:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(file)
-        raise InputError("another run writes its checkpoints there", path=folder) from None
+        cause = f"another run writes its checkpoints there; if none does, its host was lost: remove {folder / LOCK}"
+        raise InputError(cause, path=folder) from None
     except OSError:
         pass
     return file
