@@ -7,7 +7,6 @@ file in place of a folder runs it again.
 from __future__ import annotations
 
 import argparse
-import atexit
 import contextlib
 import json
 import sys
@@ -51,6 +50,5 @@ if __name__ == "__main__":
     for file in (Path(__file__).parent / "corpus" / name).iterdir():  # compiles, before time and memory count
         with contextlib.suppress(AssertionError):
             target(file.read_bytes())
-    atexit.register(targets.remove_folder)
     atheris.Setup(absolute, target)
     atheris.Fuzz()

@@ -39,6 +39,7 @@ from partitioner.store import Store, write_files
 
 ROOM = 128 << 20  # bytes of memory that any input may take: compiled code, buffers
 TIMES = 4200  # and for each byte of it: deflate makes 1032 of one, and a tensor is sorted in up to 4 copies
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a folder, for files that are gone soon
 SHAPE = (5, 4, 3)
 RANK = 2
 
@@ -46,7 +47,7 @@ RANK = 2
 @cache
 def folder() -> Path:
     """Return a folder of this process, the current one from then on."""
-    made = Path(tempfile.mkdtemp(prefix="amped-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+    made = Path(tempfile.mkdtemp(prefix="amped-fuzz-", dir=None if "TMPDIR" in os.environ else MEMORY))
     os.chdir(made)
     return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,13 @@ def own_folder() -> Iterator[None]:
     targets.remove_folder()
     os.chdir(before)
     sys.excepthook = hook  # `amped.run` puts its own in place
+
+
+@pytest.fixture
+def memory() -> Iterator[str]:
+    """A folder for the files of fuzzers, which end without removing theirs."""
+    with tempfile.TemporaryDirectory(prefix="amped-fuzz-", dir=targets.MEMORY) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", targets.TARGETS)
@@ -66,7 +74,7 @@ def test_targets_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_folder")
-def test_a_few_seconds_of_fuzzing(tmp_path: Path) -> None:
+def test_a_few_seconds_of_fuzzing(tmp_path: Path, memory: str) -> None:
     pytest.importorskip("atheris")
     jobs = {}
     for name in targets.TARGETS:
@@ -76,7 +84,12 @@ def test_a_few_seconds_of_fuzzing(tmp_path: Path) -> None:
         line += [f"-max_total_time={SECONDS}", "-timeout=20", "-rss_limit_mb=3000", f"-artifact_prefix={folder}/"]
         line.append("-seed=1")  # a run of the tests is to depend on little else than the code
         jobs[name] = subprocess.Popen(
-            line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(), cwd=folder
+            line,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(TMPDIR=memory),
+            cwd=folder,
         )
     said = {name: job.communicate(timeout=100)[0] for name, job in jobs.items()}
     for name, job in jobs.items():
