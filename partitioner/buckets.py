@@ -144,8 +144,11 @@ def _arrange(array, order, room):
 
 
 @jit
-def sort_buckets(columns, bits, modes, bounds, first, last):
-    """Sort the nonzeros of some buckets by several modes, where they are; `bits` are those of the values."""
+def sort_buckets(columns, words, modes, bounds, first, last):
+    """Sort the nonzeros of some buckets by several modes, where they are.
+
+    `words` are the bits of the values, (nnz, 1 or 2): so this is compiled once for all precisions.
+    """
     most = 0
     for b in range(first, last):
         most = max(most, bounds[b + 1] - bounds[b])
@@ -169,7 +172,8 @@ def sort_buckets(columns, bits, modes, bounds, first, last):
                 now, then = then, now
         for m in range(columns.shape[0]):
             _arrange(mine[m], now, then)
-        _arrange(bits[begin:end], now, keys)
+        for word in range(words.shape[1]):
+            _arrange(words[begin:end, word], now, then)
 
 
 @jit

@@ -172,11 +172,12 @@ def sort_nonzeros(
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
     bounds = _into_buckets(columns, values, _leading(modes, lengths), threads, *moved)
     tasks, keys = _tasks(bounds, threads), key_bytes(nonzeros, int(np.diff(bounds).max()), threads)
-    bits, by = moved[1].view(f"u{moved[1].itemsize}"), np.array(modes, np.int64)
+    words = moved[1].view(np.uint32).reshape(nonzeros, moved[1].itemsize // 4)
+    by = np.array(modes, np.int64)
     kept, distinct = np.zeros((2, bounds.size - 1), np.int64)
 
     def sort(task: Task) -> None:
-        sort_buckets(moved[0], bits, by, bounds, *task)
+        sort_buckets(moved[0], words, by, bounds, *task)
         if merge:
             merge_buckets(*moved, bounds, *task, kept, distinct)
 
