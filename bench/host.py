@@ -9,9 +9,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import host_mttkrp, host_partition, host_reading, pictures, record
+from . import host_mttkrp, host_partition, host_reading, host_start, pictures, record
 
-PARTS: dict[str, ModuleType] = {"reading": host_reading, "partition": host_partition, "mttkrp": host_mttkrp}
+PARTS: dict[str, ModuleType] = {
+    "reading": host_reading,
+    "partition": host_partition,
+    "mttkrp": host_mttkrp,
+    "start": host_start,
+}
 """What can be measured: modules with ``add_arguments``, ``measure``, ``PACKAGES`` to be named, and ``draw``."""
 
 

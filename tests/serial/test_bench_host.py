@@ -45,3 +45,12 @@ def test_partitioning(tmp_path: Path, device: str) -> None:
         "cpu": ("host-partition", False, 1),
         "cuda": ("host-partition-cuda", True, 2),
     }[device]
+
+
+def test_starting(tmp_path: Path) -> None:
+    main(["host", *f"--part start --cold 1 --repeats 2 --output {tmp_path}".split()])
+    found = json.loads((tmp_path / "host-start.json").read_text())["starts"]
+    assert (tmp_path / "host-start.png").exists()
+    for command in ("info", "example"):
+        assert found[command]["cold"]["compiling"]["median"] > 0
+        assert [seconds for _, seconds in found[command]["each"]["warm"]] == [0, 0]

@@ -1,0 +1,99 @@
+"""Seconds of the command line from its start: info of a small file, and the bundled example, which is a whole run.
+
+Both with an empty cache of compiled kernels, and with a full one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .draws import HostDraws
+from .record import summary
+from .synthetic import recipe
+
+PACKAGES = ("numba", "llvmlite")
+SMALL = 1000  # nonzeros
+COLD, WARM = "cold", "warm"
+TIMED = """
+import json, runpy, sys
+from numba.core.event import TimingListener, install_listener
+timer, told = TimingListener(), sys.argv.pop(1)
+try:
+    with install_listener("numba:compile", timer):
+        runpy.run_module("amped.run", run_name="__main__", alter_sys=True)
+finally:
+    with open(told, "w") as file:
+        json.dump(timer.duration if timer.done else 0.0, file)
+"""
+"""Runs the command line, and writes the seconds that Numba compiled to a file."""
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add this part's flags."""
+    group.add_argument("--cold", type=int, default=3, metavar="K", help="starts without compiled kernels (3)")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Start each command with an empty cache of kernels, each time anew, and then with a full one."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        small = _small(folder / "small.tns")
+        commands = {"info": ["info", str(small)], "example": ["--device", "cpu"]}
+        return {"starts": {name: _compare(folder, name, how, args) for name, how in commands.items()}}
+
+
+def _small(path: Path) -> Path:
+    draws, numbers = HostDraws(recipe("uber", SMALL)), range(SMALL)
+    columns = [draws.indices(mode, numbers) + 1 for mode in range(4)]
+    np.savetxt(path, np.column_stack([*columns, np.ones(SMALL, int)]), "%d")
+    return path
+
+
+def _compare(folder: Path, name: str, how: list[str], args: argparse.Namespace) -> dict[str, Any]:
+    each: dict[str, list[tuple[float, float]]] = {COLD: [], WARM: []}
+    for k in range(args.cold):
+        each[COLD].append(_start(folder / f"{name}{k}", how))
+    for _ in range(args.repeats):
+        each[WARM].append(_start(folder / f"{name}{args.cold - 1}", how))
+    found = {kind: {what: summary(v) for what, v in _columns(times).items()} for kind, times in each.items()}
+    print(name, {kind: {what: round(s["median"], 2) for what, s in f.items()} for kind, f in found.items()}, flush=True)
+    return {**found, "each": each}
+
+
+def _columns(times: list[tuple[float, float]]) -> dict[str, list[float]]:
+    return {"seconds": [whole for whole, _ in times], "compiling": [compiling for _, compiling in times]}
+
+
+def _start(cache: Path, how: list[str]) -> tuple[float, float]:
+    """Run a command with its kernels in a folder; return the seconds in all, and those of compiling."""
+    told = cache.with_suffix(".json")
+    paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join(paths)}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    line = [sys.executable, "-c", TIMED, str(told), *how]
+    started = time.perf_counter()
+    subprocess.run(line, env=environment, cwd=cache.parent, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started, json.loads(told.read_text())
+
+
+def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
+    """Seconds of each command, cold and warm, and how many of them are compiling."""
+    figure, axes = pyplot.subplots(figsize=(6, 2))
+    bars = [(f"{name}, {kind}", found[kind]) for name, found in facts["starts"].items() for kind in (WARM, COLD)]
+    whole, compiling = ([found[what]["median"] for _, found in bars] for what in ("seconds", "compiling"))
+    axes.barh(range(len(bars)), whole, label="all else")
+    axes.barh(range(len(bars)), compiling, label="compiling")
+    axes.set_yticks(range(len(bars)), [name for name, _ in bars])
+    axes.set_xlabel("seconds")
+    axes.legend(frameon=False)
+    return figure
