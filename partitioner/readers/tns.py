@@ -106,9 +106,10 @@ class TextPart:
                 raise InputError(str(error), line=self._head.lines + 1) from None
             if size is not None and isinstance(source, Plain):
                 start, stop = (self._bound(file, size, k, of) for k in (part, part + 1))
-                self.expected = _count_lines(file, start, stop)
+                self._total = max(0, stop - start)  # less than none after a line without an end
+                self.expected = _count_lines(file, start, self._total)
                 file.seek(start)
-                self._cutter, self._total = Cutter(Plain(file, stop - start), self._block), stop - start
+                self._cutter = Cutter(Plain(file, self._total), self._block)
             elif part == 0:
                 self._cutter, self._first, self._total = cutter, first, size
             self._files = files.pop_all()
@@ -215,9 +216,9 @@ def _parse(head: Head, slot: Slot) -> _Lines:
     return _Lines(columns[:, :rows], values[:rows], line, text)
 
 
-def _count_lines(file: io.BufferedReader, start: int, stop: int) -> int:
+def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:
     """Estimate how many lines there are in a range of bytes, rather too many, by those here and there."""
-    places = (start + (stop - start) * (2 * k + 1) // (2 * SAMPLES) for k in range(SAMPLES))
-    texts = [os.pread(file.fileno(), min(SAMPLE, stop - place), place) for place in places]
+    places = (size * (2 * k + 1) // (2 * SAMPLES) for k in range(SAMPLES))
+    texts = [os.pread(file.fileno(), min(SAMPLE, size - place), start + place) for place in places]
     density = sum(text.count(b"\n") for text in texts) / max(1, sum(map(len, texts)))
-    return int((stop - start) * density * (1 + SLACK))
+    return int(size * density * (1 + SLACK))
