@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from .backend import Backend, Share
@@ -49,6 +50,7 @@ class Need:
         self, shares: Sequence[Share], fixed: dict[str, int], dense: int, limit: int, backend: Backend
     ) -> None:
         self._shares, self._dense, self._limit, self._backend = shares, dense, limit, backend
+        self._streamed = [replace(share, streamed=True) for share in shares]
         self.fixed, self.room = fixed, limit - sum(fixed.values())
         self.total, self.largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
 
@@ -58,7 +60,7 @@ class Need:
 
     def slot(self, nonzeros: int) -> int:
         """Of a slot for so many."""
-        return max(self._backend.shard_bytes(share, nonzeros) for share in self._shares)
+        return max(self._backend.shard_bytes(share, nonzeros) for share in self._streamed)
 
     def slots(self, nonzeros: int) -> int:
         """Of all slots."""
@@ -77,7 +79,8 @@ class Need:
         scratch = max(self._backend.scratch_bytes(share, min(share.nnz, piece)) for share in self._shares)
         # Beside a shard that is being made there is the best so far, where there is a choice; if making takes memory.
         beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares) * (self._packing(piece) > 0)
-        packing = self._packing(piece) - self.slots(slot) + beside * self.slot(piece)
+        made = max(self._backend.shard_bytes(share, piece) for share in self._shares)
+        packing = self._packing(piece) - self.slots(slot) + beside * made
         return int(max(scratch, self._dense, packing))
 
     def streaming(self, slot: int) -> int:

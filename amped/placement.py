@@ -27,6 +27,7 @@ MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
 PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more shard costs
 MAX_RANK = 1024
+INDEX_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ class ModePlan:
         """Nonzeros that are copied in for each MTTKRP."""
         return self.nnz - self.resident
 
-    def room(self, backend: Backend, nnz: int) -> int:
+    def room(self, backend: Backend, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that a shard of so many nonzeros may take."""
-        return backend.shard_bytes(self.share, nnz) + self.spare * nnz // max(1, self.nnz)
+        share = replace(self.share, streamed=streamed)
+        return backend.shard_bytes(share, nnz) + self.spare * nnz // max(1, self.nnz)
 
     @property
     def any_row(self) -> bool:
@@ -156,7 +158,7 @@ class Plan:
 
 def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
     """Return the bytes of a nonzero in coordinate form: a 32-bit index for each mode, and a value."""
-    return 4 * order + dtype.itemsize
+    return INDEX_BYTES * order + dtype.itemsize
 
 
 def make_plan(
@@ -282,7 +284,9 @@ def _host_bytes(modes: Sequence[ModePlan], backend: Backend, on_device: int, loa
         return max(loading.reading, loading.tensor + loading.dealing + loading.sorting + columns + shards)
     resident = sum(backend.shard_bytes(m.share, m.resident) for m in modes)
     shards = streamed * loading.streamed + resident
-    tensor = loading.tensor - loading.shareable
+    first = modes[0]
+    copied = 0 if backend.keeps_columns(first.share) else INDEX_BYTES * len(modes) * first.resident
+    tensor = loading.tensor - max(0, loading.shareable - copied)
     return max(
         loading.reading, tensor + loading.dealing + loading.sorting + shards, tensor + shards + on_device - resident
     )

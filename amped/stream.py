@@ -140,11 +140,12 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
         kernel, first = choose(mode, lambda name, most: columns.shard(backend, mode, name, 0, min(most, end)))
     resident, streamed = [], []
     for start, stop in pieces:
-        shard = first or columns.shard(backend, mode, kernel, start, stop, streamed=start >= keep)
+        passes = start >= keep
+        shard = first or columns.shard(backend, mode, kernel, start, stop, streamed=passes)
         first = None
         plain = mode.share.kernels[0]
-        if kernel != plain and shard.nbytes > mode.room(backend, shard.nnz):  # as the first one was not
-            shard = columns.shard(backend, mode, plain, start, stop, streamed=start >= keep)
+        if kernel != plain and shard.nbytes > mode.room(backend, shard.nnz, passes):  # as the first one was not
+            shard = columns.shard(backend, mode, plain, start, stop, streamed=passes)
         if stop <= keep:
             resident.append(shard)
         else:

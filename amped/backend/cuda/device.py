@@ -150,6 +150,10 @@ class CudaBackend:
         layout = make_layout(share.kernels[0], share, self._limits)
         return shard_bytes(layout, nnz, self.most_nonzeros, self._limits) if nnz else 0
 
+    def keeps_columns(self, share: Share) -> bool:
+        """See `Backend`."""
+        return False
+
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
         if share.kernels[0] in coordinates.KERNELS:
