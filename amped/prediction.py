@@ -26,7 +26,7 @@ NONZEROS = {"cuda": 1 << 22, "cpu": 1 << 15}
 MATRICES = {"cuda": (1 << 21, 1 << 25, 1 << 27), "cpu": (1 << 18, 1 << 21, 1 << 24)}  # bytes
 ROWS = {"cuda": 1 << 16, "cpu": 1 << 12}  # solved, and sent by a rank
 OUTPUT_ROWS = 1024
-INPUTS, RUNS = 2, 3
+RUNS = 3
 ANY_VALUES = ValueRange(0.0, 1.0, 0.0)
 
 
@@ -81,7 +81,7 @@ def forecast(plan: Plan, speeds: Speeds, backend: Backend) -> Forecast:
         share = mode.share
         for length in share.lengths:
             compute += mode.nnz * share.row_bytes / _speed(speeds.gather, length * share.row_bytes)
-        copy += backend.shard_bytes(share, mode.streamed) / speeds.copy
+        copy += backend.shard_bytes(replace(share, streamed=True), mode.streamed) / speeds.copy
         owned = mode.owned.stop - mode.owned.start
         received = (int(mode.cut.rows[-1]) - owned) * plan.stride * plan.dtype.itemsize
         waited_for = mode.parts[-1] * received  # the others travel while rows are computed
@@ -106,8 +106,8 @@ def measure(
 ) -> Speeds:
     """Return the speeds of the slowest rank, for a tensor's factor matrices of `rank` columns. Collective."""
     stride = padded(rank, backend, dtype.itemsize)
-    known = backend.kernels(INPUTS + 1)
-    trial = _Trial(backend, comm, stride, dtype, kernel if kernel in known else known[0])
+    known = backend.kernels(len(shape))
+    trial = _Trial(backend, comm, shape, stride, dtype, kernel if kernel in known else known[0])
     copy, dense = trial.copy(), trial.solve(rank)
     smallest, *others = MATRICES[backend.name]
     sizes = smallest, *(size for size in others if size <= max(shape) * stride * dtype.itemsize)
@@ -125,9 +125,11 @@ def measure(
 class _Trial:
     """Operations of a run on made-up data."""
 
-    def __init__(self, backend: Backend, comm: Comm, stride: int, dtype: np.dtype[Any], kernel: str) -> None:
+    def __init__(
+        self, backend: Backend, comm: Comm, shape: Sequence[int], stride: int, dtype: np.dtype[Any], kernel: str
+    ) -> None:
         self._backend, self._comm, self._stride, self._dtype = backend, comm, stride, dtype
-        self._kernel = kernel
+        self._inputs, self._longest, self._kernel = len(shape) - 1, max(shape), kernel
         self._rng, self._nnz = np.random.default_rng(0), NONZEROS[backend.name]
         self._rows = np.linspace(0, OUTPUT_ROWS, self._nnz, endpoint=False).astype(np.int32)
 
@@ -135,14 +137,14 @@ class _Trial:
         """Return bytes a second out of matrices of so many bytes."""
         row = self._stride * self._dtype.itemsize
         share, shard = self._shard(max(1, nbytes // row))
-        factors = [self._matrix(share.lengths[0], self._dtype)] * INPUTS
+        factors = [self._matrix(share.lengths[0], self._dtype)] * len(share.lengths)
         out = self._matrix(OUTPUT_ROWS, np.float64)
         seconds = self._seconds(lambda: self._backend.mttkrp(shard, factors, out))
         return len(factors) * self._nnz * row / seconds
 
     def copy(self) -> float:
         """Return bytes a second from the host into a slot."""
-        share, shard = self._shard(OUTPUT_ROWS)
+        share, shard = self._shard(OUTPUT_ROWS, streamed=True)
         host, clock = self._backend.unload(shard), self._backend.clock()
         slot, best = self._backend.slot([share] * (len(share.lengths) + 1), self._nnz, clock), np.inf
         for _ in range(RUNS):
@@ -168,9 +170,10 @@ class _Trial:
         matrix = self._matrix(int(offsets[-1]), self._dtype)
         return self._seconds(lambda: exchange.gather_rows(matrix, offsets[:-1], offsets[1:]))
 
-    def _shard(self, length: int) -> tuple[Share, Any]:
-        lengths, rows, kernels = (length,) * INPUTS, slice(0, OUTPUT_ROWS), (self._kernel,)
-        share = Share(lengths, rows, self._nnz, self._stride, self._dtype, ANY_VALUES, kernels)
+    def _shard(self, length: int, streamed: bool = False) -> tuple[Share, Any]:
+        # Kernels are those of the run, which depend on the number of modes, and on the longest.
+        lengths, rows, kernels = (length,) * self._inputs, slice(0, max(OUTPUT_ROWS, self._longest)), (self._kernel,)
+        share = Share(lengths, rows, self._nnz, self._stride, self._dtype, ANY_VALUES, kernels, streamed=streamed)
         columns = [self._rng.integers(0, length, self._nnz, dtype=np.int32) for _ in share.lengths]
         values = np.ones(self._nnz, self._dtype)
         return share, self._backend.shard([self._rows, *columns], values, share, self._kernel, False)

@@ -163,7 +163,7 @@ class CpuBackend:
 
     def keeps_columns(self, share: Share) -> bool:
         """See `Backend`: of what is streamed or serves several modes, and of long modes; others fit 16 bits."""
-        return share.streamed or PERMUTED in share.kernels or index_type(share.lengths) == WIDE
+        return share.streamed or PERMUTED in share.kernels or index_type(share) == WIDE
 
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`: columns that are copied; a permutation between two passes of a sort; for blocks, also keys."""
@@ -207,7 +207,7 @@ class HostSlot:
     """See `Slot`. A thread of its own copies, so that copying and computing overlap as they do on a GPU."""
 
     def __init__(self, shares: Sequence[Share], capacity: int, clock: Clock) -> None:
-        self._kinds = [index_type(share.lengths) for share in shares]
+        self._kinds = [index_type(share) for share in shares]
         self._indices = [np.empty(capacity, WIDE) for _ in shares[0].lengths]
         self._values = np.empty(capacity, shares[0].dtype)
         self._copier = ThreadPoolExecutor(1, "amped-copy")

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from partitioner.jit import jit
 from partitioner.sort import stable_argsort
 
+from ..base import Share
+
 PIECE = 32  # nonzeros; as many are summed up in the factors' precision
 BLOCK_BYTES = 2 << 20  # of a factor matrix: what a core can count on of the caches
 FETCHED = 4  # a block is fetched as a whole if there is one nonzero or more for so many of its rows
@@ -94,9 +96,9 @@ def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-d
     return count
 
 
-def index_type(lengths: Sequence[int]) -> np.dtype[Any]:
-    """Return the type of the indices of input modes: one for all of them, or kernels for each mixture were compiled."""
-    return NARROW if max(lengths) <= 1 << 16 else WIDE
+def index_type(share: Share) -> np.dtype[Any]:
+    """Return the type of the indices of input modes: one for all modes of a tensor, as each has kernels to compile."""
+    return NARROW if max(*share.lengths, share.rows.stop) <= 1 << 16 else WIDE
 
 
 def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
