@@ -271,7 +271,7 @@ def _need(modes: Sequence[ModePlan], rank: int, limit: int, backend: Backend) ->
         "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * first.stride * 8,
     }
     owned = max(m.owned.stop - m.owned.start for m in modes)
-    dense = backend.dense_blocks * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
+    dense = backend.dense_blocks(rank) * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
     return Need(shares, fixed, dense, limit, backend)
 
 

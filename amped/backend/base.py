@@ -123,8 +123,6 @@ class Backend(Protocol):
     """Device memory that the device's own runtime takes, outside what the plan counts."""
     host_runtime_bytes: int
     """Host memory that libraries load and allocate once a run computes."""
-    dense_blocks: int
-    """Blocks of rows that `dense` has in memory at once."""
     most_nonzeros: int
     """Of a shard."""
     repeatable: tuple[str, ...]
@@ -237,6 +235,9 @@ class Backend(Protocol):
         new : slice
             Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
         """
+
+    def dense_blocks(self, rank: int) -> int:
+        """Return how many blocks of rows `solve` and `dense` have in memory at once, as doubles."""
 
     def solve(
         self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 Array = Any
-BLOCK_BYTES = 1 << 27
+BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # of rows that are solved, and multiplied with themselves, at once
 STEP, FEW = 1024, 4096  # rows
 
 
@@ -21,8 +21,7 @@ def block_rows(rank: int) -> int:
     return max(1, BLOCK_BYTES // (8 * rank))
 
 
-def _blocks(rows: int, rank: int) -> Iterator[slice]:
-    step = block_rows(rank)
+def _blocks(rows: int, step: int) -> Iterator[slice]:
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
 
 
@@ -50,7 +49,7 @@ def solve(
     dots : (R,) float64 array, optional
         The inner products of the source's columns with the target's are added to it.
     """
-    for block in _blocks(*source.shape):
+    for block in _blocks(len(source), block_rows(source.shape[1])):
         rows = xp.matmul(source[block], inverse)
         target[block] = rows
         xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
@@ -61,7 +60,7 @@ def solve(
 
 def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
     """Add ``matrix.T @ matrix`` to `total`, (R, R) float64."""
-    for block in _blocks(*matrix.shape):
+    for block in _blocks(len(matrix), GRAM_BYTES // (8 * matrix.shape[1])):
         rows = matrix[block].astype(np.float64, copy=False)
         total += xp.matmul(rows.T, rows)
 

@@ -55,7 +55,6 @@ class CpuBackend:
     vector_bytes = LANE
     runtime_bytes = 0
     host_runtime_bytes = 6 << 20
-    dense_blocks = 2
     most_nonzeros = (1 << 32) - 1
     repeatable: tuple[str, ...] = KERNELS
     steady = False
@@ -192,6 +191,10 @@ class CpuBackend:
             self._threads.mttkrp(shard, factors, out, new)
         else:
             out[new] = 0
+
+    def dense_blocks(self, rank: int) -> int:
+        """See `Backend`."""
+        return 2
 
     def solve(
         self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None

@@ -42,7 +42,6 @@ class CudaBackend:
     vector_bytes = VECTOR
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
     host_runtime_bytes = 120 << 20
-    dense_blocks = 3
     most_nonzeros = 1 << 30
     repeatable: tuple[str, ...] = ("segmented", "fibre")
     steady = True
@@ -187,6 +186,10 @@ class CudaBackend:
             coordinates.mttkrp(shard, factors, out)
         else:
             mttkrp.mttkrp(shard, factors, out, new)
+
+    def dense_blocks(self, rank: int) -> int:
+        """See `Backend`: in one pass the parts of Gram matrices, which few rows have; a block for the first one."""
+        return -(-(rank + 2) // solve.FEWEST) if solve.suits(rank, self._limits, self._device) else 3
 
     def solve(
         self, source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None = None

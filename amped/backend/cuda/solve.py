@@ -16,7 +16,7 @@ SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
 MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
 LEAST_CAPABILITY = 80  # ten times: tensor cores compute in double precision
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
-TILES = 2  # of a block, at least
+FEWEST = 2 * ROWS  # rows of a block: its part takes as much as rank + 2 rows
 NOWHERE = np.uint64(0)
 
 
@@ -48,7 +48,7 @@ def solve(
     if not rows:
         return
     solve_rows, add_parts = _kernels(rank, target.dtype, source.device.id)
-    blocks = min(-(-rows // (TILES * ROWS)), limits.processors * min(BLOCKS, limits.shared // shared_bytes(rank)))
+    blocks = min(-(-rows // FEWEST), limits.processors * min(BLOCKS, limits.shared // shared_bytes(rank)))
     parts = cupy.empty((blocks, rank + 2, rank), np.float64)
     strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
     arguments = source, strides[0], cupy.ascontiguousarray(inverse), target, strides[1], np.int64(rows), parts
