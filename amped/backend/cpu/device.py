@@ -42,7 +42,7 @@ from .vectors import LANE, LINE
 OWN_CACHE = 1 << 20  # bytes
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
 TURNS = 8  # of a thread: parts that it computes if no other is ahead of it and takes some of them
-LEAST_TUNED = 1 << 16  # nonzeros: below this, all kernels take a few milliseconds
+LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and to compile another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
 LEAST_BLOCK = 2  # nonzeros for each output row and block
 
