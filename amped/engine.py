@@ -195,8 +195,9 @@ class Engine:
         A nonzero takes as long as its row is long and its factor rows are near: equal numbers are not equal times.
         """
         chosen = self.options.kernel == "auto" and not self.options.deterministic
-        streaming = any(self.comm.allgather(bool(self.plan.slot)))
-        if self.comm.size == 1 or not self.backend.steady or not chosen or streaming:
+        if self.comm.size == 1 or not self.backend.steady or not chosen:
+            return {}
+        if any(self.comm.allgather(bool(self.plan.slot))):  # what is streamed waits for its link
             return {}
         mine = [self._seconds(list(self._stream.shards(mode)), mode) for mode in range(self.order)]
         seconds = np.array(self.comm.allgather(mine)).T

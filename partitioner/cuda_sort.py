@@ -90,8 +90,9 @@ class CudaSorter:
         order, nonzeros = columns.shape
         dtype = dtype or values.dtype
         if not 0 < nonzeros <= self.most(order, dtype):
-            how = {"dtype": dtype, "merge": merge, "overwrite": overwrite, "threads": threads}
-            return sort_nonzeros(columns, values, modes, lengths, **how)  # type: ignore[arg-type]
+            return sort_nonzeros(
+                columns, values, modes, lengths, dtype=dtype, merge=merge, overwrite=overwrite, threads=threads
+            )
         with _memory_errors(), self._device, self._stream:
             table, numbers = cupy.empty(columns.shape, np.int32), cupy.empty(nonzeros, dtype)
             needed = [*reversed(modes), *(m for m in range(order) if m not in modes)]
