@@ -226,7 +226,7 @@ def _modes(engine: Engine) -> Sweep:
 
 
 def _plain(problem: Problem, cores: int) -> Sweep:
-    """What one writes in Numba: a loop over the nonzeros of each row, and over the columns, whose number is known."""
+    """What one writes in Numba: a loop over the nonzeros while the row is the same, and over columns, a known number."""
     import numba
 
     numba.set_num_threads(cores)
@@ -234,28 +234,30 @@ def _plain(problem: Problem, cores: int) -> Sweep:
     named, product = "; ".join(f"a{m} = i{m}[p]" for m in inputs), " * ".join(f"f{m}[a{m}, r]" for m in inputs)
     names = ", ".join([f"i{m}" for m in inputs] + [f"f{m}" for m in inputs])
     source = f"""
-def kernel(cuts, offsets, values, out, {names}):
+def kernel(cuts, rows, values, out, {names}):
     for t in prange(cuts.size - 1):
-        total = np.zeros({columns}, out.dtype)
-        for row in range(cuts[t], cuts[t + 1]):
+        total, p = np.zeros({columns}, out.dtype), cuts[t]
+        while p < cuts[t + 1]:
+            row = rows[p]
             total[:] = 0
-            for p in range(offsets[row], offsets[row + 1]):
+            while p < cuts[t + 1] and rows[p] == row:
                 v = values[p]
                 {named}
                 for r in range({columns}):
                     total[r] += v * {product}
-            out[row] = total
+                p += 1
+            for r in range({columns}):
+                out[row, r] = total[r]
 """
     scope: dict[str, Any] = {"np": np, "prange": numba.prange}
     exec(source, scope)
     kernel = numba.njit(parallel=True, fastmath=True)(scope["kernel"])
     arguments = []
     for mode, factors in problem.inputs():
-        parts = 8 * cores
-        cuts = np.searchsorted(mode.offsets, mode.values.size * np.arange(parts + 1) // parts, "left")
+        parts, nnz = 8 * cores, mode.values.size
+        cuts = mode.offsets[np.searchsorted(mode.offsets, nnz * np.arange(parts + 1) // parts)]
         out = np.zeros((mode.offsets.size - 1, columns), np.float32)
-        cuts[-1] = len(out)
-        arguments.append((np.unique(cuts), mode.offsets, mode.values, out, *mode.indices, *factors))
+        arguments.append((np.unique(cuts), mode.rows, mode.values, out, *mode.indices, *factors))
 
     def sweep() -> None:
         for each in arguments:

@@ -63,7 +63,7 @@ def test_blocks_are_read_one_after_the_other(seed: int, nonzeros: int, rows: int
 
 @pytest.mark.parametrize("cached", [0, 1 << 30], ids=["past the caches", "stored"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("rank", [7, 33, 70])
+@pytest.mark.parametrize("rank", [7, 33, 64, 70])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_new_rows_get_sums_or_zeros(
     comm: Comm, monkeypatch: pytest.MonkeyPatch, cached: int, threads: int, rank: int, dtype: type

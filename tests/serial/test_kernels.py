@@ -262,9 +262,9 @@ def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch)
     sums: set[int] = set()
     kernel = cpu_mttkrp.segmented
 
-    def spy(nonzeros: Any, factors: Any, out: Any, first_row: int, way: int, parts: Any, *args: Any) -> None:
+    def spy(nonzeros: Any, factors: Any, out: Any, origin: Any, way: int, parts: Any, *args: Any) -> None:
         calls.append(nonzeros[0][parts[1]].tolist())
-        kernel(nonzeros, factors, out, first_row, way, parts, *args)
+        kernel(nonzeros, factors, out, origin, way, parts, *args)
         assert parts[0][0] > len(parts[2])  # none is left
         sums.add(out.ctypes.data)
 

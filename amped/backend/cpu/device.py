@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,14 +35,27 @@ from .layout import (
     longest,
     most_pieces,
 )
-from .mttkrp import BLOCKED, FIBRE, KERNELS, PREFETCHED, SEGMENTED, HostShard, Threads, parts_of
-from .vectors import LANE, LINE
+from .mttkrp import (
+    BLOCKED,
+    FIBRE,
+    KERNELS,
+    PANEL,
+    PANELLED,
+    PREFETCHED,
+    SEGMENTED,
+    HostShard,
+    Threads,
+    aligned,
+    parts_of,
+)
+from .vectors import LANE
 
 OWN_CACHE = 1 << 20  # bytes
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
 TURNS = 8  # of a thread: parts that it computes if no other is ahead of it and takes some of them
 LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and to compile another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
+LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
 LEAST_BLOCK = 2  # nonzeros for each output row and block
 
 
@@ -77,9 +89,11 @@ class CpuBackend:
         rows, which = share.rows.stop - share.rows.start, longest(share.lengths)
         length = share.lengths[which]
         blocks = -(-length // block_rows(share.row_bytes))
+        far = sum(share.lengths) * share.row_bytes > OWN_CACHE
         tried = {
             SEGMENTED: True,
-            PREFETCHED: sum(share.lengths) * share.row_bytes > OWN_CACHE,
+            PREFETCHED: far,
+            PANELLED: far and _has_panels(share) and share.nnz >= LEAST_PANEL * sum(share.lengths),
             FIBRE: len(share.lengths) > 1 and share.nnz >= LEAST_FIBRE * rows * share.lengths[0],
             BLOCKED: length * share.row_bytes > LAST_CACHE
             and length >= rows * self.threads
@@ -99,12 +113,9 @@ class CpuBackend:
         """See `Backend`: there is no memory but the host's."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Backend`: rows of a multiple of 64 bytes lie in as few lines of the caches as can be."""
-        count = math.prod(shape) * np.dtype(dtype).itemsize
-        memory = np.empty(count + LINE, np.uint8)
-        start = -memory.ctypes.data % LINE
-        aligned: Array = memory[start : start + count].view(dtype).reshape(shape)
-        return aligned
+        """See `Backend`."""
+        array: Array = aligned(shape, np.dtype(dtype))
+        return array
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """See `Backend`."""
@@ -134,7 +145,9 @@ class CpuBackend:
         pieces = cut(rows)
         parts = equal_parts(pieces, parts_of(values.size, self.threads, TURNS), continues)
         fibres = cut_fibres(indices[0], pieces) if kernel == FIBRE else None
-        return HostShard(indices, values, rows if wide else None, pieces, parts, first, kernel == PREFETCHED, fibres)
+        panels = kernel == PANELLED and _has_panels(share)
+        ahead = panels or kernel == PREFETCHED
+        return HostShard(indices, values, rows if wide else None, pieces, parts, first, ahead, panels, fibres)
 
     def permuted(self, shard: HostShard, share: Share) -> HostShard:
         """See `Backend`."""
@@ -174,8 +187,10 @@ class CpuBackend:
 
     def scratch_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
+        carries = self.threads * TURNS * 2 * share.stride * 8
         copies = (self.threads - 1) * (share.rows.stop - share.rows.start) if BLOCKED in share.kernels else 0
-        return (self.threads * TURNS * 2 + copies) * share.stride * 8 if nnz else 0
+        panels = sum(share.lengths) if PANELLED in share.kernels and _has_panels(share) else 0
+        return carries + max(copies * share.stride * 8, panels * share.row_bytes) if nnz else 0
 
     def slot(self, shares: Sequence[Share], capacity: int, clock: Clock) -> HostSlot:
         """See `Backend`."""
@@ -204,6 +219,11 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         """See `Backend`."""
+
+
+def _has_panels(share: Share) -> bool:
+    """Return whether rows are several whole panels."""
+    return share.row_bytes > PANEL and share.row_bytes % PANEL == 0
 
 
 class HostSlot:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,9 @@ from .layout import NO_BLOCKS, Blocks, Column, Fibres, Numbers, Parts, Pieces
 from .segmented import segmented
 from .vectors import ADD, LANE, LINE, PAST, STORE
 
-SEGMENTED, PREFETCHED, FIBRE, BLOCKED = "segmented", "prefetched", "fibre", "blocked"
-KERNELS = (SEGMENTED, PREFETCHED, FIBRE, BLOCKED, PERMUTED)
+SEGMENTED, PREFETCHED, PANELLED, FIBRE, BLOCKED = "segmented", "prefetched", "panelled", "fibre", "blocked"
+KERNELS = (SEGMENTED, PREFETCHED, PANELLED, FIBRE, BLOCKED, PERMUTED)
+PANEL = 128  # bytes of a row that are computed at once where rows are too wide for the caches
 MOST_LANES = 8  # 256 bytes of a row: half of the registers, on a processor with AVX2
 SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
 CACHED = 8 << 20  # bytes of an output that the caches may still hold when it is read
@@ -40,6 +41,8 @@ class HostShard:
         The output index that is row 0 of the output.
     ahead : bool
         Whether the rows of nonzeros to come are fetched.
+    panels : bool
+        Whether columns are computed `PANEL` bytes after the other, from matrices that have no others.
     fibres : Fibres, optional
     blocks : Blocks
     parts : Parts
@@ -55,6 +58,7 @@ class HostShard:
     parts: Parts
     row_begin: int
     ahead: bool = False
+    panels: bool = False
     fibres: Fibres | None = None
     blocks: Blocks = NO_BLOCKS
     permutation: Numbers | None = None
@@ -86,12 +90,33 @@ class Threads:
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool = ThreadPoolExecutor(count - 1, "amped-mttkrp") if count > 1 else None
-        self._memory = np.empty(0)
+        self._memory = aligned(0, np.dtype(np.uint8))
 
     def mttkrp(
         self, shard: HostShard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], new: slice
     ) -> None:
         """See `Backend.mttkrp`."""
+        way, shared = _way(shard, out), shard.parts.shared
+        if way == ADD:
+            out[new] = 0
+        carries, column = np.zeros((len(shared), out.shape[1])), 0
+        for matrices in self._panels(factors) if shard.panels else [factors]:
+            self._sums(shard, matrices, out, column, way, carries, new)
+            column += matrices[0].shape[1]
+        for t in np.flatnonzero(shared >= 0):
+            out[shared[t] - shard.row_begin] += carries[t]
+
+    def _sums(
+        self,
+        shard: HostShard,
+        factors: Sequence[NDArray[np.floating]],
+        out: NDArray[np.floating],
+        column: int,
+        way: int,
+        carries: NDArray[np.float64],
+        new: slice,
+    ) -> None:
+        """Compute the columns of the output from `column` on that `factors` have."""
         bounds, shared = shard.parts
         columns, inputs = [*map(_constant, shard.indices)], [*map(_constant, factors)]
         lanes, fibres = lanes_of(factors[0]), None
@@ -99,43 +124,64 @@ class Threads:
             fibres = *shard.fibres, columns.pop(0), inputs.pop(0)
         nonzeros = *shard.pieces, tuple(columns), _constant(shard.values)
         layout = shard.permutation, fibres, tuple(shard.blocks), shard.ahead
-        way, matrices = _way(shard, out), tuple(inputs)
-        carries = np.zeros((len(shared), out.shape[1]))
+        matrices, origin = tuple(inputs), (shard.row_begin, column)
         empty = np.append(shard.pieces.rows[bounds[:-1] - 1] + np.int64(1 - shard.row_begin), 0)
         empty[0] = shard.pieces.rows[0] - shard.row_begin
         if new.stop > new.start:
             empty[0], empty[-1] = new.start, new.stop
-        if way == ADD:
-            out[new] = 0
 
         apart = shard.blocks.lows.size > 0  # rows recur in all parts
-        copies = self._zeros((len(shared) - 1, *out.shape)) if apart else ()
+        copies = self._room((len(shared) - 1, *out.shape), out.dtype) if apart else ()
         turn = np.zeros(1, np.int64)
 
         def work(t: int) -> None:
             sums, parts = out, (turn, bounds, shared, carries, empty)
             if apart:
                 span, one = slice(t, t + 2), slice(t, t + 1)
-                sums = copies[t - 1] if t else out
+                if t:
+                    sums = copies[t - 1]
+                    sums.fill(0)
                 parts = np.zeros(1, np.int64), bounds[span], shared[one], carries[one], empty[span]
-            segmented(nonzeros, matrices, sums, shard.row_begin, way, parts, *layout, *lanes)
+            segmented(nonzeros, matrices, sums, origin, way, parts, *layout, *lanes)
 
-        others = [self._pool.submit(work, t) for t in range(1, min(self.count, len(shared)))] if self._pool else []
-        work(0)
-        for other in others:
-            other.result()
+        self._each(min(self.count, len(shared)), work)
         for copy in copies:
             out += copy
-        for t in np.flatnonzero(shared >= 0):
-            out[shared[t] - shard.row_begin] += carries[t]
 
-    def _zeros(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return zeros, in memory that is kept: new pages take longer than what is computed."""
-        if self._memory.size < math.prod(shape):
-            self._memory = np.empty(math.prod(shape))
-        zeros = self._memory[: math.prod(shape)].reshape(shape)
-        zeros.fill(0)
-        return zeros
+    def _panels(self, factors: Sequence[NDArray[np.floating]]) -> Sequence[Sequence[NDArray[np.floating]]]:
+        """Return, for each panel of columns, matrices of these alone: a cache holds more of their rows."""
+        kind, pieces = factors[0].dtype, [factor.view((np.void, PANEL)) for factor in factors]
+        ends = np.cumsum([len(piece) for piece in pieces])
+        panels = self._room((pieces[0].shape[1], int(ends[-1])), np.dtype((np.void, PANEL)))
+
+        def copy(p: int) -> None:
+            np.concatenate([piece[:, p] for piece in pieces], out=panels[p])
+
+        self._each(len(panels), copy)
+        return [np.split(panel.view(kind).reshape(-1, PANEL // kind.itemsize), ends[:-1]) for panel in panels]
+
+    def _each(self, count: int, work: Callable[[int], None]) -> None:
+        """Do the works 0 to `count` side by side; the first by the calling thread."""
+        others = [self._pool.submit(work, t) for t in range(1, count)] if self._pool else []
+        for t in range(1 if self._pool else count):
+            work(t)
+        for other in others:
+            other.result()
+
+    def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return memory that is kept: new pages take longer than what is computed."""
+        size = math.prod(shape) * dtype.itemsize
+        if self._memory.size < size:
+            self._memory = aligned(size, np.dtype(np.uint8))
+        return self._memory[:size].view(dtype).reshape(shape)
+
+
+def aligned(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array that begins with a line of the caches: rows of whole lines lie in as few as can be."""
+    count = int(np.prod(shape)) * dtype.itemsize
+    memory = np.empty(count + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
+    return memory[start : start + count].view(dtype).reshape(shape)
 
 
 def parts_of(nnz: int, threads: int, each: int = 1) -> int:
@@ -155,7 +201,7 @@ def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
     if shard.permutation is not None or shard.blocks.lows.size:
         return ADD
     lines = out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0
-    return PAST if lines and out.nbytes > CACHED else STORE
+    return PAST if lines and out.nbytes > CACHED and not shard.panels else STORE
 
 
 def lanes_of(factor: NDArray[np.floating]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:

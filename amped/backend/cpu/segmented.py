@@ -15,7 +15,7 @@ AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are f
 
 @jit
 def segmented(  # type: ignore[no-untyped-def]
-    nonzeros, factors, out, first_row, way, parts, order, fibres, blocks, ahead, lanes, tail
+    nonzeros, factors, out, origin, way, parts, order, fibres, blocks, ahead, lanes, tail
 ):
     """Compute pieces of output rows, part by part, until none is left; their sums are added up in double precision.
 
@@ -25,14 +25,14 @@ def segmented(  # type: ignore[no-untyped-def]
         Where the pieces begin, (pieces + 1,); their output indices, (pieces,); the indices of the input modes, a tuple
         of (nnz,) arrays; the values, (nnz,).
     factors : tuple of (I_m, stride) arrays
-    out : (rows, stride) float64 array
-        Row 0 is that of output index `first_row`.
-    first_row : int
+    out : (rows, columns) float64 array
+    origin : tuple of int
+        The output index that is row 0 of `out`, and the column of `out` that is column 0 of `factors`.
     way : int
         How the first sum of a row is brought into `out`, see `vectors`; ADD if others may have been.
     parts : tuple
         The number of the next part, (1,), which threads share; the first piece of each part and the end, (parts + 1,);
-        an output index of each, (parts,), whose sum is added to a row of an array (parts, stride) instead; this array;
+        an output index of each, (parts,), whose sum is added to a row of an array (parts, columns) instead; this array;
         the rows of `out` that are cleared where no nonzeros are in them: the first of each part, and the end,
         (parts + 1,).
     order : (nnz,) array or None
@@ -52,21 +52,22 @@ def segmented(  # type: ignore[no-untyped-def]
         last = part == shared.size - 1
         span = bounds[part], bounds[part + 1], empty[part], empty[-1] if last else empty[part]
         carry = shared[part], carries[part : part + 1]
-        _part(nonzeros, factors, out, first_row, way, span, carry, order, fibres, blocks, ahead, lanes, tail)
+        _part(nonzeros, factors, out, origin, way, span, carry, order, fibres, blocks, ahead, lanes, tail)
         part = take(turn)
     fence()
 
 
 @jit
 def _part(  # type: ignore[no-untyped-def]
-    nonzeros, factors, out, first_row, way, span, carry_of, order, fibres, blocks, ahead, lanes, tail
+    nonzeros, factors, out, origin, way, span, carry_of, order, fibres, blocks, ahead, lanes, tail
 ):
     starts, rows, indices, values = nonzeros
     begin, end, empty, empty_end = span
+    first_row, first_column = origin
     shared, carry = carry_of
     first_pieces, lows, highs, which = blocks
     step = len(lanes) * (LANE // factors[0].itemsize)
-    rest = out.shape[1] // step * step
+    rest = factors[0].shape[1] // step * step
     last = np.int64(starts[end]) - 1
     block = np.searchsorted(first_pieces, begin)
     for c in range(begin, end):
@@ -76,7 +77,7 @@ def _part(  # type: ignore[no-untyped-def]
         start, stop, row = np.int64(starts[c]), np.int64(starts[c + 1]), np.int64(rows[c])
         if way != ADD:
             if empty < row - first_row:
-                _clear(out, empty, row - first_row, way, factors, rest, lanes, tail)
+                _clear(out, empty, row - first_row, first_column, way, factors, rest, lanes, tail)
             empty = max(empty, row - first_row + 1)
         how = ADD if c > begin and rows[c - 1] == row else way
         for column in range(0, rest, step):
@@ -85,29 +86,29 @@ def _part(  # type: ignore[no-untyped-def]
             else:
                 total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
             if row == shared:
-                put(carry, 0, column, total, ADD)
+                put(carry, 0, first_column + column, total, ADD)
             else:
-                put(out, row - first_row, column, total, how)
+                put(out, row - first_row, first_column + column, total, how)
         if tail is not None:
             if fibres is None:
                 remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
             else:
                 remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)
             if row == shared:
-                put(carry, 0, rest, remainder, ADD)
+                put(carry, 0, first_column + rest, remainder, ADD)
             else:
-                put(out, row - first_row, rest, remainder, how)
+                put(out, row - first_row, first_column + rest, remainder, how)
     if way != ADD:
-        _clear(out, empty, empty_end, way, factors, rest, lanes, tail)
+        _clear(out, empty, empty_end, first_column, way, factors, rest, lanes, tail)
 
 
 @jit
-def _clear(out, begin, end, way, factors, rest, lanes, tail):  # type: ignore[no-untyped-def]
+def _clear(out, begin, end, first_column, way, factors, rest, lanes, tail):  # type: ignore[no-untyped-def]
     for row in range(begin, end):
         for column in range(0, rest, len(lanes) * (LANE // factors[0].itemsize)):
-            put(out, row, column, zero(factors, lanes), way)
+            put(out, row, first_column + column, zero(factors, lanes), way)
         if tail is not None:
-            put(out, row, rest, zero(factors, tail), way)
+            put(out, row, first_column + rest, zero(factors, tail), way)
 
 
 @_inlined
