@@ -217,12 +217,12 @@ class Engine:
         best, fastest, kept = float("inf"), names[0], None
         for name in names:
             shard = make(name, mode.nnz)
-            if kept is not None and shard.nbytes > mode.room(self.backend, shard.nnz):
-                continue
-            # What is streamed is copied for longer than it is computed.
-            cost = self._seconds([shard], mode.mode) if mode.resident else shard.nbytes
-            if cost < best:
-                best, fastest, kept = cost, name, shard
+            if kept is None or shard.nbytes <= mode.room(self.backend, shard.nnz):
+                # What is streamed is copied for longer than it is computed.
+                cost = self._seconds([shard], mode.mode) if mode.resident else shard.nbytes
+                if cost < best:
+                    best, fastest, kept = cost, name, shard
+            del shard  # there is memory for the best and another one
         return fastest, kept
 
     def _seconds(self, shards: Sequence[Shard], mode: int) -> float:

@@ -81,7 +81,8 @@ class Need:
         beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares) * (self._packing(piece) > 0)
         made = max(self._backend.shard_bytes(share, piece) for share in self._shares)
         packing = self._packing(piece) - self.slots(slot) + beside * made
-        return int(max(scratch, self._dense, packing))
+        kept = scratch if self._backend.keeps_scratch else 0
+        return int(max(scratch, kept + max(self._dense, packing)))
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""

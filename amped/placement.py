@@ -243,7 +243,8 @@ def make_plan(
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if kernel == PERMUTED:
         mine = mine._replace(sorting=0)
-    host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + backend.host_runtime_bytes
+    runtime = backend.host_runtime_bytes({name for m in modes for name in m.share.kernels})
+    host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + runtime
     return Plan(tuple(modes), rank, stride, dtype, fitting.slot, fitting.piece, bytes_of, host)
 
 

@@ -226,7 +226,7 @@ def _modes(engine: Engine) -> Sweep:
 
 
 def _plain(problem: Problem, cores: int) -> Sweep:
-    """What one writes in Numba: a loop over the nonzeros while the row is the same, and over columns, a known number."""
+    """What one writes in Numba: a loop over nonzeros while their row is the same, and over columns, a known number."""
     import numba
 
     numba.set_num_threads(cores)

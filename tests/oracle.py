@@ -253,6 +253,7 @@ class NullDevice(CpuBackend):
     vector_bytes = 32
     repeatable = ("slow", "fast")
     steady = False
+    keeps_scratch = False
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -121,14 +121,14 @@ class Backend(Protocol):
     """Rows of factor matrices are padded to a multiple of this."""
     runtime_bytes: int
     """Device memory that the device's own runtime takes, outside what the plan counts."""
-    host_runtime_bytes: int
-    """Host memory that libraries load and allocate once a run computes."""
     most_nonzeros: int
     """Of a shard."""
     repeatable: tuple[str, ...]
     """The kernels that give bitwise equal results every time."""
     steady: bool
     """Whether equal work takes equal times, so that these tell how to share it out."""
+    keeps_scratch: bool
+    """Whether what a kernel needs for a while stays there for the next one, also while something else is done."""
     roundings: Mapping[GatherName, Callable[[Array, Array], object]]
     """Ways to read factor matrices beside "full": what rounds a float32 matrix to a uint16 array of its shape."""
 
@@ -140,6 +140,9 @@ class Backend(Protocol):
 
         `PERMUTED` is not one: it is for those who ask for it.
         """
+
+    def host_runtime_bytes(self, kernels: Collection[str]) -> int:
+        """Return the host memory that libraries, and such kernels, take once a run computes."""
 
     def memory(self, local_ranks: int) -> int:
         """Bytes that a plan may count on, when so many ranks share the node."""

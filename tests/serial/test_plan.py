@@ -212,7 +212,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     small = small_tns(folder)
     succeeded(run_partitioner(small, "--output", folder / "small.store"))
     for tensor in (small, folder / "small.store"):
-        for flags in product(("--precision",), ("fp32", "fp64"), ("--kernel",), ("segmented", "permuted")):
+        for flags in product(("--precision",), ("fp32", "fp64"), ("--kernel",), ("segmented", "panelled", "permuted")):
             succeeded(run_amped("mttkrp", tensor, "--rank", RANK, *flags, *CPU))
     rng = np.random.default_rng(0)
     shape, nonzeros = (20_000, 5_000, 3_000), 2_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -52,6 +52,9 @@ from .vectors import LANE
 
 OWN_CACHE = 1 << 20  # bytes
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
+KERNEL_BYTES = 7 << 20  # that a compiled kernel takes
+COMPILED = {PREFETCHED: SEGMENTED, BLOCKED: SEGMENTED}
+"""The kernels that are another one's code."""
 TURNS = 8  # of a thread: parts that it computes if no other is ahead of it and takes some of them
 LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and to compile another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
@@ -66,10 +69,10 @@ class CpuBackend:
     xp = np
     vector_bytes = LANE
     runtime_bytes = 0
-    host_runtime_bytes = 6 << 20
     most_nonzeros = (1 << 32) - 1
     repeatable: tuple[str, ...] = KERNELS
     steady = False
+    keeps_scratch = True
     roundings: Mapping[GatherName, Callable[[Array, Array], object]] = {}
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
@@ -100,6 +103,10 @@ class CpuBackend:
             and share.nnz >= max(length // FETCHED, LEAST_BLOCK * blocks * rows),
         }
         return tuple(name for name, worthwhile in tried.items() if worthwhile)
+
+    def host_runtime_bytes(self, kernels: Collection[str]) -> int:
+        """See `Backend`: each is compiled once."""
+        return KERNEL_BYTES * len({COMPILED.get(name, name) for name in kernels})
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free on this node."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -41,10 +41,10 @@ class CudaBackend:
     xp = cupy
     vector_bytes = VECTOR
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
-    host_runtime_bytes = 120 << 20
     most_nonzeros = 1 << 30
     repeatable: tuple[str, ...] = ("segmented", "fibre")
     steady = True
+    keeps_scratch = False
     roundings: Mapping[GatherName, Callable[[Array, Array], object]] = {"fp16": _to_fp16, "bf16": _to_bf16}
 
     def __init__(self, local_rank: int) -> None:
@@ -80,6 +80,10 @@ class CudaBackend:
         """See `Backend`."""
         self._pool.free_all_blocks()
         self._peak_bytes = 0
+
+    def host_runtime_bytes(self, kernels: Collection[str]) -> int:
+        """See `Backend`."""
+        return 120 << 20
 
     def memory(self, local_ranks: int) -> int:
         """See `Backend`: an equal share of what is free, less the runtime's own need."""
