@@ -197,7 +197,7 @@ def test_ranks_get_less_where_nonzeros_take_longer(
         return clock(int(end)) - clock(int(begin))
 
     monkeypatch.setattr(machine[0], "steady", True)
-    monkeypatch.setattr(Engine, "_seconds", seconds)
+    monkeypatch.setattr(Engine, "_run", seconds)
     engine = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, precision="fp64")
     for mode, plan in enumerate(engine.plan.modes):
         each = comm.allgather(seconds(engine, None, mode))

@@ -51,6 +51,7 @@ from .mttkrp import (
 from .vectors import LANE
 
 OWN_CACHE = 1 << 20  # bytes
+FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
 KERNEL_BYTES = 7 << 20  # that a compiled kernel takes
 COMPILED = {PREFETCHED: SEGMENTED, BLOCKED: SEGMENTED}
@@ -92,11 +93,13 @@ class CpuBackend:
         rows, which = share.rows.stop - share.rows.start, longest(share.lengths)
         length = share.lengths[which]
         blocks = -(-length // block_rows(share.row_bytes))
-        far = sum(share.lengths) * share.row_bytes > OWN_CACHE
+        inputs = sum(share.lengths)
         tried = {
             SEGMENTED: True,
-            PREFETCHED: far,
-            PANELLED: far and _has_panels(share) and share.nnz >= LEAST_PANEL * sum(share.lengths),
+            PREFETCHED: inputs * share.row_bytes > OWN_CACHE,
+            PANELLED: inputs * share.row_bytes > FAIR_CACHE
+            and _has_panels(share)
+            and share.nnz >= LEAST_PANEL * inputs,
             FIBRE: len(share.lengths) > 1 and share.nnz >= LEAST_FIBRE * rows * share.lengths[0],
             BLOCKED: length * share.row_bytes > LAST_CACHE
             and length >= rows * self.threads
