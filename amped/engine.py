@@ -218,15 +218,20 @@ class Engine:
         for name in names:
             shard = make(name, mode.nnz)
             if kept is None or shard.nbytes <= mode.room(self.backend, shard.nnz):
-                # What is streamed is copied for longer than it is computed. The best so far is timed again, in turn
-                # with the next one, where the machine may be slower by now than it was then.
-                timed = [[shard]] if kept is None or self.backend.steady else [[kept], [shard]]
-                *again, cost = self._seconds(timed, mode.mode) if mode.resident else [shard.nbytes]
-                best = min(again, default=best)
+                best, cost = self._costs(best, kept, shard, mode)
                 if cost < best:
                     best, fastest, kept = cost, name, shard
             del shard  # there is memory for the best and another one
         return fastest, kept
+
+    def _costs(self, best: float, kept: Shard | None, shard: Shard, mode: ModePlan) -> tuple[float, float]:
+        """Return the costs of the best shard so far, and of the next one."""
+        if not mode.resident:
+            return best, shard.nbytes  # what is streamed is copied for longer than it is computed
+        if kept is None or self.backend.steady:
+            return best, self._seconds([[shard]], mode.mode)[0]
+        again, cost = self._seconds([[kept], [shard]], mode.mode)  # the machine may be slower than it was then
+        return again, cost
 
     def _seconds(self, candidates: Sequence[Sequence[Shard]], mode: int) -> list[float]:
         """Return how long each candidate's shards take, the fastest of several runs, all in turn."""
