@@ -58,18 +58,18 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
 def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array, new: slice) -> None:
     """See `Backend.mttkrp`; queued on the current stream."""
     first, end = shard.first_row, shard.first_row + shard.rows
-    part, added_up = out[first:end], shard.layout.tiled and out.dtype != shard.layout.share.dtype
-    kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
-    if added_up:  # rows of the shard need not be cleared
+    if shard.layout.tiled and out.dtype != shard.layout.share.dtype:  # rows of the shard need not be cleared
         for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
             if begin < stop:
                 out[begin:stop] = 0
         sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)
-        _launch(shard, factors, sums)
-        _widen(shard, sums, part, kept)
+        _launch(shard, factors, sums)  # before anything else: a GPU waits for the host when a sweep begins
+        kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
+        _widen(shard, sums, out[first:end], kept)
         return
     if new.start < new.stop:
         out[new] = 0
+    part = out[first:end]
     if shard.layout.tiled:
         _launch(shard, factors, part)
     else:
