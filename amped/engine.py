@@ -31,7 +31,7 @@ from .stream import Make, Step, Stream
 Precision = Literal["fp32", "fp64"]
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
-TUNING_RUNS, MOST_TUNING_RUNS, TUNING_SECONDS = 3, 10, 0.1  # the fastest counts: more runs where they are short
+TUNING_RUNS, MOST_TUNING_RUNS, TUNING_SECONDS = 3, 10, 0.05  # the fastest counts: more runs where they are short
 RECUTS = 2
 UNEVEN = 0.01  # of a sweep's seconds, that a rank may compute longer than all on average before modes are cut anew
 LEAST_SWEEP = 5e-4  # seconds: of shorter ones it is not known well enough what they take
@@ -228,15 +228,17 @@ class Engine:
         """Return the costs of the best shard so far, and of the next one."""
         if not mode.resident:
             return best, shard.nbytes  # what is streamed is copied for longer than it is computed
-        if kept is None or self.backend.steady:
+        if self.backend.steady:
             return best, self._seconds([[shard]], mode.mode)[0]
+        if kept is None:
+            return best, 0.0  # it is timed with the next one
         again, cost = self._seconds([[kept], [shard]], mode.mode)  # the machine may be slower than it was then
         return again, cost
 
     def _seconds(self, candidates: Sequence[Sequence[Shard]], mode: int) -> list[float]:
         """Return how long each candidate's shards take, the fastest of several runs, all in turn."""
-        rounds = list[list[float]]()
-        while len(rounds) < TUNING_RUNS or (len(rounds) < MOST_TUNING_RUNS and np.sum(rounds) < TUNING_SECONDS):
+        rounds, limit = list[list[float]](), TUNING_SECONDS * len(candidates)
+        while len(rounds) < TUNING_RUNS or (len(rounds) < MOST_TUNING_RUNS and np.sum(rounds) < limit):
             rounds.append([self._run(shards, mode) for shards in candidates])
         return [min(runs) for runs in zip(*rounds, strict=True)]
 

@@ -95,6 +95,7 @@ def test_new_rows_get_sums_or_zeros(
             shard = backend.shard(
                 [c[part].copy() for c in columns], values[part].astype(dtype), share, kernel, part.start > 0
             )
+            assert shard.panels == (kernel == "panelled" and rank == 64)
             backend.mttkrp(shard, inputs, guarded[1:-1], new)
         assert np.all(np.isnan(guarded[[0, -1]]))
         got, named = guarded[1:-1, :rank], np.bincount(columns[0], minlength=200) > 0

@@ -93,13 +93,11 @@ class CpuBackend:
         rows, which = share.rows.stop - share.rows.start, longest(share.lengths)
         length = share.lengths[which]
         blocks = -(-length // block_rows(share.row_bytes))
-        inputs = sum(share.lengths)
+        read = sum(share.lengths)  # rows of the input factor matrices
         tried = {
             SEGMENTED: True,
-            PREFETCHED: inputs * share.row_bytes > OWN_CACHE,
-            PANELLED: inputs * share.row_bytes > FAIR_CACHE
-            and _has_panels(share)
-            and share.nnz >= LEAST_PANEL * inputs,
+            PREFETCHED: read * share.row_bytes > OWN_CACHE,
+            PANELLED: read * share.row_bytes > FAIR_CACHE and _has_panels(share) and share.nnz >= LEAST_PANEL * read,
             FIBRE: len(share.lengths) > 1 and share.nnz >= LEAST_FIBRE * rows * share.lengths[0],
             BLOCKED: length * share.row_bytes > LAST_CACHE
             and length >= rows * self.threads

@@ -90,7 +90,7 @@ class Threads:
     def __init__(self, count: int) -> None:
         self.count = count
         self._pool = ThreadPoolExecutor(count - 1, "amped-mttkrp") if count > 1 else None
-        self._memory = aligned(0, np.dtype(np.uint8))
+        self._memory = aligned((0,), np.dtype(np.uint8))
 
     def mttkrp(
         self, shard: HostShard, factors: Sequence[NDArray[np.floating]], out: NDArray[np.floating], new: slice
@@ -161,7 +161,7 @@ class Threads:
         return [np.split(panel.view(kind).reshape(-1, PANEL // kind.itemsize), ends[:-1]) for panel in panels]
 
     def _each(self, count: int, work: Callable[[int], None]) -> None:
-        """Do the works 0 to `count` side by side; the first by the calling thread."""
+        """Do so many works side by side, the first of them in the calling thread."""
         others = [self._pool.submit(work, t) for t in range(1, count)] if self._pool else []
         for t in range(1 if self._pool else count):
             work(t)
@@ -172,13 +172,13 @@ class Threads:
         """Return memory that is kept: new pages take longer than what is computed."""
         size = math.prod(shape) * dtype.itemsize
         if self._memory.size < size:
-            self._memory = aligned(size, np.dtype(np.uint8))
+            self._memory = aligned((size,), np.dtype(np.uint8))
         return self._memory[:size].view(dtype).reshape(shape)
 
 
-def aligned(shape: int | tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return an array that begins with a line of the caches: rows of whole lines lie in as few as can be."""
-    count = int(np.prod(shape)) * dtype.itemsize
+    count = math.prod(shape) * dtype.itemsize
     memory = np.empty(count + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
     return memory[start : start + count].view(dtype).reshape(shape)
