@@ -103,7 +103,7 @@ class Head:
             index = _integer(token)
             if index is None:
                 raise InputError(f"{what} is not an integer")
-            if index < self.base:
+            if index < self.base or token.startswith(b"-"):  # the parser knows no -0 either
                 raise InputError(f"{what}: indices count from {self.base}")
             if index - self.base >= MAX_MODE_LENGTH:
                 raise InputError(f"{what} is above the highest, {MAX_MODE_LENGTH - 1 + self.base}")

@@ -1,9 +1,10 @@
 """Numba parser of a block of lines ``i j ... value``.
 
-`mark_blanks` finds every blank of the block, 64 bytes at a time, so that `parse_block` knows where each token
-ends before it looks at it and turns up to eight digits into a number at once, without a branch on how many
-there are. What is less plain (long tokens, comments, runs of blanks) goes byte by byte through `_line`.
-The parser says which line is the first wrong one; what is wrong with it the caller finds out.
+`mark_blanks` finds every blank of the block, 64 bytes at a time, so that it is known where each token ends before any
+is read. `parse_block` reads many tokens side by side and makes lines of them; what is less plain (long indices, signs,
+comments, runs of blanks) goes byte by byte through `_line`. Values of more than eight characters are put aside, for
+`parse_aside`, which reads their digits side by side, too. The parser says which line is the first wrong one; what is
+wrong with it the caller finds out.
 """
 
 # Numba infers the types of the compiled functions; mypy sees those that the reader calls.
@@ -16,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import jit
-from .bits import NEWLINE, count_ones, find_blanks, load_word, trailing_zeros
-from .values import BAD, FULL, LATE, SKIP, ZEROS, any_value, eight_digits, is_blank, long_value, not_digits, short_value
+from .bits import NEWLINE, count_ones, find_blanks, trailing_zeros
+from .tokens import ENDING, ENDS_LINE, KIND, MANY, NUMBER, ODD, SCALES, read_mantissas, read_tokens
+from .values import BAD, FULL, LATE, any_value, by_product, is_blank
 
 U8 = NDArray[np.uint8]
 U32 = NDArray[np.uint32]
@@ -27,15 +29,17 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 PAD = 64  # bytes around a block that loads of whole words may touch
-_U0, _U1, _U8 = (np.uint64(u) for u in (0, 1, 8))
+NONZERO, ASIDE, SKIP, WRONG = range(4)  # a line: read; but for its value; a comment, or empty; neither
+_U0, _U1, _U15 = (np.uint64(u) for u in (0, 1, 15))
 
 
 @jit
 def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
     """Write the places of the blanks of `text[start:stop]` to `marks`; return their number and that of lines.
 
-    Sixteen more places, all the last one, follow, so that a line cut short can be read on without harm.
+    The place before the text comes first, as if a blank were there: token k is between marks k and k + 1.
     """
+    marks[0] = start - 1
     count = lines = 0
     for at in range(start, stop, 64):
         blank, newline = find_blanks(text, at)
@@ -45,13 +49,11 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
             newline &= inside
         lines += np.int64(count_ones(newline))
         found = np.int64(count_ones(blank))
-        for first in range(0, found, 8):  # eight at once: how many there are is hard to predict
+        for first in range(1, found + 1, 8):  # eight at once: how many there are is hard to predict
             for k in range(8):
                 marks[count + first + k] = at + np.int64(trailing_zeros(blank))
                 blank &= blank - _U1
         count += found
-    for k in range(16):
-        marks[count + k] = stop - 1
     return count, lines
 
 
@@ -70,7 +72,7 @@ def _index(text, at):
 
 
 @jit
-def _line(text, at, base, limits, columns, values, row):
+def _line(text, at, base, limits, columns, row):
     """Read the line at `at`, any line: what it is, and the places where its value starts and ends."""
     for m in range(limits.size + 1):
         while is_blank(text[at]) and text[at] != NEWLINE:
@@ -81,70 +83,94 @@ def _line(text, at, base, limits, columns, values, row):
         if m < limits.size:
             number, at = _index(text, at)
             if np.uint64(number - base) >= limits[m]:
-                return BAD, start, at
+                return WRONG, start, at
             columns[m, row] = number - base
-    status, values[row], at = any_value(text, start)
+    while not is_blank(text[at]):
+        at += 1
     stop = at
     while is_blank(text[at]) and text[at] != NEWLINE:
         at += 1
-    return status if text[at] == NEWLINE else BAD, start, stop
+    return ASIDE if start < stop and text[at] == NEWLINE else WRONG, start, stop
 
 
 @jit
-def _short_index(word, length, after, base, limit):
-    """An index of up to eight digits, the last of `word`: zero if it is one; the index counted from 0."""
-    word = (word ^ ZEROS) & (FULL << np.uint64((64 - 8 * length) & 63))
-    number = np.int64(eight_digits(word)) - base
-    fits = np.uint64(length - 1) < _U8 and np.uint64(number) < limit
-    return not_digits(word) | np.uint64(not (fits and (after == 32 or after == 9))), number
+def _is_gap(text, mark, following):
+    """Tell whether a blank within a line comes right before another one."""
+    return following == mark + 1 and is_blank(text[mark]) and text[mark] != NEWLINE
 
 
 @jit
 def parse_block(
-    text: U8, start: int, marks: U32, count: int, base: int, limits: U64, columns: I32, values: F64, late: I64
+    text: U8, marks: U32, count: int, base: int, limits: U64, columns: I32, values: F64, aside: I64
 ) -> tuple[int, int, int, int]:
-    """Read the lines from `start` on, whose blanks are the first `count` of `marks`.
+    """Read the lines of a block of `count` tokens.
 
-    Nonzero `r` of the block goes to `columns[:, r]`, counted from 0, and `values[r]`. `base` is the lowest
-    index in the text, `limits` holds the mode lengths. Each row of `late` tells of a value that is left to
-    `float`: its nonzero, where it starts and stops, and its line. Returns how many nonzeros, lines and late
-    values there are, and where the first wrong line is, or -1; reading ends there.
+    Nonzero `r` of the block goes to `columns[:, r]`, counted from 0, and `values[r]`. `base` is the lowest index in the
+    text, `limits` holds the mode lengths. Each row of `aside` tells of a value that is left to `parse_aside`: its
+    nonzero, where it starts and stops, and its line. Returns how many nonzeros, lines and values put aside there are,
+    and where the first wrong line is, or -1; reading ends there.
     """
-    row = line = lates = t = 0
-    begin = np.int64(start)
+    scratch = np.empty((3, MANY), np.uint64)
+    words, ends, tokens = scratch[0], scratch[1], scratch[2]
+    lowest = np.uint64(base)
+    row: int = np.int64(0)  # of that type from the start: what is called with it is compiled once
+    line = asides = t = row
     while t < count:
-        first = t
-        at = begin
-        bad = _U0
-        for m in range(limits.size):
-            stop = np.int64(marks[t])
-            t += 1
-            # Only numbers are passed on: an array would cost its reference count, a fifth of the speed.
-            wrong, number = _short_index(load_word(text, stop - 8), stop - at, text[stop], base, limits[m])
-            columns[m, row] = number
-            bad |= wrong
-            at = stop + 1
-        status, stop = BAD, np.int64(marks[t])
-        if bad == _U0:
-            status, values[row] = short_value(load_word(text, stop - 8), text[at], stop - at)
-            if status == BAD:
-                status, values[row] = long_value(text, at, stop)
-            if status == BAD:
-                status, values[row], stop = any_value(text, at)
-            while text[marks[t]] != NEWLINE and marks[t + 1] == marks[t] + 1 and is_blank(text[marks[t]]):
-                t += 1
-        if status == BAD or text[marks[t]] != NEWLINE:
-            status, at, stop = _line(text, begin, base, limits, columns, values, row)
-            if status == BAD:
-                return row, line, lates, begin
-            t = first
-            while marks[t] < stop or text[marks[t]] != NEWLINE:
-                t += 1
-        if status == LATE:
-            late[lates, 0], late[lates, 1], late[lates, 2], late[lates, 3] = row, at, stop, line
-            lates += 1
-        row += status != SKIP
-        line += 1
-        begin = np.int64(marks[t]) + 1
-        t += 1
-    return row, line, lates, -1
+        first, many = t, min(MANY, count - t)
+        read_tokens(text, marks, first, many, words, ends, tokens)
+        for k in range(many, MANY):
+            tokens[k] = ODD
+        while t < min(count, first + MANY - limits.size):
+            good = True
+            for m in range(limits.size):
+                number = tokens[t - first + m] - lowest  # above every limit if it is more than an index
+                columns[m, row] = number
+                good &= number < limits[m]
+            token = tokens[t - first + limits.size]
+            values[row] = np.float64(token & NUMBER) / SCALES[(token >> KIND) & _U15]
+            kind, last = NONZERO, t + limits.size
+            if not (good and token >> ENDING == ENDS_LINE):
+                kind, start, stop = ASIDE, np.int64(marks[last]) + 1, np.int64(marks[last + 1])
+                while good and _is_gap(text, np.int64(marks[last + 1]), np.int64(marks[last + 2])):
+                    last += 1
+                if not good or start == stop or text[marks[last + 1]] != NEWLINE:
+                    kind, start, stop = _line(text, np.int64(marks[t]) + 1, base, limits, columns, row)
+                    if kind == WRONG:
+                        return row, line, asides, np.int64(marks[t]) + 1
+                    last = t
+                    while marks[last + 1] < stop or text[marks[last + 1]] != NEWLINE:
+                        last += 1
+                if kind == ASIDE:
+                    aside[asides, 0], aside[asides, 1], aside[asides, 2], aside[asides, 3] = row, start, stop, line
+                    asides += 1
+            row += kind != SKIP
+            line += 1
+            t = last + 1
+    return row, line, asides, -1
+
+
+@jit
+def parse_aside(text: U8, aside: I64, values: F64) -> tuple[int, int]:
+    """Read the values that were put aside.
+
+    Those that are left to `float` are put first in `aside`. Returns how many these are, and the number of the first one
+    that is wrong, or -1; reading ends there.
+    """
+    words, mantissas, decimals = np.empty((4, MANY), np.uint64), np.empty(MANY, np.uint64), np.empty(MANY, np.int64)
+    left = 0
+    for first in range(0, len(aside), MANY):
+        some = aside[first : first + MANY]
+        read_mantissas(text, some, words, mantissas, decimals)
+        for k in range(len(some)):
+            row, at = some[k, 0], some[k, 1]
+            if decimals[k] >= 0:
+                found, number = by_product(mantissas[k], -decimals[k])
+                values[row] = -number if text[at] == 45 else number
+            else:
+                found, values[row] = any_value(text, at)
+            if found == BAD:
+                return left, first + k
+            if found == LATE:
+                aside[left, 0], aside[left, 1], aside[left, 2], aside[left, 3] = row, at, some[k, 2], some[k, 3]
+                left += 1
+    return left, -1

@@ -26,7 +26,7 @@ from ..tables import Nonzeros, Pile, copy_to
 from ..threads import Turns
 from .blocks import Cutter, Plain, Slot, line_start, text_source
 from .head import Head
-from .parse import mark_blanks, parse_block
+from .parse import mark_blanks, parse_aside, parse_block
 from .pieces import BrokenError, Outcome, Progress, collect, naming, usable_threads
 
 BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
@@ -202,18 +202,20 @@ class _Lines:
 
 
 def _parse(head: Head, slot: Slot) -> _Lines:
-    count, lines = mark_blanks(slot.text, slot.start, slot.stop, slot.marks)
-    columns, values, late = slot.table(head.order, lines)
-    rows, line, lates, wrong = parse_block(
-        slot.text, slot.start, slot.marks, count, head.base, head.limits, columns, values, late
-    )
-    for row, start, stop, its_line in late[:lates].tolist():
+    text = slot.text
+    count, lines = mark_blanks(text, slot.start, slot.stop, slot.marks)
+    columns, values, aside = slot.table(head.order, lines)
+    rows, line, asides, wrong = parse_block(text, slot.marks, count, head.base, head.limits, columns, values, aside)
+    left, bad = parse_aside(text, aside[:asides], values) if asides else (0, -1)
+    late = aside[:left].tolist()
+    for row, start, stop, _ in late:
         values[row] = float(slot.raw[start:stop])
-        if isinf(values[row]):
-            rows, line, wrong = row, its_line, max(slot.start, slot.raw.rfind(b"\n", 0, start) + 1)
-            break
-    text = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    return _Lines(columns[:, :rows], values[:rows], line, text)
+    refused = [each for each in late if isinf(values[each[0]])] + aside[bad : bad + 1].tolist()
+    if refused:
+        rows, start, _, line = refused[0]
+        wrong = max(slot.start, slot.raw.rfind(b"\n", 0, start) + 1)
+    cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
+    return _Lines(columns[:, :rows], values[:rows], line, cause)
 
 
 def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:

@@ -1,4 +1,4 @@
-"""From decimals to doubles, correctly rounded: eight digits at once, without a branch on how many there are.
+"""From decimals to doubles, correctly rounded.
 
 Exactly (Clinger) where mantissa and power of ten are exact, else by the 128-bit product of Eisel and Lemire; the few
 that neither decides are left to the caller, for `float`.
@@ -16,25 +16,19 @@ from numpy.typing import NDArray
 from ..jit import jit
 from .bits import as_double, leading_zeros, load_word, product_high, trailing_zeros
 
-DATA, SKIP, LATE, BAD = 0, 1, 2, 3  # a line: a nonzero; nothing; a nonzero whose value is for `float`; wrong
+DATA, LATE, BAD = 0, 1, 2  # a value: read; left to `float`; wrong
 FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZEROS = np.uint64(0x3030303030303030)
 _NINES = np.uint64(0x7676767676767676)
 _HIGH = np.uint64(0x8080808080808080)
-_LOW = np.uint64(0x0101010101010101)
-_DOTS = np.uint64(0x1E1E1E1E1E1E1E1E)  # "." ^ "0" in each byte
 _PAIRS = np.uint64(0x000000FF000000FF)
 _HUNDREDS = np.uint64(100 + (1000000 << 32))
 _ONES = np.uint64(1 + (10000 << 32))
 _U0, _U1, _U3, _U8, _U10, _U16, _U32, _U52, _U63 = (np.uint64(u) for u in (0, 1, 3, 8, 10, 16, 32, 52, 63))
 _EIGHT_DIGITS = np.uint64(10**8)
-_MAX_DIGITS = 19  # the longest mantissa that always fits 64 bits
+MAX_DIGITS = 19  # the longest mantissa that always fits 64 bits
 _DROPPED = np.uint64(0x1FF)
 _EXACT = np.uint64(1 << 53)
-_LAST = np.array(
-    [FULL.item() << (64 - 8 * max(0, min(8, k - 16))) & FULL.item() for k in range(_MAX_DIGITS + 17)], np.uint64
-)
-_TENS = np.array([10**k for k in range(_MAX_DIGITS + 1)], np.uint64)
 _POWERS = np.array([float(10**k) for k in range(23)])  # those that a double holds exactly
 
 
@@ -75,66 +69,11 @@ def is_blank(byte):
 
 
 @jit
-def short_value(word, sign, length):
-    """A value of up to eight characters, the last of `word`: `DATA`, or `BAD` if less plain; the number."""
-    negative = sign == 45
-    length -= negative
-    if length < 1 or length > 8:
-        return BAD, 0.0
-    word = (word ^ ZEROS) & (FULL << np.uint64(64 - 8 * length))
-    gap = word ^ _DOTS
-    dot = (gap - _LOW) & ~gap & _HIGH
-    decimals = 0
-    if dot != _U0:  # close the gap: the digits before the dot move up by one
-        at = (trailing_zeros(dot) >> _U3) << _U3
-        above = FULL << at
-        word = (word & (above << _U8)) | ((word & ~above) << _U8)
-        decimals = 7 - np.int64(at >> _U3)
-        length -= 1
-    number = np.float64(eight_digits(word)) / _POWERS[decimals]
-    good = length > 0 and not_digits(word) == _U0
-    return DATA if good else BAD, -number if negative else number
-
-
-@jit
-def long_value(text, at, stop):
-    """A value in plain digits around a dot, from `at` to `stop`: `DATA`, `LATE`, or `BAD` if less plain; the number."""
-    negative = text[at] == 45
-    at += negative
-    word = load_word(text, at) ^ ZEROS
-    gap = word ^ _DOTS
-    dot = (gap - _LOW) & ~gap & _HIGH
-    before = np.int64(trailing_zeros(dot) >> _U3)
-    after = stop - at - before - 1
-    if before == 8 or not 0 <= after <= _MAX_DIGITS or before + after == 0:
-        return BAD, 0.0
-    # Masks instead of branches on how many digits there are, which is hard to predict.
-    first = (word << _U8) << np.uint64(56 - 8 * before)
-    last = (load_word(text, stop - 8) ^ ZEROS) & _LAST[after + 16]
-    middle = (load_word(text, stop - 16) ^ ZEROS) & _LAST[after + 8]
-    fore = (load_word(text, stop - 24) ^ ZEROS) & _LAST[after]
-    if (not_digits(first) | not_digits(last) | not_digits(middle) | not_digits(fore)) != _U0:
-        return BAD, 0.0
-    whole = eight_digits(first)
-    if after + before - (whole == _U0) > _MAX_DIGITS:
-        return BAD, 0.0
-    mantissa = (
-        whole * _TENS[after]
-        + (eight_digits(fore) * _EIGHT_DIGITS + eight_digits(middle)) * _EIGHT_DIGITS
-        + eight_digits(last)
-    )
-    if mantissa == _U0:
-        return DATA, -0.0 if negative else 0.0
-    decided, number = _by_product(mantissa, -after)
-    return DATA if decided else LATE, -number if negative else number
-
-
-@jit
 def _digits(text, at, mantissa, taken):
     """Read more digits into `mantissa`, `taken` so far; return both, the place after, if some were left."""
     over = False
     while True:
-        if taken <= _MAX_DIGITS - 8:
+        if taken <= MAX_DIGITS - 8:
             word = load_word(text, at) ^ ZEROS
             if not_digits(word) == _U0:
                 mantissa = mantissa * _EIGHT_DIGITS + eight_digits(word)
@@ -147,7 +86,7 @@ def _digits(text, at, mantissa, taken):
         digit = np.int64(text[at]) - 48
         if digit < 0 or digit > 9:
             return mantissa, taken, at, over
-        if taken < _MAX_DIGITS:
+        if taken < MAX_DIGITS:
             mantissa = mantissa * _U10 + np.uint64(digit)
             taken += mantissa != _U0
         else:
@@ -171,12 +110,12 @@ def _exponent(text, at):
 
 @jit
 def any_value(text, at):
-    """Read a value: `DATA`, `LATE` or `BAD`, the number, and the place after it."""
+    """Read a value that ends at a blank: `DATA`, `LATE` or `BAD`, and the number."""
     negative = text[at] == 45
     if negative or text[at] == 43:
         at += 1
     start = at
-    mantissa, taken, at, over = _digits(text, at, _U0, 0)
+    mantissa, taken, at, over = _digits(text, at, _U0, np.int64(0))
     digits = at - start
     power = 0
     if text[at] == 46:
@@ -190,30 +129,30 @@ def any_value(text, at):
         good, exponent, at = _exponent(text, at + 1)
         power += exponent
     if not good or not is_blank(text[at]):
-        return BAD, 0.0, at
+        return BAD, 0.0
     if over:
-        return LATE, 0.0, at
-    decided, number = _rounded(mantissa, power)
-    return DATA if decided else LATE, -number if negative else number, at
+        return LATE, 0.0
+    found, number = _rounded(mantissa, power)
+    return found, -number if negative else number
 
 
 @jit
 def _rounded(mantissa, power):
-    """The double nearest to mantissa * 10**power, if it can be told here."""
-    if mantissa == _U0:
-        return True, 0.0
+    """The double nearest to mantissa * 10**power: `DATA`, or `LATE` if it cannot be told here; the number."""
     if mantissa <= _EXACT and -22 <= power <= 22:
         if power < 0:
-            return True, np.float64(mantissa) / _POWERS[-power]
-        return True, np.float64(mantissa) * _POWERS[power]
-    if power < _LOWEST_POWER or power > _HIGHEST_POWER:
-        return False, 0.0
-    return _by_product(mantissa, power)
+            return DATA, np.float64(mantissa) / _POWERS[-power]
+        return DATA, np.float64(mantissa) * _POWERS[power]
+    if mantissa != _U0 and (power < _LOWEST_POWER or power > _HIGHEST_POWER):
+        return LATE, 0.0
+    return by_product(mantissa, power)
 
 
 @jit
-def _by_product(mantissa, power):
-    """Round by the leading 128 bits of the product (D. Lemire, Number Parsing at a Gigabyte per Second)."""
+def by_product(mantissa, power):
+    """As `_rounded`, by the leading 128 bits of the product (D. Lemire, Number Parsing at a Gigabyte per Second)."""
+    if mantissa == _U0:
+        return DATA, 0.0
     shift = leading_zeros(mantissa)
     mantissa <<= shift
     five = _FIVES[power - _LOWEST_POWER]
@@ -228,9 +167,9 @@ def _by_product(mantissa, power):
     # A halfway case, or one too near to it; a subnormal; an overflow: all rare.
     tie = low <= _U1 and bits & _U3 == _U1 and bits << (upper + np.uint64(9)) == high
     if low == FULL or tie:
-        return False, 0.0
+        return LATE, 0.0
     exponent = ((217706 * power) >> 16) + 63 + np.int64(upper) - np.int64(shift)
     if exponent <= -1023 or exponent >= 1023:
-        return False, 0.0
+        return LATE, 0.0
     # The bits of the significand, from 2**52 on, carry into those of the exponent.
-    return True, as_double((np.uint64(exponent + 1022) << _U52) + ((bits + (bits & _U1)) >> _U1))
+    return DATA, as_double((np.uint64(exponent + 1022) << _U52) + ((bits + (bits & _U1)) >> _U1))

@@ -118,7 +118,7 @@ class Plainly:
             what = f"index {shown(word)} of mode {mode}"
             if not INTEGER.fullmatch(word):
                 raise InputError(f"{what} is not an integer")
-            if int(word) < base:
+            if int(word) < base or word.startswith(b"-"):
                 raise InputError(f"{what}: indices count from {base}")
             if int(word) - base >= HIGHEST:
                 raise InputError(f"{what} is above the highest, {HIGHEST - 1 + base}")
@@ -177,7 +177,7 @@ VALUE = st.one_of(
     st.from_regex(r"[+-]?([0-9]{1,25}\.?[0-9]{0,25}|\.[0-9]{1,25})([eE][+-]?[0-9]{1,3})?", fullmatch=True),
 )
 WRONG = st.one_of(
-    st.sampled_from(["0", "-1", "1.5", "1e3", "2147483648", "9" * 30, "1_0", "+", "-", "1 1", "x", "1x", "\x01"]),
+    st.sampled_from(["0", "-0", "-1", "1.5", "1e3", "2147483648", "9" * 30, "1_0", "+", "-", "1 1", "x", "1x", "\x01"]),
     st.sampled_from(["nan", "inf", "1e400", "1e", "1e+", ".", "-.", "1.2.3", "--1", "0x1", "1,5", "1-", "é", "\x7f"]),
     st.sampled_from(["BZh91", "\x1f\x8b", "1" * (2 * SMALL), "#", "3", "sptensor"]),
     st.text(st.characters(max_codepoint=127, exclude_characters="\n"), max_size=12),
@@ -233,6 +233,7 @@ def documents(draw: st.DrawFn) -> bytes:
 @example(data=b"1 1 1\n" * 400 + b"1 " + b"1" * 3000 + b" 1\n" + b"1 1\n" * 400, threads=2, repeat=1, limit=999)
 @example(data=b"1 1 1\n" * 300 + b"1 0 1\n" + b"1 1 1\n" * 300 + b"1 x 1\n", threads=2, repeat=1, limit=999)
 @example(data=b"sptensor\n2\n9 9\n601\n" + b"1 1 1\n" * 600, threads=2, repeat=1, limit=999)
+@example(data=b"sptensor indices-start-at-zero\n2\n9 9\n2\n0 8 1\n-0 8 1\n", threads=1, repeat=1, limit=999)
 def test_the_same_as_a_plain_reader(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int, limit: int
 ) -> None:

@@ -69,7 +69,9 @@ def _part(  # type: ignore[no-untyped-def]
     step = len(lanes) * (LANE // factors[0].itemsize)
     rest = factors[0].shape[1] // step * step
     last = np.int64(starts[end]) - 1
-    block = np.searchsorted(first_pieces, begin)
+    block = 0  # a search by NumPy takes half a second to compile
+    while block < lows.size and first_pieces[block] < begin:
+        block += 1
     for c in range(begin, end):
         while block < lows.size and first_pieces[block] <= c:
             _fetch(factors[which], lows[block], highs[block])
