@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .jit import jit
+from .jit import inner, jit
 
 BLOCK = 4096  # nonzeros whose places are found before they are moved
 DIGIT = 8  # bits of a pass within a bucket
@@ -19,7 +19,7 @@ KEY = 64  # bits that are sorted by together
 _ONE = np.uint64(1)
 
 
-@jit
+@inner
 def _bins(columns, modes, right, left, begin, end, bins):
     """Write the bin of each nonzero: the leading bits of its indices of the modes to sort by."""
     for p in range(end - begin):
@@ -84,7 +84,7 @@ def move(columns, values, modes, right, left, begin, end, bucket_of, places, mov
             moved_values[to[p]] = values[start + p]
 
 
-@jit
+@inner
 def _width(column):
     """The lowest index of a part of a column, and the bits that the others need above it."""
     low = high = np.int64(column[0])
@@ -96,7 +96,7 @@ def _width(column):
     return low, bits
 
 
-@jit
+@inner
 def _key(columns, modes, last, order, keys):
     """Join the indices of the modes up to number `last`, as many as fit: how many are left, and the bits."""
     bits = 0
@@ -116,7 +116,7 @@ def _key(columns, modes, last, order, keys):
     return last, bits
 
 
-@jit
+@inner
 def _pass(keys, order, shift, bits, sorted_keys, sorted_order):
     """Sort stably by some bits of the keys."""
     ends = np.zeros(1 << bits, np.uint32)
@@ -134,7 +134,7 @@ def _pass(keys, order, shift, bits, sorted_keys, sorted_order):
         sorted_order[at] = order[p]
 
 
-@jit
+@inner
 def _arrange(array, order, room):
     """Put the elements of an array in order, by way of some room."""
     for p in range(array.size):
@@ -198,7 +198,7 @@ def merge_buckets(columns, values, bounds, first, last, kept, distinct):
         kept[b] = at - bounds[b]
 
 
-@jit
+@inner
 def _equal(columns, p, q):
     m = 0
     while m < columns.shape[0] and columns[m, p] == columns[m, q]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jit import jit
+from ..jit import inner, jit
 from .bits import NEWLINE, count_ones, find_blanks, trailing_zeros
 from .tokens import ENDING, ENDS_LINE, KIND, MANY, NUMBER, ODD, SCALES, read_mantissas, read_tokens
 from .values import BAD, FULL, LATE, any_value, by_product, is_blank
@@ -57,7 +57,7 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
     return count, lines
 
 
-@jit
+@inner
 def _index(text, at):
     """Read an index: the number (0 for none, past every limit if too long) and the place after it."""
     if text[at] == 43:
@@ -71,7 +71,7 @@ def _index(text, at):
     return number if whole else 1 << 40, at
 
 
-@jit
+@inner
 def _line(text, at, base, limits, columns, row):
     """Read the line at `at`, any line: what it is, and the places where its value starts and ends."""
     for m in range(limits.size + 1):
@@ -93,7 +93,7 @@ def _line(text, at, base, limits, columns, row):
     return ASIDE if start < stop and text[at] == NEWLINE else WRONG, start, stop
 
 
-@jit
+@inner
 def _is_gap(text, mark, following):
     """Tell whether a blank within a line comes right before another one."""
     return following == mark + 1 and is_blank(text[mark]) and text[mark] != NEWLINE

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..jit import jit
+from ..jit import inner
 from .bits import NEWLINE, leading_zeros, load_word
 from .values import FULL, MAX_DIGITS, ZEROS, eight_digits, not_digits
 
@@ -33,7 +33,7 @@ _EIGHT_DIGITS = np.uint64(10**8)
 _TENS = np.array([10**k for k in range(MAX_DIGITS + 1)], np.uint64)
 
 
-@jit
+@inner
 def read_tokens(text, marks, first, count, words, ends, tokens):
     """Read `count` tokens, of which number k is between `marks[first + k]` and the next mark.
 
@@ -66,7 +66,7 @@ def read_tokens(text, marks, first, count, words, ends, tokens):
         tokens[k] = (ODD if odd else number) | ending
 
 
-@jit
+@inner
 def lowest_dot(word):
     """The highest bit of the byte of `word`, digits as 0 to 9, that holds the first dot; zero if there is none."""
     gap = word ^ _DOTS
@@ -74,14 +74,14 @@ def lowest_dot(word):
     return dots & (_U0 - dots)
 
 
-@jit
+@inner
 def _upper(digits):
     """A mask of a word's last bytes, as many as there are digits, none to eight."""
     shift = np.uint64(4 * (8 - max(0, min(8, digits))))
     return FULL << shift << shift
 
 
-@jit
+@inner
 def read_mantissas(text, places, words, mantissas, decimals):
     """Read values of digits around a dot, perhaps with a sign: their digits as a number, and how many are decimals.
 

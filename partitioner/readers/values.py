@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jit import jit
+from ..jit import inner
 from .bits import as_double, leading_zeros, load_word, product_high, trailing_zeros
 
 DATA, LATE, BAD = 0, 1, 2  # a value: read; left to `float`; wrong
@@ -50,25 +50,25 @@ _LOWEST_POWER, _HIGHEST_POWER = -342, 308
 _FIVES = _powers_of_five(_LOWEST_POWER, _HIGHEST_POWER)
 
 
-@jit
+@inner
 def eight_digits(word):
     """The number that eight digits make, given as bytes 0 to 9, the first one lowest."""
     pairs = word * _U10 + (word >> _U8)
     return ((pairs & _PAIRS) * _HUNDREDS + ((pairs >> _U16) & _PAIRS) * _ONES) >> _U32
 
 
-@jit
+@inner
 def not_digits(word):
     """Nonzero unless every byte of `word` is 0 to 9."""
     return ((word + _NINES) | word) & _HIGH
 
 
-@jit
+@inner
 def is_blank(byte):
     return byte == 32 or 9 <= byte <= 13
 
 
-@jit
+@inner
 def _digits(text, at, mantissa, taken):
     """Read more digits into `mantissa`, `taken` so far; return both, the place after, if some were left."""
     over = False
@@ -94,7 +94,7 @@ def _digits(text, at, mantissa, taken):
         at += 1
 
 
-@jit
+@inner
 def _exponent(text, at):
     """Read an exponent after its "e": whether it is one, the number, and the place after it."""
     negative = text[at] == 45
@@ -108,7 +108,7 @@ def _exponent(text, at):
     return at > start, -exponent if negative else exponent, at
 
 
-@jit
+@inner
 def any_value(text, at):
     """Read a value that ends at a blank: `DATA`, `LATE` or `BAD`, and the number."""
     negative = text[at] == 45
@@ -136,7 +136,7 @@ def any_value(text, at):
     return found, -number if negative else number
 
 
-@jit
+@inner
 def _rounded(mantissa, power):
     """The double nearest to mantissa * 10**power: `DATA`, or `LATE` if it cannot be told here; the number."""
     if mantissa <= _EXACT and -22 <= power <= 22:
@@ -148,7 +148,7 @@ def _rounded(mantissa, power):
     return by_product(mantissa, power)
 
 
-@jit
+@inner
 def by_product(mantissa, power):
     """As `_rounded`, by the leading 128 bits of the product (D. Lemire, Number Parsing at a Gigabyte per Second)."""
     if mantissa == _U0:

@@ -51,20 +51,20 @@ def segmented(  # type: ignore[no-untyped-def]
     while part < shared.size:
         last = part == shared.size - 1
         span = bounds[part], bounds[part + 1], empty[part], empty[-1] if last else empty[part]
-        carry = shared[part], carries[part : part + 1]
+        carry = shared[part], carries, part
         _part(nonzeros, factors, out, origin, way, span, carry, order, fibres, blocks, ahead, lanes, tail)
         part = take(turn)
     fence()
 
 
-@jit
+@_inlined
 def _part(  # type: ignore[no-untyped-def]
     nonzeros, factors, out, origin, way, span, carry_of, order, fibres, blocks, ahead, lanes, tail
 ):
     starts, rows, indices, values = nonzeros
     begin, end, empty, empty_end = span
     first_row, first_column = origin
-    shared, carry = carry_of
+    shared, carries, carry = carry_of
     first_pieces, lows, highs, which = blocks
     step = len(lanes) * (LANE // factors[0].itemsize)
     rest = factors[0].shape[1] // step * step
@@ -88,7 +88,7 @@ def _part(  # type: ignore[no-untyped-def]
             else:
                 total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
             if row == shared:
-                put(carry, 0, first_column + column, total, ADD)
+                put(carries, carry, first_column + column, total, ADD)
             else:
                 put(out, row - first_row, first_column + column, total, how)
         if tail is not None:
@@ -97,14 +97,14 @@ def _part(  # type: ignore[no-untyped-def]
             else:
                 remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)
             if row == shared:
-                put(carry, 0, first_column + rest, remainder, ADD)
+                put(carries, carry, first_column + rest, remainder, ADD)
             else:
                 put(out, row - first_row, first_column + rest, remainder, how)
     if way != ADD:
         _clear(out, empty, empty_end, first_column, way, factors, rest, lanes, tail)
 
 
-@jit
+@_inlined
 def _clear(out, begin, end, first_column, way, factors, rest, lanes, tail):  # type: ignore[no-untyped-def]
     for row in range(begin, end):
         for column in range(0, rest, len(lanes) * (LANE // factors[0].itemsize)):
@@ -136,7 +136,7 @@ def _sum_of_fibres(indices, values, factors, fibres, piece, column, lanes):  # t
     return total
 
 
-@jit
+@_inlined
 def _fetch(matrix, low, high):  # type: ignore[no-untyped-def]
     width = matrix.shape[1]
     for at in range(low * width, high * width, LINE // matrix.itemsize):
