@@ -216,7 +216,7 @@ def make_plan(
     check_rank(rank)
     if gather not in ("full", *backend.roundings):
         raise InputError(f"gather {gather!r}: {backend.name} has {', '.join(('full', *backend.roundings))}")
-    stride = padded(rank, backend, dtype.itemsize if gather == "full" else 2)
+    stride = backend.stride(rank, dtype.itemsize if gather == "full" else 2)
     limit = backend.memory(local_ranks) if memory is None else memory
     modes = [_mode_plan(mode, cuts, part, stride, dtype, values, gather) for mode in range(len(cuts))]
     if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
@@ -331,12 +331,6 @@ def _with_kernels(share: Share, backend: Backend, kernel: str, deterministic: bo
     candidates = backend.candidates(share)
     chosen = candidates[:1] if deterministic else candidates
     return replace(share, kernels=chosen if kernel == "auto" else (kernel,))
-
-
-def padded(rank: int, backend: Backend, itemsize: int) -> int:
-    """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
-    unit = max(1, backend.vector_bytes // itemsize)
-    return -(-rank // unit) * unit
 
 
 def check_rank(rank: int) -> None:

@@ -19,7 +19,7 @@ from .backend import Backend, Share
 from .backend.base import Array
 from .exchange import Exchange
 from .mpi import Comm
-from .placement import Plan, padded
+from .placement import Plan
 
 # Enough for a millisecond or more, and matrices that fit into each level of cache, and into none.
 NONZEROS = {"cuda": 1 << 22, "cpu": 1 << 15}
@@ -105,7 +105,7 @@ def measure(
     kernel: str = "auto",
 ) -> Speeds:
     """Return the speeds of the slowest rank, for a tensor's factor matrices of `rank` columns. Collective."""
-    stride = padded(rank, backend, dtype.itemsize)
+    stride = backend.stride(rank, dtype.itemsize)
     known = backend.kernels(len(shape))
     trial = _Trial(backend, comm, shape, stride, dtype, kernel if kernel in known else known[0])
     copy, dense = trial.copy(), trial.solve(rank)

@@ -282,8 +282,7 @@ def _reads(backend: Backend, rng: np.random.Generator, values: Matrix, factor: M
     """Add up rows of a matrix, in long sums that take no time beside."""
     length, columns = factor.shape
     rows = np.arange(values.size, dtype=np.int32) >> 10
-    unit = backend.vector_bytes // factor.itemsize
-    matrix = backend.zeros((length, -(-columns // unit) * unit), factor.dtype)
+    matrix = backend.zeros((length, backend.stride(columns, factor.itemsize)), factor.dtype)
     matrix[:, :columns] = factor
     out = backend.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
     share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))

@@ -250,7 +250,6 @@ class NullDevice(CpuBackend):
     """
 
     name = "null"
-    vector_bytes = 32
     repeatable = ("slow", "fast")
     steady = False
     keeps_scratch = False

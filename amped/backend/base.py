@@ -117,8 +117,6 @@ class Backend(Protocol):
     def xp(self) -> Any:
         """The array module: NumPy or CuPy."""
 
-    vector_bytes: int
-    """Rows of factor matrices are padded to a multiple of this."""
     runtime_bytes: int
     """Device memory that the device's own runtime takes, outside what the plan counts."""
     most_nonzeros: int
@@ -134,6 +132,9 @@ class Backend(Protocol):
 
     def kernels(self, order: int) -> Sequence[str]:
         """Return the names of the kernels for tensors of `order` modes, `PERMUTED` among them if there is one."""
+
+    def stride(self, rank: int, itemsize: int) -> int:
+        """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
 
     def candidates(self, share: Share) -> tuple[str, ...]:
         """Return the kernels worth timing on such nonzeros; the first gives bitwise equal results every time.

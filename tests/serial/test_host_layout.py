@@ -77,9 +77,7 @@ def test_new_rows_get_sums_or_zeros(
     columns[0] = columns[0] * 11 + 3
     values, factors = np.random.default_rng(2).random(900) + 0.5, random_factors(3, lengths, rank)
     expected = coo_mttkrp(columns, values, factors, 0)
-    stride = (
-        -(-rank * np.dtype(dtype).itemsize // backend.vector_bytes) * backend.vector_bytes // np.dtype(dtype).itemsize
-    )
+    stride = backend.stride(rank, np.dtype(dtype).itemsize)
     share = Share(lengths[1:], slice(0, 200), 900, stride, np.dtype(dtype), ValueRange(0.5, 1.5, 0.0))
     inputs = []
     for factor in factors[1:]:

@@ -120,8 +120,7 @@ class Problem:
 
 
 def stride_of(backend: Backend, precision: str, rank: int, gather: GatherName = "full") -> int:
-    unit = max(1, backend.vector_bytes // (np.dtype(DTYPES[precision]).itemsize if gather == "full" else 2))
-    return -(-rank // unit) * unit
+    return backend.stride(rank, np.dtype(DTYPES[precision]).itemsize if gather == "full" else 2)
 
 
 def run(

@@ -66,8 +66,7 @@ class Problem:
         self.backend, self.columns, self.values = backend, columns[:, order].astype(np.int32), values[order]
         self.shape = tuple(int(c.max()) + 2 for c in columns)  # the last row is empty
         self.dtype, self.rank = DTYPES[precision], rank
-        unit = max(1, backend.vector_bytes // self.dtype.itemsize)
-        self.stride = -(-rank // unit) * unit
+        self.stride = backend.stride(rank, self.dtype.itemsize)
         self.factors = random_factors(rank, self.shape, rank)
         if np.all(values == np.rint(values)):  # sums of integers are exact, in any order
             self.factors = [np.rint(4 * f) - 2 for f in self.factors]

@@ -48,7 +48,7 @@ from .mttkrp import (
     aligned,
     parts_of,
 )
-from .vectors import LANE
+from .vectors import LANE, LINE
 
 OWN_CACHE = 1 << 20  # bytes
 FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
@@ -68,7 +68,6 @@ class CpuBackend:
 
     name = "cpu"
     xp = np
-    vector_bytes = LANE
     runtime_bytes = 0
     most_nonzeros = (1 << 32) - 1
     repeatable: tuple[str, ...] = KERNELS
@@ -85,6 +84,11 @@ class CpuBackend:
     def kernels(self, order: int) -> Sequence[str]:
         """See `Backend`."""
         return tuple(name for name in KERNELS if order > 2 or name != FIBRE)
+
+    def stride(self, rank: int, itemsize: int) -> int:
+        """See `Backend`: a single lane, or whole lines of the caches."""
+        unit = (LANE if rank * itemsize <= LANE else LINE) // itemsize
+        return -(-rank // unit) * unit
 
     def candidates(self, share: Share) -> tuple[str, ...]:
         """See `Backend`: other kernels pay where matrices exceed caches, or where nonzeros share rows, if at all."""

@@ -207,5 +207,7 @@ def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
 def lanes_of(factor: NDArray[np.floating]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Return what of a row is computed together, and what is left, as `segmented` takes them."""
     lanes = factor.shape[1] * factor.itemsize // LANE
-    most = min(lanes, MOST_LANES)
+    # Powers of two: LLVM makes of other vectors code that takes twice as long.
+    most = MOST_LANES if lanes % MOST_LANES in (0, 1, 2, 4) else MOST_LANES // 2
+    most = min(most, 1 << lanes.bit_length() - 1)
     return (0,) * most, (0,) * (lanes % most) or None

@@ -7,7 +7,21 @@ import numpy as np
 
 from partitioner.jit import jit
 
-from .vectors import ADD, LANE, LINE, accumulate, accumulate_row, fence, prefetch, put, read_line, take, zero
+from .vectors import (
+    ADD,
+    LANE,
+    LINE,
+    PAST,
+    STORE,
+    accumulate,
+    accumulate_row,
+    fence,
+    prefetch,
+    put,
+    read_line,
+    take,
+    zero,
+)
 
 _inlined = numba.njit(inline="always")  # vectors would go through memory otherwise
 AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are fetched
@@ -81,7 +95,10 @@ def _part(  # type: ignore[no-untyped-def]
             if empty < row - first_row:
                 _clear(out, empty, row - first_row, first_column, way, factors, rest, lanes, tail)
             empty = max(empty, row - first_row + 1)
-        how = ADD if c > begin and rows[c - 1] == row else way
+        if c > begin and rows[c - 1] == row:
+            how = ADD
+        else:  # what is added to soon stays in the caches
+            how = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
         for column in range(0, rest, step):
             if fibres is None:
                 total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)

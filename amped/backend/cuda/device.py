@@ -39,7 +39,6 @@ class CudaBackend:
 
     name = "cuda"
     xp = cupy
-    vector_bytes = VECTOR
     runtime_bytes = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
     most_nonzeros = 1 << 30
     repeatable: tuple[str, ...] = ("segmented", "fibre")
@@ -71,6 +70,11 @@ class CudaBackend:
     def kernels(self, order: int) -> Sequence[str]:
         """See `Backend`."""
         return *kernel_names(order), *coordinates.KERNELS
+
+    def stride(self, rank: int, itemsize: int) -> int:
+        """See `Backend`."""
+        unit = VECTOR // itemsize
+        return -(-rank // unit) * unit
 
     def candidates(self, share: Share) -> tuple[str, ...]:
         """See `Backend`."""
