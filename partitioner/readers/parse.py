@@ -30,7 +30,7 @@ F64 = NDArray[np.float64]
 
 PAD = 64  # bytes around a block that loads of whole words may touch
 NONZERO, ASIDE, SKIP, WRONG = range(4)  # a line: read; but for its value; a comment, or empty; neither
-_U0, _U1, _U15 = (np.uint64(u) for u in (0, 1, 15))
+_U1, _U15 = np.uint64(1), np.uint64(15)
 
 
 @jit
@@ -129,7 +129,7 @@ def parse_block(
             token = tokens[t - first + limits.size]
             values[row] = np.float64(token & NUMBER) / SCALES[(token >> KIND) & _U15]
             kind, last = NONZERO, t + limits.size
-            if not (good and token >> ENDING == ENDS_LINE):
+            if not (good and token >> ENDING == ENDS_LINE):  # not in a function: arrays cost their reference counts
                 kind, start, stop = ASIDE, np.int64(marks[last]) + 1, np.int64(marks[last + 1])
                 while good and _is_gap(text, np.int64(marks[last + 1]), np.int64(marks[last + 2])):
                     last += 1

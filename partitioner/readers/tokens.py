@@ -10,7 +10,7 @@ import numpy as np
 
 from ..jit import inner
 from .bits import NEWLINE, leading_zeros, load_word
-from .values import FULL, MAX_DIGITS, ZEROS, eight_digits, not_digits
+from .values import EIGHT_DIGITS, FULL, HIGHS, MAX_DIGITS, ZEROS, eight_digits, not_digits
 
 MANY = 256  # that are read at once: what is between the steps stays in the nearest cache
 KIND = np.uint64(32)  # the bits of a token from here on: decimals, sign, what ends it
@@ -21,7 +21,6 @@ NUMBER = np.uint64(0xFFFFFFFF)
 SCALES = np.array([sign * 10.0**decimals for sign in (1, -1) for decimals in range(8)])
 """What the number of a token is divided by, by its four bits from `KIND` on."""
 
-_HIGH = np.uint64(0x8080808080808080)
 _LOW = np.uint64(0x0101010101010101)
 _DOTS = np.uint64(0x1E1E1E1E1E1E1E1E)  # "." ^ "0" in each byte
 _MINUS = np.uint64(ord("-") ^ ord("0"))
@@ -29,7 +28,6 @@ _BYTE = np.uint64(0xFF)
 _U0, _U1, _U3, _U7, _U8, _U63, _U64 = (np.uint64(u) for u in (0, 1, 3, 7, 8, 63, 64))
 _SIGN = np.uint64(35)
 _NEWLINE = ENDS_LINE << ENDING
-_EIGHT_DIGITS = np.uint64(10**8)
 _TENS = np.array([10**k for k in range(MAX_DIGITS + 1)], np.uint64)
 
 
@@ -52,7 +50,7 @@ def read_tokens(text, marks, first, count, words, ends, tokens):
         lead = (_U64 - (length << _U3)) & _U63
         negative = np.uint64((word >> lead) & _BYTE == _MINUS)
         word &= (FULL << lead) << (negative << _U3)
-        dot = lowest_dot(word)
+        dot = _lowest_dot(word)
         below = (dot >> _U7) - _U1
         closed = (word & ~((dot << _U1) - _U1)) | ((word & below) << _U8)  # the digits before the dot move up by one
         dotted = dot != _U0
@@ -67,10 +65,10 @@ def read_tokens(text, marks, first, count, words, ends, tokens):
 
 
 @inner
-def lowest_dot(word):
+def _lowest_dot(word):
     """The highest bit of the byte of `word`, digits as 0 to 9, that holds the first dot; zero if there is none."""
     gap = word ^ _DOTS
-    dots = (gap - _LOW) & ~gap & _HIGH
+    dots = (gap - _LOW) & ~gap & HIGHS
     return dots & (_U0 - dots)
 
 
@@ -90,16 +88,16 @@ def read_mantissas(text, places, words, mantissas, decimals):
     """
     count = len(places)
     for k in range(count):
-        start, stop = places[k, 1], places[k, 2]
-        start += text[start] == 45
-        words[0, k] = load_word(text, start)
+        begin, stop = places[k, 1], places[k, 2]
+        begin += text[begin] == 45
+        words[0, k] = load_word(text, begin)
         for j in range(3):
             words[1 + j, k] = load_word(text, stop - 8 * (3 - j))
-        decimals[k] = stop - start
+        decimals[k] = stop - begin
     start, fore, middle, last = words[0], words[1], words[2], words[3]
     for k in range(count):
         word = start[k] ^ ZEROS
-        dot = lowest_dot(word)
+        dot = _lowest_dot(word)
         above = leading_zeros(dot)
         before = 7 - np.int64(above >> _U3)
         after = decimals[k] - before - 1
@@ -111,6 +109,6 @@ def read_mantissas(text, places, words, mantissas, decimals):
         whole = eight_digits(first)
         fits = (after >= 0) & (after <= MAX_DIGITS) & (after + before - (whole == _U0) <= MAX_DIGITS)
         plain = digits & fits & (before >= 0) & (after + before > 0)
-        fraction = (eight_digits(one) * _EIGHT_DIGITS + eight_digits(two)) * _EIGHT_DIGITS + eight_digits(three)
+        fraction = (eight_digits(one) * EIGHT_DIGITS + eight_digits(two)) * EIGHT_DIGITS + eight_digits(three)
         mantissas[k] = whole * _TENS[after if plain else 0] + fraction
         decimals[k] = after if plain else -1

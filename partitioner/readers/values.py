@@ -20,12 +20,12 @@ DATA, LATE, BAD = 0, 1, 2  # a value: read; left to `float`; wrong
 FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 ZEROS = np.uint64(0x3030303030303030)
 _NINES = np.uint64(0x7676767676767676)
-_HIGH = np.uint64(0x8080808080808080)
+HIGHS = np.uint64(0x8080808080808080)
 _PAIRS = np.uint64(0x000000FF000000FF)
 _HUNDREDS = np.uint64(100 + (1000000 << 32))
 _ONES = np.uint64(1 + (10000 << 32))
 _U0, _U1, _U3, _U8, _U10, _U16, _U32, _U52, _U63 = (np.uint64(u) for u in (0, 1, 3, 8, 10, 16, 32, 52, 63))
-_EIGHT_DIGITS = np.uint64(10**8)
+EIGHT_DIGITS = np.uint64(10**8)
 MAX_DIGITS = 19  # the longest mantissa that always fits 64 bits
 _DROPPED = np.uint64(0x1FF)
 _EXACT = np.uint64(1 << 53)
@@ -60,7 +60,7 @@ def eight_digits(word):
 @inner
 def not_digits(word):
     """Nonzero unless every byte of `word` is 0 to 9."""
-    return ((word + _NINES) | word) & _HIGH
+    return ((word + _NINES) | word) & HIGHS
 
 
 @inner
@@ -76,7 +76,7 @@ def _digits(text, at, mantissa, taken):
         if taken <= MAX_DIGITS - 8:
             word = load_word(text, at) ^ ZEROS
             if not_digits(word) == _U0:
-                mantissa = mantissa * _EIGHT_DIGITS + eight_digits(word)
+                mantissa = mantissa * EIGHT_DIGITS + eight_digits(word)
                 if taken > 0:
                     taken += 8
                 elif word != _U0:  # leading zeros take no room

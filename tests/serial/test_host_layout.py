@@ -25,6 +25,14 @@ def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.nda
     return columns[:, np.lexsort(columns[::-1])]
 
 
+@given(st.integers(1, 1024), st.sampled_from([np.float32, np.float64]))
+def test_rows_are_computed_in_vectors_of_powers_of_two(comm: Comm, rank: int, dtype: type) -> None:
+    row = np.empty((1, choose("cpu", comm, 1).stride(rank, np.dtype(dtype).itemsize)), dtype)
+    lanes, tail = cpu_mttkrp.lanes_of(row)
+    assert {len(lanes), len(tail or lanes)} <= {1, 2, 4, 8}
+    assert row.nbytes // 32 % len(lanes) == len(tail or ())
+
+
 @given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 40))
 def test_pieces_and_fibres_are_runs_of_equal_indices(seed: int, nonzeros: int, rows: int) -> None:
     of_rows, leading = sorted_columns(seed, nonzeros, (rows, 3))

@@ -181,7 +181,10 @@ def test_rows_are_dealt_once_and_computed_where_their_nonzeros_are(job: Job) -> 
 def test_what_is_always_there(job: Job) -> None:
     for plan in job.plans(memory=1 << 60):
         assert plan.stride >= job.rank
-        assert plan.stride == job.backend.stride(job.rank, job.dtype.itemsize)
+        row = job.rank * job.dtype.itemsize
+        unit = 32 if row <= 32 else 64
+        assert plan.stride * job.dtype.itemsize % unit == 0
+        assert plan.stride * job.dtype.itemsize - row < unit
         lengths = [int(cut.rows[-1]) for cut in job.cuts]
         rows = max(m.rows.stop - m.rows.start for m in plan.modes)
         assert plan.device_bytes["factor matrices"] == sum(lengths) * plan.stride * job.dtype.itemsize

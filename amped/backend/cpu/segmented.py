@@ -23,7 +23,8 @@ from .vectors import (
     zero,
 )
 
-_inlined = numba.njit(inline="always")  # vectors would go through memory otherwise
+# Vectors would go through memory otherwise; and what passes on many arrays takes as long to compile as the rest.
+_inlined = numba.njit(inline="always")
 AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are fetched
 
 
