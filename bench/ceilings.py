@@ -16,6 +16,7 @@ from amped.exchange import connect
 from amped.mpi import Comm, world
 
 from . import pictures, record
+from .pauses import Pauses
 
 ROW = 32  # floats: 128 bytes
 FOOTPRINTS = {"cuda": (10_000, 100_000, 300_000, 1_000_000, 10_000_000), "cpu": (1_000, 10_000, 100_000, 1_000_000)}
@@ -50,7 +51,7 @@ def gather_ceiling(ceilings: dict[str, Any], megabytes: float) -> float:
 
 def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
     """Return the device's seconds for each run of `action`, after some that are not counted."""
-    clock = backend.clock()
+    clock, pauses = backend.clock(), Pauses()
     for _ in range(WARM):
         action()
     times = []
@@ -58,6 +59,7 @@ def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> li
         with clock.span("run", 0):
             action()
         times.append(clock.collect()["run", 0])
+        pauses.after(times[-1])
     return times
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from amped.backend.base import Backend
 from amped.backend.dense import block_rows
@@ -19,10 +18,9 @@ from amped.mpi import Comm
 
 from . import record, yardstick
 from .draws import Recipe
+from .sweeps import shards, sustained_sweeps, timed_sweeps
 from .synthetic import SyntheticSource
 
-WARM = 2
-LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated so long, but no more often
 FACTOR_SEED = 1000
 KINDS = ("compute", "copy", "exchange")
 
@@ -37,10 +35,12 @@ def measure(
     sweeps: int = 5,
     ceilings: Mapping[str, Any] | None = None,
     compare: Sequence[str] = (),
+    sustained: float = 0,
 ) -> Facts:
     """Place a tensor and measure sweeps over its modes. Collective.
 
-    Each mode's rows are published after it, as CP-ALS does with the solved rows; a second series leaves that out.
+    Each mode's rows are published after it, as CP-ALS does with the solved rows; a second series leaves that out. There
+    are pauses between sweeps of resident nonzeros: see `Pauses`.
 
     Parameters
     ----------
@@ -55,10 +55,12 @@ def measure(
         From `bench.ceilings`, to set the speed of copies against.
     compare : sequence of {"yardstick", "errors"}
         What else to compute from the same nonzeros and factor matrices.
+    sustained : float
+        For so many seconds, sweeps of resident nonzeros are also repeated without a pause.
     """
     engine, loading = place(source, rank, options, comm)
-    seconds, spans = timed_sweeps(engine, sweeps, publish=True)
-    alone = timed_sweeps(engine, sweeps, publish=False)[0] if comm.size > 1 else seconds
+    seconds, spans, copies = timed_sweeps(engine, sweeps, publish=True)
+    alone = timed_sweeps(engine, sweeps, publish=False).seconds if comm.size > 1 else seconds
     facts: Facts = {
         "device": engine.backend.name,
         "rank": rank,
@@ -78,7 +80,9 @@ def measure(
         "memory": comm.allgather(_memory(engine)),
         "nonzeros_in_place": comm.allgather(_in_place(engine)),
     }
-    facts["link"] = _link(facts, ceilings)
+    facts["link"] = _link(facts, ceilings, copies)
+    if sustained and not copies:
+        facts["seconds_a_sustained_sweep"] = record.summary(sustained_sweeps(engine, sustained))
     return facts | (_compared(engine, source, compare) if compare else {})
 
 
@@ -142,55 +146,6 @@ def fill_factors(engine: Engine) -> None:
             engine.factors[mode][b:end, : engine.rank] = drawn.reshape(-1, engine.rank)
 
 
-def timed_sweeps(engine: Engine, least: int, publish: bool) -> tuple[list[float], list[list[Spans]]]:
-    """Return the slowest rank's seconds of each sweep, and each rank's spans of each sweep. Collective.
-
-    Where nonzeros are streamed, copies run ahead into the next sweep: nothing waits for them between sweeps, and the
-    spans are the mean of all sweeps.
-    """
-    comm = engine.comm
-    for _ in range(WARM):
-        _settle(engine)
-        last = time.perf_counter()
-        _sweep(engine, publish)
-        engine.synchronize()
-        warm = max(comm.allgather(time.perf_counter() - last))
-    count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
-    streaming = any(comm.allgather(bool(engine.plan.slot)))
-    _settle(engine)
-    seconds, spans = [], []
-    last = time.perf_counter()
-    for _ in range(count):
-        _sweep(engine, publish)
-        engine.synchronize()
-        now = time.perf_counter()
-        seconds.append(now - last)
-        if not streaming:
-            spans.append(_settle(engine))
-            now = time.perf_counter()
-        last = now
-    if streaming:
-        spans.append({key: s / count for key, s in engine.clock.collect().items()})
-    return [max(each) for each in zip(*comm.allgather(seconds), strict=True)], comm.allgather(spans)
-
-
-def _sweep(engine: Engine, publish: bool) -> None:
-    for mode in range(engine.order):
-        engine.mttkrp(mode, _as_it_is if publish else None)
-
-
-def _as_it_is(rows: Any, target: Any) -> None:
-    """Leave rows of a factor matrix as they are."""
-
-
-def _settle(engine: Engine) -> Spans:
-    """Wait for the device, then for the other ranks; return the spans so far."""
-    engine.synchronize()
-    spans = engine.clock.collect()
-    engine.comm.allgather(None)
-    return spans
-
-
 def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> float:
     return statistics.median(sum(s.get((kind, mode), 0.0) for mode in modes) for s in spans)
 
@@ -220,12 +175,6 @@ def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
 
 def _slowest(by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {step: max(seconds[step] for seconds in by_rank) for step in by_rank[0]}
-
-
-def shards(engine: Engine) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
-    """Yield for each mode the shards on the device and those that are streamed."""
-    for mode in engine._stream._modes:
-        yield mode.resident, mode.streamed
 
 
 def _in_place(engine: Engine) -> list[Facts]:
@@ -260,18 +209,22 @@ def used_bytes(backend: Backend) -> int | None:
     return used
 
 
-def _link(facts: Facts, ceilings: Mapping[str, Any] | None) -> Facts | None:
-    """Return how fast streamed shards were copied, over whole sweeps, against the link; None if nothing was."""
-    copied: NDArray[np.float64] = np.array(
-        [sum(mode["streamed"]["bytes"] for mode in modes) for modes in facts["nonzeros_in_place"]], float
-    )
-    if not copied.sum():
+def _link(facts: Facts, ceilings: Mapping[str, Any] | None, copies: Sequence[float]) -> Facts | None:
+    """Return how fast streamed shards were copied, over whole sweeps, against the link; None if nothing was.
+
+    The link is what plain copies of the same bytes took, in turn with the sweeps.
+    """
+    copied = [sum(mode["streamed"]["bytes"] for mode in modes) for modes in facts["nonzeros_in_place"]]
+    if not sum(copied):
         return None
     sweep = facts["seconds_a_sweep"]["median"]
-    result: Facts = {"bytes_a_sweep": copied.tolist(), "gigabytes_a_second": copied.sum() / sweep / 1e9}
+    result: Facts = {"bytes_a_sweep": copied, "gigabytes_a_second": sum(copied) / sweep / 1e9}
+    if facts["device"] == "cuda":
+        shares = [plain / each for plain, each in zip(copies, facts["seconds_each_sweep"], strict=True)]
+        result["measured_link"] = sum(copied) / statistics.median(copies) / 1e9
+        result["fraction_of_link"] = statistics.median(shares)
+        result["seconds_of_plain_copies"] = record.summary(copies)
     links = (ceilings or {}).get("link", {}).get("at once")
     if links:
-        result["measured_link"] = sum(links)
-        # The rank whose link is busy for longest; links of a host differ little.
-        result["fraction_of_link"] = float(np.max(copied / np.array(links))) / 1e9 / sweep
+        result["ceiling"] = sum(links)
     return result

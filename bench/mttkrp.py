@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--ranks", type=_numbers, metavar="P,...", help="how many of the ranks that were started (all)")
     add("--sweeps", type=int, default=5, help="the fewest that are measured (5)")
+    add("--sustained", type=float, default=0, metavar="SECONDS", help="also sweep for so long without a pause")
     add("--device", default="auto")
     add("--device-memory", type=int, metavar="BYTES")
     add("--deterministic", action="store_true")
@@ -105,7 +106,7 @@ def _cases(
             options = Options(
                 args.device, precision, placement, kernel, args.deterministic, args.device_memory, gather=gather
             )
-            facts |= measure(source, rank, options, comm, args.sweeps, found, compare)
+            facts |= measure(source, rank, options, comm, args.sweeps, found, compare, args.sustained)
         except (InputError, MemoryError) as error:
             if isinstance(error, MemoryError) and comm.size > 1:
                 raise  # the other ranks would wait
@@ -140,8 +141,10 @@ def line(facts: dict[str, Any]) -> str:
         parts.append(f"{facts['yardstick']['seconds_a_sweep'] / alone['median']:.2f}x the yardstick")
     if "errors" in facts:
         parts.append(f"errors {facts['errors']['norm-wise']:.1e} {facts['errors']['row-wise']:.1e}")
+    if "seconds_a_sustained_sweep" in facts:
+        parts.append(f"sustained {facts['seconds_a_sustained_sweep']['median'] * 1e3:.3f}")
     if facts["link"]:
         parts.append(f"copied at {facts['link']['gigabytes_a_second']:.1f} GB/s")
         if "fraction_of_link" in facts["link"]:
-            parts.append(f"{facts['link']['fraction_of_link']:.1%} of the link")
+            parts.append(f"{facts['link']['fraction_of_link']:.1%} of {facts['link']['measured_link']:.1f}")
     return head + "; ".join(parts)

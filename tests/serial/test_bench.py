@@ -18,7 +18,7 @@ from amped.backend.cuda import probe
 from amped.backend.cuda.source import compile_options
 from amped.engine import Engine, Options
 from amped.mpi import Comm
-from bench import ceilings, draws, figures, measure, yardstick
+from bench import ceilings, draws, figures, measure, sweeps, yardstick
 from bench.__main__ import BENCHMARKS, main
 from bench.cases import read_cases
 from bench.draws import WHOLE, HostDraws, Recipe
@@ -150,7 +150,7 @@ def test_the_engine_computes_it(comm: Comm) -> None:
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 def test_measure(comm: Comm, placement: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(sweeps, "LEAST_SECONDS", 0)
     source = SyntheticSource(recipe("uber", 5000), comm, np)
     link = {"link": {"at once": [10.0]}}
     facts = measure.measure(source, 5, Options("cpu", placement=placement), comm, 5, link, ["yardstick", "errors"])
@@ -166,7 +166,7 @@ def test_measure(comm: Comm, placement: Any, monkeypatch: pytest.MonkeyPatch) ->
     if placement == "stream":
         (nbytes,) = facts["link"]["bytes_a_sweep"]
         assert 4 * 5000 * 20 <= nbytes < 1.1 * 4 * 5000 * 20  # and the pieces of rows
-        assert 0 < facts["link"]["fraction_of_link"] < 1
+        assert facts["link"]["ceiling"] == 10
     else:
         assert facts["link"] is None
     json.dumps(facts)
@@ -183,7 +183,7 @@ def test_groups(comm: Comm) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure little of anything."""
-    monkeypatch.setattr(measure, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(sweeps, "LEAST_SECONDS", 0)
     for name, small in (("FOOTPRINTS", (10, 100)), ("GATHERED", 1000), ("COPIED", 4000)):
         monkeypatch.setitem(getattr(ceilings, name), "cpu", small)
 

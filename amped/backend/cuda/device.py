@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +14,8 @@ import cupy
 import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
+
+from partitioner.threads import side_by_side, usable_cores
 
 from .. import dense
 from ..base import NOTHING, Array, Clock, GatherName, Share
@@ -22,6 +26,7 @@ from .shard import CudaShard
 
 AnyShard = CudaShard | CoordinateShard
 
+TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
 
 _to_bf16 = cupy.ElementwiseKernel(
     "float32 x", "uint16 y",
@@ -278,5 +283,25 @@ class CudaClock:
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Return new page-locked host memory; not of CuPy's pool, which takes powers of two."""
-    return np.frombuffer(cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(nbytes), 0), np.uint8, nbytes)
+    """Return new page-locked host memory.
+
+    It is made of huge pages where the system has them, and threads touch them side by side: CUDA's own allocation, one
+    thread's, is what loading streamed nonzeros would take longest for.
+    """
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    pieces = [memory[at : at + TOUCHED : mmap.PAGESIZE] for at in range(0, nbytes, TOUCHED)]
+    threads = usable_cores() // cupy.cuda.runtime.getDeviceCount()
+    side_by_side(lambda piece: piece.fill(0), pieces, max(1, threads))
+    cupy.cuda.runtime.hostRegister(memory.ctypes.data, nbytes, 0)
+    weakref.finalize(memory, _unlock, memory.ctypes.data).atexit = False
+    return memory
+
+
+def _unlock(address: int) -> None:
+    cupy.cuda.runtime.deviceSynchronize()  # it may still be copied from
+    cupy.cuda.runtime.hostUnregister(address)

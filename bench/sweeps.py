@@ -1,0 +1,139 @@
+"""Sweeps, MTTKRPs of all modes in turn, timed: with pauses, without, and in turn with plain copies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amped.backend.base import Backend
+from amped.engine import Engine
+from amped.metrics import Spans
+
+from .pauses import Pauses
+
+WARM = 2
+LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated so long, but no more often
+IN_A_ROW = 2  # sweeps of streamed nonzeros between plain copies of them
+
+
+class Sweeps(NamedTuple):
+    """Sweeps that were timed.
+
+    Attributes
+    ----------
+    seconds : list of float
+        Of each, on the slowest rank.
+    spans : list of list of Spans
+        Of each rank and sweep; the mean where copies run ahead into the next sweep.
+    copies : list of float
+        Seconds of plain copies of what is streamed, by all ranks at once, before each of `seconds`; none if nothing is.
+    """
+
+    seconds: list[float]
+    spans: list[list[Spans]]
+    copies: list[float]
+
+
+def timed_sweeps(engine: Engine, least: int, publish: bool) -> Sweeps:
+    """Time at least so many sweeps, after some that are not counted. Collective."""
+    comm = engine.comm
+    for _ in range(WARM):
+        _settle(engine)
+        last = time.perf_counter()
+        _sweep(engine, publish)
+        engine.synchronize()
+        warm = max(comm.allgather(time.perf_counter() - last))
+    count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
+    streaming = any(comm.allgather(bool(engine.plan.slot)))
+    return (_streamed_sweeps if streaming else _resident_sweeps)(engine, count, publish)
+
+
+def _resident_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
+    seconds, spans, pauses = [], [], Pauses()
+    for _ in range(count):
+        _settle(engine)
+        begin = time.perf_counter()
+        _sweep(engine, publish)
+        engine.synchronize()
+        seconds.append(max(engine.comm.allgather(time.perf_counter() - begin)))
+        spans.append(_settle(engine))
+        pauses.after(seconds[-1])
+    return Sweeps(seconds, engine.comm.allgather(spans), [])
+
+
+def _streamed_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
+    """Time sweeps and plain copies of the same bytes in turn: what a host gives to several links changes by the second.
+
+    Each turn begins and ends with the slots filled, so that it copies what its sweeps stream.
+    """
+    seconds, copies, comm = list[float](), list[float](), engine.comm
+    copy = _plain_copies(engine)
+    _settle(engine)
+    for _ in range(count):
+        for times, repeat, action in ((copies, 1, copy), (seconds, IN_A_ROW, lambda: _sweep(engine, publish))):
+            comm.allgather(None)
+            begin = time.perf_counter()
+            for _ in range(repeat):
+                action()
+            engine.synchronize()
+            _wait_for_copies(engine.backend)
+            times.append(max(comm.allgather(time.perf_counter() - begin)) / repeat)
+    spans = [{key: s / (IN_A_ROW * count) for key, s in engine.clock.collect().items()}]
+    return Sweeps(seconds, comm.allgather(spans), copies)
+
+
+def _plain_copies(engine: Engine) -> Callable[[], None]:
+    """Return what copies all that this rank streams in a sweep, and does nothing else."""
+    backend = engine.backend
+    streamed = [shard.memory for _, some in shards(engine) for shard in some] if backend.name == "cuda" else []
+    room = backend.empty((max((memory.size for memory in streamed), default=0),), np.uint8)
+
+    def copy() -> None:
+        for memory in streamed:
+            room[: memory.size].set(memory, stream=backend.xp.cuda.get_current_stream())
+
+    return copy
+
+
+def _wait_for_copies(backend: Backend) -> None:
+    if backend.name == "cuda":
+        backend.xp.cuda.Device().synchronize()
+
+
+def sustained_sweeps(engine: Engine, limit: float) -> list[float]:
+    """Return the seconds of sweeps without a pause, of those that began in the second half of the time."""
+    seconds, last = list[float](), time.perf_counter()
+    while sum(seconds) < limit:
+        _sweep(engine, publish=True)
+        engine.synchronize()
+        now = time.perf_counter()
+        seconds.append(max(engine.comm.allgather(now - last)))
+        last = now
+    begun = np.cumsum([0, *seconds[:-1]])
+    return [s for s, at in zip(seconds, begun, strict=True) if at >= limit / 2] or seconds[-1:]
+
+
+def _sweep(engine: Engine, publish: bool) -> None:
+    for mode in range(engine.order):
+        engine.mttkrp(mode, _as_it_is if publish else None)
+
+
+def _as_it_is(rows: Any, target: Any) -> None:
+    """Leave rows of a factor matrix as they are."""
+
+
+def _settle(engine: Engine) -> Spans:
+    """Wait for the device, then for the other ranks; return the spans so far."""
+    engine.synchronize()
+    spans = engine.clock.collect()
+    engine.comm.allgather(None)
+    return spans
+
+
+def shards(engine: Engine) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+    """Yield for each mode the shards on the device and those that are streamed."""
+    for mode in engine._stream._modes:
+        yield mode.resident, mode.streamed
