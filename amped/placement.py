@@ -25,9 +25,7 @@ PLACEMENTS = get_args(PlacementName)
 
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
-BESIDE = 0.25  # of the time that rows travel, computing beside it takes longer
 PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more shard costs
-COLD = 4  # a row that it reads from memory once more takes as long as so many
 MAX_RANK = 1024
 INDEX_BYTES = 4
 
@@ -231,7 +229,7 @@ def make_plan(
         replace(
             m,
             resident=fraction(m.nnz, fitting.resident, need.total),
-            parts=exchanged_parts(m, backend) if overlaps and not m.any_row else m.parts,
+            parts=exchanged_parts(m, dtype) if overlaps and not m.any_row else m.parts,
             spare=fraction(m.nnz, fitting.spare, need.total),
         )
         for m in modes
@@ -250,21 +248,18 @@ def make_plan(
     return Plan(tuple(modes), rank, stride, dtype, fitting.slot, fitting.piece, bytes_of, host)
 
 
-def exchanged_parts(mode: ModePlan, backend: Backend) -> tuple[float, ...]:
+def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
     """Return the shares of a mode's nonzeros after which rows are to be sent, the same for all ranks.
 
     Each is computed while the rows of the one before are sent; only those of the last are waited for. More parts leave
     less to wait for, and each costs some time.
     """
-    ranks, rows, nnz = mode.cut.heads.size, int(mode.cut.rows[-1]), int(mode.cut.nonzeros[-1])
-    even = replace(mode.share, rows=slice(0, -(-rows // ranks)), nnz=-(-nnz // ranks))
-    send = SENT * rows * (ranks - 1) / ranks * even.stride * even.dtype.itemsize
-    multiply = even.nnz * len(even.lengths) * even.row_bytes
-    part = PART_BYTES + COLD * backend.cold_bytes(even)
+    ranks, rows = mode.cut.heads.size, int(mode.cut.rows[-1])
+    send = SENT * rows * (ranks - 1) / ranks * mode.share.stride * dtype.itemsize
+    multiply = int(mode.cut.nonzeros[-1]) / ranks * len(mode.share.lengths) * mode.share.row_bytes
     ratio = min(1.0, send / max(1.0, multiply))
     sizes = [np.cumprod([1.0, *[ratio] * k]) for k in range(MOST_PARTS)]
-    all_shares = [size / size.sum() for size in sizes]
-    shares = min(all_shares, key=lambda s: (s[-1] + BESIDE * (1 - s[-1])) * send + s.size * part)
+    shares = min((size / size.sum() for size in sizes), key=lambda s: s[-1] * send + s.size * PART_BYTES)
     return tuple(shares.tolist())
 
 

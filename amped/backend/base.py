@@ -214,9 +214,6 @@ class Backend(Protocol):
     def keeps_columns(self, share: Share) -> bool:
         """Tell whether shards are made of the index columns themselves, not of copies in another form."""
 
-    def cold_bytes(self, share: Share) -> int:
-        """Return the bytes of factor rows that each shard reads from memory, however few nonzeros it has."""
-
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """Return the device memory that `shard`, or `permuted`, needs for a while, beside the shard."""
 

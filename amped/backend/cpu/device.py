@@ -189,10 +189,6 @@ class CpuBackend:
         """See `Backend`: of what is streamed or serves several modes, and of long modes; others fit 16 bits."""
         return share.streamed or PERMUTED in share.kernels or index_type(share) == WIDE
 
-    def cold_bytes(self, share: Share) -> int:
-        """See `Backend`: rows are not exchanged while others are computed, so nothing is cut for that."""
-        return 0
-
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`: columns that are copied; a permutation between two passes of a sort; for blocks, also keys."""
         inputs = len(share.lengths)

@@ -166,11 +166,6 @@ class CudaBackend:
         """See `Backend`."""
         return False
 
-    def cold_bytes(self, share: Share) -> int:
-        """See `Backend`."""
-        layouts = [make_layout(kernel, share, self._limits) for kernel in worthwhile(share, self._limits)]
-        return max(share.lengths) * share.row_bytes if any(layout.in_l2 for layout in layouts) else 0
-
     def packing_bytes(self, share: Share, nnz: int) -> int:
         """See `Backend`."""
         if share.kernels[0] in coordinates.KERNELS:

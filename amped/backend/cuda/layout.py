@@ -36,7 +36,7 @@ MOST_TILES = 512  # each adds to an output row in single precision, and rounds
 LEAST_FIBRE = 1.5
 STORED = {"full": "STORED_AS_REAL", "fp16": "STORED_AS_FP16", "bf16": "STORED_AS_BF16"}
 L2_PARTS = {"quarter": 1 / 4, "third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
-SMALL_BLOCK_RUN = 16  # nonzeros of a row and tile from which blocks of a quarter are faster than those of a half
+RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 32.0)}  # shorter runs want fewer, large blocks
 LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
 
 
@@ -203,11 +203,6 @@ class Layout:
         """Bytes of shared memory of a block of threads."""
         return sum(b for b, s in zip(self.blocks, self.staged, strict=True) if s) * self.lanes * VECTOR
 
-    @property
-    def in_l2(self) -> bool:
-        """Whether blocks of rows are for the L2 cache to hold."""
-        return self.tiled and not any(self.staged)
-
     @cached_property
     def grid(self) -> tuple[int, ...]:
         """How many blocks of rows each input mode has."""
@@ -278,13 +273,9 @@ def _may_gain(layout: Layout) -> bool:
         return share.nnz >= LEAST_FIBRE * rows * share.lengths[0]
     if not layout.tiled:
         return True
-    run = share.nnz / (rows * tiles)
-    if layout.kernel == "blocked-quarter" and run < SMALL_BLOCK_RUN:
-        return False
-    if layout.kernel == "blocked-half" and run >= 2 * SMALL_BLOCK_RUN:
-        return False
-    dense = tiles > 1 if layout.in_l2 else share.nnz >= DENSE_TILE * tiles
-    return dense and run >= LEAST_RUN and share.nnz >= LEAST_TILED
+    least, most = RUNS.get(layout.kernel, (LEAST_RUN, math.inf))
+    dense = share.nnz >= DENSE_TILE * tiles if any(layout.staged) else tiles > 1
+    return dense and least <= share.nnz / (rows * tiles) <= most and share.nnz >= LEAST_TILED
 
 
 def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
