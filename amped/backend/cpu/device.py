@@ -53,6 +53,7 @@ from .vectors import LANE, LINE
 OWN_CACHE = 1 << 20  # bytes
 FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
+NEAR, FAR, FETCHED_BYTES = 12, 24, 8 << 10  # nonzeros, and bytes of rows, from one to that whose rows are fetched
 KERNEL_BYTES = 7 << 20  # that a compiled kernel takes
 COMPILED = {PREFETCHED: SEGMENTED, BLOCKED: SEGMENTED}
 """The kernels that are another one's code."""
@@ -158,7 +159,7 @@ class CpuBackend:
         parts = equal_parts(pieces, parts_of(values.size, self.threads, TURNS), continues)
         fibres = cut_fibres(indices[0], pieces) if kernel == FIBRE else None
         panels = kernel == PANELLED and _has_panels(share)
-        ahead = panels or kernel == PREFETCHED
+        ahead = _ahead(share, PANEL if panels else share.row_bytes) if panels or kernel == PREFETCHED else 0
         return HostShard(indices, values, rows if wide else None, pieces, parts, first, ahead, panels, fibres)
 
     def permuted(self, shard: HostShard, share: Share) -> HostShard:
@@ -231,6 +232,13 @@ class CpuBackend:
 
     def synchronize(self) -> None:
         """See `Backend`."""
+
+
+def _ahead(share: Share, row_bytes: int) -> int:
+    """Return how many nonzeros before its own a row is fetched: sooner out of memory, but within the first cache."""
+    if sum(share.lengths) * row_bytes <= LAST_CACHE:
+        return NEAR
+    return min(FAR, max(NEAR // 2, FETCHED_BYTES // (len(share.lengths) * row_bytes)))
 
 
 def _has_panels(share: Share) -> bool:

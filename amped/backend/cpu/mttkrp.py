@@ -39,8 +39,8 @@ class HostShard:
     pieces : Pieces
     row_begin : int
         The output index that is row 0 of the output.
-    ahead : bool
-        Whether the rows of nonzeros to come are fetched.
+    ahead : int
+        Of which nonzero to come the rows are fetched, counted from the one that is computed; 0: of none.
     panels : bool
         Whether columns are computed `PANEL` bytes after the other, from matrices that have no others.
     fibres : Fibres, optional
@@ -57,7 +57,7 @@ class HostShard:
     pieces: Pieces
     parts: Parts
     row_begin: int
-    ahead: bool = False
+    ahead: int = 0
     panels: bool = False
     fibres: Fibres | None = None
     blocks: Blocks = NO_BLOCKS

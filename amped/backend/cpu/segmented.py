@@ -25,7 +25,6 @@ from .vectors import (
 
 # Vectors would go through memory otherwise; and what passes on many arrays takes as long to compile as the rest.
 _inlined = numba.njit(inline="always")
-AHEAD = 24  # nonzeros from the one that is computed to the one whose rows are fetched
 
 
 @jit
@@ -56,8 +55,8 @@ def segmented(  # type: ignore[no-untyped-def]
         See `layout.Fibres`, and the indices and the matrix of the first input mode, then left out above.
     blocks : tuple
         See `layout.Blocks`.
-    ahead : bool
-        Whether rows are fetched ahead of time: worth it where factor matrices are not in the caches.
+    ahead : int
+        Of which nonzero to come the rows are fetched, counted from the one that is computed; 0: of none.
     lanes, tail : tuple, tuple or None
         What is computed together of a row, and what is left of it; see `vectors`.
     """
@@ -136,7 +135,7 @@ def _sum(indices, values, factors, order, start, stop, last, ahead, column, lane
     total = zero(factors, lanes)
     for q in range(start, stop):
         if ahead:
-            then = min(q + AHEAD, last)
+            then = min(q + ahead, last)
             prefetch(indices, factors, then if order is None else order[then], column, lanes)
         total = accumulate(indices, factors, values, q if order is None else order[q], column, lanes, total)
     return total
