@@ -28,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = (module.__doc__ or "").strip()
         module.add_arguments(names.add_parser(name, help=text, description=text))
     args = parser.parse_args(arguments)
+    output = getattr(args, "output", None)
+    if output and output.exists() and not output.is_dir():  # said before anything is measured
+        parser.error(f"{output} is not a folder")
     if args.benchmark is None:
         parser.print_help()
     else:

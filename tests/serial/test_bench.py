@@ -194,6 +194,13 @@ def test_the_list_of_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in out for name in BENCHMARKS)
 
 
+def test_results_go_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        main(["mttkrp", *SMALL, "--output", str(tmp_path / "file")])
+    assert "file is not a folder" in capsys.readouterr().err
+
+
 def test_an_unknown_number_of_ranks(quick: None) -> None:
     with pytest.raises(SystemExit, match="3 ranks: 1 were started"):
         main(["mttkrp", *SMALL, "--ranks", "3"])

@@ -139,3 +139,41 @@ def test_what_is_streamed_or_shared_stays_where_it_is(comm: Comm) -> None:
     for kernel, of in (("segmented", replace(share, streamed=True)), ("permuted", share)):
         shard = backend.shard(columns, np.ones(90), of, kernel, False)
         assert all(map(np.shares_memory, [shard.rows, *shard.indices], columns))
+
+
+def host_share(lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int) -> Share:
+    return Share(lengths, slice(0, rows), nonzeros, columns, np.dtype(np.float32), ValueRange(0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rows", "nonzeros", "columns", "names"),
+    [
+        ((9184, 28818), 12092, 5_000_000, 64, {"segmented", "prefetched", "panelled"}),  # NELL-2
+        ((9184, 28818), 12092, 5_000_000, 16, {"segmented", "prefetched"}),
+        ((24, 1140, 1717), 183, 3_300_000, 16, {"segmented", "fibre"}),  # Uber: the matrices are in the caches
+        ((4198, 1631, 4209, 868131), 1605, 1_700_000, 32, {"segmented", "prefetched", "blocked"}),  # LBNL
+        ((1605, 4198, 1631, 4209), 868131, 1_700_000, 32, {"segmented", "prefetched"}),
+        ((9184, 28818), 12092, 100_000, 64, {"segmented"}),  # not worth compiling others
+    ],
+)
+def test_what_is_tried(
+    comm: Comm, lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int, names: set[str]
+) -> None:
+    tried = choose("cpu", comm, 2).candidates(host_share(lengths, rows, nonzeros, columns))
+    assert set(tried) == names
+    assert tried[0] == "segmented"
+
+
+def test_rows_are_fetched_sooner_out_of_memory_and_fewer_at_once_if_they_are_wide(comm: Comm) -> None:
+    backend = choose("cpu", comm, 1)
+
+    def ahead(length: int, columns: int, kernel: str) -> int:
+        share = host_share((length, 9), 3, 4, columns)
+        made = backend.shard([*np.zeros((3, 4), np.int32)], np.ones(4, np.float32), share, kernel, False)
+        return int(made.ahead)
+
+    far = 1 << 20
+    assert ahead(far, 16, "segmented") == 0
+    assert ahead(1000, 16, "prefetched") == ahead(1000, 512, "prefetched") == 12
+    assert [ahead(far, columns, "prefetched") for columns in (16, 64, 512)] == [24, 16, 6]
+    assert ahead(far, 512, "panelled") == 24, "of panels, the rows are narrow"

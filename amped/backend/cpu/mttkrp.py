@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,15 @@ class HostShard:
         return sum(array.nbytes for array in arrays)
 
 
+class _Output(NamedTuple):
+    """Where sums go: to rows of the output, in a `way` of `vectors`; `new` ones have none. Or to a carry of a part."""
+
+    out: NDArray[np.floating]
+    way: int
+    new: slice
+    carries: NDArray[np.float64]
+
+
 class Threads:
     """Run the kernel on equal runs of nonzeros side by side.
 
@@ -99,24 +108,16 @@ class Threads:
         way, shared = _way(shard, out), shard.parts.shared
         if way == ADD:
             out[new] = 0
-        carries, column = np.zeros((len(shared), out.shape[1])), 0
+        output, column = _Output(out, way, new, np.zeros((len(shared), out.shape[1]))), 0
         for matrices in self._panels(factors) if shard.panels else [factors]:
-            self._sums(shard, matrices, out, column, way, carries, new)
+            self._sums(shard, matrices, output, column)
             column += matrices[0].shape[1]
         for t in np.flatnonzero(shared >= 0):
-            out[shared[t] - shard.row_begin] += carries[t]
+            out[shared[t] - shard.row_begin] += output.carries[t]
 
-    def _sums(
-        self,
-        shard: HostShard,
-        factors: Sequence[NDArray[np.floating]],
-        out: NDArray[np.floating],
-        column: int,
-        way: int,
-        carries: NDArray[np.float64],
-        new: slice,
-    ) -> None:
+    def _sums(self, shard: HostShard, factors: Sequence[NDArray[np.floating]], output: _Output, column: int) -> None:
         """Compute the columns of the output from `column` on that `factors` have."""
+        out, way, new, carries = output
         bounds, shared = shard.parts
         columns, inputs = [*map(_constant, shard.indices)], [*map(_constant, factors)]
         lanes, fibres = lanes_of(factors[0]), None
