@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from amped.errors import InputError
+from amped.files import check_folder
 
 from . import ceilings, cp_als, figures, host, mttkrp, readme, reliability
 
@@ -28,13 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         text = (module.__doc__ or "").strip()
         module.add_arguments(names.add_parser(name, help=text, description=text))
     args = parser.parse_args(arguments)
-    output = getattr(args, "output", None)
-    if output and output.exists() and not output.is_dir():  # said before anything is measured
-        parser.error(f"{output} is not a folder")
     if args.benchmark is None:
         parser.print_help()
     else:
         try:
+            if getattr(args, "output", None):  # said before anything is measured
+                check_folder(args.output)
             BENCHMARKS[args.benchmark].run(args)
         except InputError as error:
             raise SystemExit(f"bench: {error}") from None

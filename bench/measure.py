@@ -52,7 +52,7 @@ def measure(
     sweeps : int
         The fewest that are measured.
     ceilings : dict, optional
-        From `bench.ceilings`, to set the speed of copies against.
+        From `bench.ceilings`, to tell the links' speed beside that of plain copies in turn with the sweeps.
     compare : sequence of {"yardstick", "errors"}
         What else to compute from the same nonzeros and factor matrices.
     sustained : float
@@ -219,11 +219,10 @@ def _link(facts: Facts, ceilings: Mapping[str, Any] | None, copies: Sequence[flo
         return None
     sweep = facts["seconds_a_sweep"]["median"]
     result: Facts = {"bytes_a_sweep": copied, "gigabytes_a_second": sum(copied) / sweep / 1e9}
-    if facts["device"] == "cuda":
-        shares = [plain / each for plain, each in zip(copies, facts["seconds_each_sweep"], strict=True)]
-        result["measured_link"] = sum(copied) / statistics.median(copies) / 1e9
-        result["fraction_of_link"] = statistics.median(shares)
-        result["seconds_of_plain_copies"] = record.summary(copies)
+    shares = [plain / each for plain, each in zip(copies, facts["seconds_each_sweep"], strict=True)]
+    result["measured_link"] = sum(copied) / statistics.median(copies) / 1e9
+    result["fraction_of_link"] = statistics.median(shares)
+    result["seconds_of_plain_copies"] = record.summary(copies)
     links = (ceilings or {}).get("link", {}).get("at once")
     if links:
         result["ceiling"] = sum(links)

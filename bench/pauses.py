@@ -12,7 +12,7 @@ class Pauses:
     """Rests after bursts of work, so that what is measured does not depend on what was measured before it.
 
     A GPU reaches its limit of power after half a second of MTTKRPs (an H200 at 700 W), and from then on its clock goes
-    up and down between a third of its rate and the whole: sweeps of the same nonzeros took 1.00 to 1.25 times as long.
+    up and down between a third of its rate and the whole: sweeps of the same nonzeros took 1.0 to 1.3 times as long.
     """
 
     def __init__(self) -> None:

@@ -126,7 +126,8 @@ def _milliseconds(case: Case | None) -> str:
 
 
 def _link(row: Row) -> str:
-    shares = [case["link"].get("fraction_of_link") for case in row.both if case["link"]]
+    linked = [case for case in row.both if case["device"] != "cpu"]  # a host streams within its own memory
+    shares = [case["link"].get("fraction_of_link") for case in linked if case["link"]]
     return ", ".join(f"{share:.1%}" for share in shares if share)
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amped.backend.base import Backend
 from amped.engine import Engine
 from amped.metrics import Spans
 
@@ -39,29 +38,28 @@ class Sweeps(NamedTuple):
 
 def timed_sweeps(engine: Engine, least: int, publish: bool) -> Sweeps:
     """Time at least so many sweeps, after some that are not counted. Collective."""
-    comm = engine.comm
     for _ in range(WARM):
-        _settle(engine)
-        last = time.perf_counter()
-        _sweep(engine, publish)
-        engine.synchronize()
-        warm = max(comm.allgather(time.perf_counter() - last))
+        warm = _timed_sweep(engine, publish)
     count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
-    streaming = any(comm.allgather(bool(engine.plan.slot)))
+    streaming = any(engine.comm.allgather(bool(engine.plan.slot)))
     return (_streamed_sweeps if streaming else _resident_sweeps)(engine, count, publish)
 
 
 def _resident_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
     seconds, spans, pauses = [], [], Pauses()
     for _ in range(count):
-        _settle(engine)
-        begin = time.perf_counter()
-        _sweep(engine, publish)
-        engine.synchronize()
-        seconds.append(max(engine.comm.allgather(time.perf_counter() - begin)))
+        seconds.append(_timed_sweep(engine, publish))
         spans.append(_settle(engine))
         pauses.after(seconds[-1])
     return Sweeps(seconds, engine.comm.allgather(spans), [])
+
+
+def _timed_sweep(engine: Engine, publish: bool) -> float:
+    _settle(engine)
+    begin = time.perf_counter()
+    _sweep(engine, publish)
+    engine.synchronize()
+    return max(engine.comm.allgather(time.perf_counter() - begin))
 
 
 def _streamed_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
@@ -78,8 +76,9 @@ def _streamed_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
             begin = time.perf_counter()
             for _ in range(repeat):
                 action()
+            for slot in engine._stream._slots:
+                slot.shard()  # is there
             engine.synchronize()
-            _wait_for_copies(engine.backend)
             times.append(max(comm.allgather(time.perf_counter() - begin)) / repeat)
     spans = [{key: s / (IN_A_ROW * count) for key, s in engine.clock.collect().items()}]
     return Sweeps(seconds, comm.allgather(spans), copies)
@@ -87,20 +86,17 @@ def _streamed_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
 
 def _plain_copies(engine: Engine) -> Callable[[], None]:
     """Return what copies all that this rank streams in a sweep, and does nothing else."""
-    backend = engine.backend
-    streamed = [shard.memory for _, some in shards(engine) for shard in some] if backend.name == "cuda" else []
-    room = backend.empty((max((memory.size for memory in streamed), default=0),), np.uint8)
+    backend, shares = engine.backend, [mode.share for mode in engine.plan.modes]
+    slot = backend.slot(shares, engine.plan.slot, backend.clock())
+    streamed = [(shard, mode) for mode, (_, some) in enumerate(shards(engine)) for shard in some]
 
     def copy() -> None:
-        for memory in streamed:
-            room[: memory.size].set(memory, stream=backend.xp.cuda.get_current_stream())
+        for shard, mode in streamed:
+            slot.fill(shard, mode)
+        if streamed:
+            slot.shard()
 
     return copy
-
-
-def _wait_for_copies(backend: Backend) -> None:
-    if backend.name == "cuda":
-        backend.xp.cuda.Device().synchronize()
 
 
 def sustained_sweeps(engine: Engine, limit: float) -> list[float]:

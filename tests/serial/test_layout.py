@@ -184,9 +184,7 @@ def test_what_is_tried_on_dense_and_on_sparse_tensors() -> None:
     sparse = kernels_worthwhile(share((1_774_269, 1_805_187), rows=4_821_207, nnz=435_000_000))  # Amazon, a quarter
     assert {"blocked-third", "blocked-half"} <= sparse
     assert not {"tiled-1", "tiled-2", "blocked-quarter"} & sparse
-    fewer_rows = kernels_worthwhile(
-        share((1_774_269, 1_805_187), rows=1_205_302, nnz=435_000_000)
-    )  # on one of four GPUs
+    fewer_rows = kernels_worthwhile(share((1_774_269, 1_805_187), rows=1_205_302, nnz=435_000_000))  # one of four GPUs
     assert {"blocked-quarter", "blocked-third"} <= fewer_rows
     assert "blocked-half" not in fewer_rows
     tiny = kernels_worthwhile(share((50, 40), rows=60, nnz=1000))

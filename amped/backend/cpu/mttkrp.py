@@ -80,7 +80,7 @@ class HostShard:
 
 
 class _Output(NamedTuple):
-    """Where sums go: to rows of the output, in a `way` of `vectors`; `new` ones have none. Or to a carry of a part."""
+    """Where sums go: to rows of `out`, in a `way` of `vectors` (`new` rows have none so far), or to `carries`."""
 
     out: NDArray[np.floating]
     way: int

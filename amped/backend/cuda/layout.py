@@ -36,7 +36,7 @@ MOST_TILES = 512  # each adds to an output row in single precision, and rounds
 LEAST_FIBRE = 1.5
 STORED = {"full": "STORED_AS_REAL", "fp16": "STORED_AS_FP16", "bf16": "STORED_AS_BF16"}
 L2_PARTS = {"quarter": 1 / 4, "third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
-RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 32.0)}  # shorter runs want fewer, large blocks
+BLOCK_RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 32.0)}  # short runs want large blocks
 LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
 
 
@@ -273,7 +273,7 @@ def _may_gain(layout: Layout) -> bool:
         return share.nnz >= LEAST_FIBRE * rows * share.lengths[0]
     if not layout.tiled:
         return True
-    least, most = RUNS.get(layout.kernel, (LEAST_RUN, math.inf))
+    least, most = BLOCK_RUNS.get(layout.kernel, (LEAST_RUN, math.inf))
     dense = share.nnz >= DENSE_TILE * tiles if any(layout.staged) else tiles > 1
     return dense and least <= share.nnz / (rows * tiles) <= most and share.nnz >= LEAST_TILED
 
