@@ -1,7 +1,8 @@
 """Compiled loops of the sort of nonzeros: counted and moved into buckets, which are then sorted within the caches.
 
 Every loop goes over one column at a time, so that few places of memory are written to at once, and none is compiled
-for each number of modes. Arrays are copied by loops: a slice that is assigned to takes seconds to compile.
+for each number of modes. What takes long to compile is left out: arrays are copied by loops, as a slice that is
+assigned to takes seconds, and room to work in is made by the caller.
 """
 
 # Numba infers the types of the compiled functions.
@@ -13,7 +14,6 @@ import numpy as np
 
 from .jit import inner, jit
 
-BLOCK = 4096  # nonzeros whose places are found before they are moved
 DIGIT = 8  # bits of a pass within a bucket
 KEY = 64  # bits that are sorted by together
 _ONE = np.uint64(1)
@@ -31,46 +31,20 @@ def _bins(columns, modes, right, left, begin, end, bins):
 
 
 @jit
-def count_bins(columns, modes, right, left, begin, end, counts):
-    """Count the nonzeros of each bin."""
-    bins = np.empty(BLOCK, np.uint32)
-    for start in range(begin, end, BLOCK):
-        stop = min(end, start + BLOCK)
+def count_bins(columns, modes, right, left, begin, end, bins, counts):
+    """Count the nonzeros of each bin, as many at a time as `bins` has room for."""
+    for start in range(begin, end, bins.size):
+        stop = min(end, start + bins.size)
         _bins(columns, modes, right, left, start, stop, bins)
         for p in range(stop - start):
             counts[bins[p]] += 1
 
 
 @jit
-def group_bins(counts, target, bucket_of):
-    """Give neighbouring bins to buckets of about `target` nonzeros; return where each bucket begins, and the end."""
-    bounds = np.empty(counts.size + 1, np.int64)
-    bucket = held = total = bounds[0] = 0
-    for b in range(counts.size):
-        if held and held + counts[b] > target:
-            bucket += 1
-            bounds[bucket] = total
-            held = 0
-        bucket_of[b] = bucket
-        held += counts[b]
-        total += counts[b]
-    bounds[bucket + 1] = total
-    return bounds[: bucket + 2].copy()
-
-
-@jit
-def add_up_bins(counts, bucket_of, sums):
-    """Add up the counts of each bucket's bins."""
-    for b in range(counts.size):
-        sums[bucket_of[b]] += np.uint64(counts[b])
-
-
-@jit
-def move(columns, values, modes, right, left, begin, end, bucket_of, places, moved_columns, moved_values):
-    """Move nonzeros to the next place of their bucket, in their order."""
-    bins, to = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)
-    for start in range(begin, end, BLOCK):
-        stop = min(end, start + BLOCK)
+def move(columns, values, modes, right, left, begin, end, bins, to, bucket_of, places, moved_columns, moved_values):
+    """Move nonzeros to the next place of their bucket, in their order, as many at a time as `bins` and `to` hold."""
+    for start in range(begin, end, bins.size):
+        stop = min(end, start + bins.size)
         _bins(columns, modes, right, left, start, stop, bins)
         for p in range(stop - start):
             bucket = bucket_of[bins[p]]
@@ -117,14 +91,15 @@ def _key(columns, modes, last, order, keys):
 
 
 @inner
-def _pass(keys, order, shift, bits, sorted_keys, sorted_order):
-    """Sort stably by some bits of the keys."""
-    ends = np.zeros(1 << bits, np.uint32)
+def _pass(keys, order, shift, bits, ends, sorted_keys, sorted_order):
+    """Sort stably by some bits of the keys; `ends` has room for a number for each digit."""
     mask = np.uint64((1 << bits) - 1)
+    for d in range(1 << bits):
+        ends[d] = 0
     for key in keys:
         ends[(key >> shift) & mask] += np.uint32(1)
     total = np.uint32(0)
-    for d in range(ends.size):
+    for d in range(1 << bits):
         total, ends[d] = total + ends[d], total
     for p in range(keys.size):
         digit = (keys[p] >> shift) & mask
@@ -144,21 +119,17 @@ def _arrange(array, order, room):
 
 
 @jit
-def sort_buckets(columns, words, modes, bounds, first, last):
+def sort_buckets(columns, words, modes, bounds, first, last, room, orders, ends):
     """Sort the nonzeros of some buckets by several modes, where they are.
 
-    `words` are the bits of the values, (nnz, 1 or 2): so this is compiled once for all precisions.
+    `words` are the bits of the values, (nnz, 1 or 2): so this is compiled once for all precisions. There is to be room
+    for two keys and two orders of a bucket, (2, nonzeros) uint64 and uint32, and for a number for each digit, uint32.
     """
-    most = 0
-    for b in range(first, last):
-        most = max(most, bounds[b + 1] - bounds[b])
-    room, spare = np.empty(most, np.uint64), np.empty(most, np.uint64)
-    order, other = np.empty(most, np.uint32), np.empty(most, np.uint32)
     for b in range(first, last):
         begin, end = bounds[b], bounds[b + 1]
         size = end - begin
-        mine, now, then = columns[:, begin:end], order[:size], other[:size]
-        keys, sorted_keys = room[:size], spare[:size]
+        mine, now, then = columns[:, begin:end], orders[0, :size], orders[1, :size]
+        keys, sorted_keys = room[0, :size], room[1, :size]
         for p in range(size):
             now[p] = p
         left = modes.size - 1
@@ -167,7 +138,7 @@ def sort_buckets(columns, words, modes, bounds, first, last):
             passes = -(-width // DIGIT)
             for q in range(passes):
                 low, high = width * q // passes, width * (q + 1) // passes
-                _pass(keys, now, np.uint64(low), high - low, sorted_keys, then)
+                _pass(keys, now, np.uint64(low), high - low, ends, sorted_keys, then)
                 keys, sorted_keys = sorted_keys, keys
                 now, then = then, now
         for m in range(columns.shape[0]):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .buckets import add_up_bins, copy_buckets, count_bins, group_bins, merge_buckets, move, sort_buckets
+from .buckets import DIGIT, copy_buckets, count_bins, merge_buckets, move, sort_buckets
 from .jit import jit
 from .tables import mapped
 from .threads import side_by_side, usable_cores
@@ -22,6 +22,7 @@ DIGIT_BITS = 16
 INT64 = np.dtype(np.int64)
 
 BIN_BITS = 16  # by which nonzeros are counted
+BLOCK = 4096  # nonzeros whose places are found before they are moved
 BUCKET = 1 << 15  # nonzeros, where bins are not larger: a column of a bucket, and its keys, stay in a core's cache
 TASKS = 8  # for each thread: they end at about the same time
 KEY_BYTES = 24  # two keys and two places, for each nonzero of a bucket that is being sorted
@@ -31,12 +32,12 @@ Leading = tuple[NDArray[np.int64], ...]
 
 
 @jit
-def _counting_pass(keys, shift, buckets, before, after):  # type: ignore[no-untyped-def]
-    ends = np.zeros(buckets + 1, np.int64)
-    mask = buckets - 1
+def _counting_pass(keys, shift, ends, before, after):  # type: ignore[no-untyped-def]
+    """Sort by a digit; `ends`, zeros, has room for one more number than there are digits."""
+    mask = ends.size - 2
     for key in keys:
         ends[((key >> shift) & mask) + 1] += 1
-    for b in range(buckets):
+    for b in range(mask + 1):
         ends[b + 1] += ends[b]
     for q in range(keys.size):
         p = np.int64(before[q]) if before.size else q
@@ -89,7 +90,7 @@ def stable_argsort(
         width = -(-bits // passes)
         for k in range(passes):
             after = spare if spare.size else np.empty(nonzeros, dtype)
-            _counting_pass(column, k * width, 1 << width, order, after)
+            _counting_pass(column, k * width, np.zeros((1 << width) + 1, INT64), order, after)
             order, spare = after, order
     return order
 
@@ -177,7 +178,9 @@ def sort_nonzeros(
     kept, distinct = np.zeros((2, bounds.size - 1), np.int64)
 
     def sort(task: Task) -> None:
-        sort_buckets(moved[0], words, by, bounds, *task)
+        two = 2, int(np.diff(bounds[task[0] : task[1] + 1]).max())
+        room = np.empty(two, np.uint64), np.empty(two, np.uint32), np.empty(1 << DIGIT, np.uint32)
+        sort_buckets(moved[0], words, by, bounds, *task, *room)
         if merge:
             merge_buckets(*moved, bounds, *task, kept, distinct)
 
@@ -234,20 +237,42 @@ def _into_buckets(
     """Move the nonzeros into buckets, each thread an equal run of them; return where each bucket begins."""
     runs = list(pairwise(values.size * t // threads for t in range(threads + 1)))
     counts = np.zeros((threads, 1 << BIN_BITS), np.int64)
-    side_by_side(lambda t: count_bins(columns, *leading, *runs[t], counts[t]), range(threads), threads)
-    bucket_of = np.empty(1 << BIN_BITS, np.uint32)
-    bounds: NDArray[np.int64] = group_bins(counts.sum(axis=0), BUCKET, bucket_of)
-    places = np.zeros((threads + 1, bounds.size - 1), np.uint64)
-    places[0] = bounds[:-1]
-    for t in range(threads):  # a bucket holds the first run's nonzeros, then the second's
-        places[t + 1] = places[t]
-        add_up_bins(counts[t], bucket_of, places[t + 1])
+    rooms = [(np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)) for _ in runs]
+    side_by_side(lambda t: count_bins(columns, *leading, *runs[t], rooms[t][0], counts[t]), range(threads), threads)
+    bounds, bucket_of, places = _buckets(counts)
 
     def send(t: int) -> None:
-        move(columns, values, *leading, *runs[t], bucket_of, places[t], moved_columns, moved_values)
+        room = *rooms[t], bucket_of, places[t]
+        move(columns, values, *leading, *runs[t], *room, moved_columns, moved_values)
 
     side_by_side(send, range(threads), threads)
     return bounds
+
+
+def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64]]:
+    """Give neighbouring bins to buckets of about `BUCKET` nonzeros.
+
+    Parameters
+    ----------
+    counts : (runs, bins) array
+        The nonzeros of each bin, by run.
+
+    Returns
+    -------
+    bounds : (buckets + 1,) array
+        Where each bucket begins, and the end.
+    bucket_of : (bins,) array
+    places : (runs, buckets) array
+        Where each run's nonzeros begin: a bucket holds the first run's, then the second's.
+    """
+    ends, first = counts.sum(axis=0).cumsum(), [0]
+    while (bin := first[-1]) < ends.size:
+        begun = ends[bin - 1] if bin else 0
+        first.append(max(bin + 1, int(np.searchsorted(ends, begun + BUCKET, "right"))))
+    bounds = np.concatenate([[0], ends[np.array(first[1:]) - 1]])
+    bucket_of = np.repeat(np.arange(len(first) - 1, dtype=np.uint32), np.diff(first))
+    before = np.add.reduceat(counts, first[:-1], axis=1)[:-1]
+    return bounds, bucket_of, np.vstack([bounds[:-1], before]).cumsum(axis=0).astype(np.uint64)
 
 
 def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:

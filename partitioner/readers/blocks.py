@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from .parse import PAD
 from .pieces import BrokenError
+from .tokens import MANY
 
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
@@ -33,6 +34,9 @@ class Slot:
     text : (n,) uint8 array
         The same memory.
     marks : (n,) uint32 array
+    room : (5, MANY) uint64 array
+    decimals : (MANY,) int64 array
+        What parsing needs to work in.
     start, stop : int
         Where the lines are.
     consumed : int
@@ -43,6 +47,7 @@ class Slot:
         self.raw = bytearray(PAD + 2 * block + 1 + PAD)
         self.text = np.frombuffer(self.raw, np.uint8)
         self.marks = np.empty(len(self.raw), np.uint32)
+        self.room, self.decimals = np.empty((5, MANY), np.uint64), np.empty(MANY, np.int64)
         self.start = self.stop = PAD
         self.consumed = 0
         self._columns, self._values = np.empty(0, np.int32), np.empty(0)

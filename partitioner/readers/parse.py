@@ -101,17 +101,16 @@ def _is_gap(text, mark, following):
 
 @jit
 def parse_block(
-    text: U8, marks: U32, count: int, base: int, limits: U64, columns: I32, values: F64, aside: I64
+    text: U8, marks: U32, count: int, base: int, limits: U64, room: U64, columns: I32, values: F64, aside: I64
 ) -> tuple[int, int, int, int]:
-    """Read the lines of a block of `count` tokens.
+    """Read the lines of a block of `count` tokens, with `room` to work in, three rows of `MANY`.
 
     Nonzero `r` of the block goes to `columns[:, r]`, counted from 0, and `values[r]`. `base` is the lowest index in the
     text, `limits` holds the mode lengths. Each row of `aside` tells of a value that is left to `parse_aside`: its
     nonzero, where it starts and stops, and its line. Returns how many nonzeros, lines and values put aside there are,
     and where the first wrong line is, or -1; reading ends there.
     """
-    scratch = np.empty((3, MANY), np.uint64)
-    words, ends, tokens = scratch[0], scratch[1], scratch[2]
+    words, ends, tokens = room[0], room[1], room[2]
     lowest = np.uint64(base)
     row: int = np.int64(0)  # of that type from the start: what is called with it is compiled once
     line = asides = t = row
@@ -150,13 +149,13 @@ def parse_block(
 
 
 @jit
-def parse_aside(text: U8, aside: I64, values: F64) -> tuple[int, int]:
-    """Read the values that were put aside.
+def parse_aside(text: U8, aside: I64, room: U64, decimals: I64, values: F64) -> tuple[int, int]:
+    """Read the values that were put aside, with room to work in: five rows of `MANY`, and one.
 
     Those that are left to `float` are put first in `aside`. Returns how many these are, and the number of the first one
     that is wrong, or -1; reading ends there.
     """
-    words, mantissas, decimals = np.empty((4, MANY), np.uint64), np.empty(MANY, np.uint64), np.empty(MANY, np.int64)
+    words, mantissas = room[:4], room[4]
     left = 0
     for first in range(0, len(aside), MANY):
         some = aside[first : first + MANY]

@@ -205,8 +205,10 @@ def _parse(head: Head, slot: Slot) -> _Lines:
     text = slot.text
     count, lines = mark_blanks(text, slot.start, slot.stop, slot.marks)
     columns, values, aside = slot.table(head.order, lines)
-    rows, line, asides, wrong = parse_block(text, slot.marks, count, head.base, head.limits, columns, values, aside)
-    left, bad = parse_aside(text, aside[:asides], values) if asides else (0, -1)
+    rows, line, asides, wrong = parse_block(
+        text, slot.marks, count, head.base, head.limits, slot.room, columns, values, aside
+    )
+    left, bad = parse_aside(text, aside[:asides], slot.room, slot.decimals, values) if asides else (0, -1)
     late = aside[:left].tolist()
     for row, start, stop, _ in late:
         values[row] = float(slot.raw[start:stop])

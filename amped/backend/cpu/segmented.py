@@ -60,65 +60,54 @@ def segmented(  # type: ignore[no-untyped-def]
     lanes, tail : tuple, tuple or None
         What is computed together of a row, and what is left of it; see `vectors`.
     """
-    turn, bounds, shared, carries, empty = parts
-    part = take(turn)
-    while part < shared.size:
-        last = part == shared.size - 1
-        span = bounds[part], bounds[part + 1], empty[part], empty[-1] if last else empty[part]
-        carry = shared[part], carries, part
-        _part(nonzeros, factors, out, origin, way, span, carry, order, fibres, blocks, ahead, lanes, tail)
-        part = take(turn)
-    fence()
-
-
-@_inlined
-def _part(  # type: ignore[no-untyped-def]
-    nonzeros, factors, out, origin, way, span, carry_of, order, fibres, blocks, ahead, lanes, tail
-):
     starts, rows, indices, values = nonzeros
-    begin, end, empty, empty_end = span
+    turn, bounds, shared, carries, empty = parts
     first_row, first_column = origin
-    shared, carries, carry = carry_of
     first_pieces, lows, highs, which = blocks
     step = len(lanes) * (LANE // factors[0].itemsize)
     rest = factors[0].shape[1] // step * step
-    last = np.int64(starts[end]) - 1
-    block = 0  # a search by NumPy takes half a second to compile
-    while block < lows.size and first_pieces[block] < begin:
-        block += 1
-    for c in range(begin, end):
-        while block < lows.size and first_pieces[block] <= c:
-            _fetch(factors[which], lows[block], highs[block])
+    t = take(turn)
+    while t < shared.size:
+        begin, end, new = bounds[t], bounds[t + 1], empty[t]
+        last = np.int64(starts[end]) - 1
+        block = 0  # a search by NumPy takes half a second to compile
+        while block < lows.size and first_pieces[block] < begin:
             block += 1
-        start, stop, row = np.int64(starts[c]), np.int64(starts[c + 1]), np.int64(rows[c])
-        if way != ADD:
-            if empty < row - first_row:
-                _clear(out, empty, row - first_row, first_column, way, factors, rest, lanes, tail)
-            empty = max(empty, row - first_row + 1)
-        if c > begin and rows[c - 1] == row:
-            how = ADD
-        else:  # what is added to soon stays in the caches
-            how = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
-        for column in range(0, rest, step):
-            if fibres is None:
-                total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)
-            else:
-                total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
-            if row == shared:
-                put(carries, carry, first_column + column, total, ADD)
-            else:
-                put(out, row - first_row, first_column + column, total, how)
-        if tail is not None:
-            if fibres is None:
-                remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
-            else:
-                remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)
-            if row == shared:
-                put(carries, carry, first_column + rest, remainder, ADD)
-            else:
-                put(out, row - first_row, first_column + rest, remainder, how)
-    if way != ADD:
-        _clear(out, empty, empty_end, first_column, way, factors, rest, lanes, tail)
+        for c in range(begin, end):
+            while block < lows.size and first_pieces[block] <= c:
+                _fetch(factors[which], lows[block], highs[block])
+                block += 1
+            start, stop, row = np.int64(starts[c]), np.int64(starts[c + 1]), np.int64(rows[c])
+            if way != ADD:
+                if new < row - first_row:
+                    _clear(out, new, row - first_row, first_column, way, factors, rest, lanes, tail)
+                new = max(new, row - first_row + 1)
+            if c > begin and rows[c - 1] == row:
+                how = ADD
+            else:  # what is added to soon stays in the caches
+                how = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
+            for column in range(0, rest, step):
+                if fibres is None:
+                    total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)
+                else:
+                    total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
+                if row == shared[t]:
+                    put(carries, t, first_column + column, total, ADD)
+                else:
+                    put(out, row - first_row, first_column + column, total, how)
+            if tail is not None:
+                if fibres is None:
+                    remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
+                else:
+                    remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)
+                if row == shared[t]:
+                    put(carries, t, first_column + rest, remainder, ADD)
+                else:
+                    put(out, row - first_row, first_column + rest, remainder, how)
+        if way != ADD and t == shared.size - 1:
+            _clear(out, new, empty[-1], first_column, way, factors, rest, lanes, tail)
+        t = take(turn)
+    fence()
 
 
 @_inlined
