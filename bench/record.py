@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
 
 from amped.metrics import versions
@@ -30,6 +31,11 @@ def machine(devices: Sequence[str]) -> dict[str, Any]:
 
 
 def _processor() -> str:
+    """Return its name, and the kind that LLVM compiles for: virtual machines do not tell which model it is."""
+    return f"{_model()} ({llvmlite.binding.get_host_cpu_name()})"
+
+
+def _model() -> str:
     try:
         with open("/proc/cpuinfo") as file:
             names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
