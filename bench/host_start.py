@@ -79,7 +79,7 @@ def _start(cache: Path, how: list[str]) -> tuple[float, float]:
     told = cache.with_suffix(".json")
     paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join(paths)}
-    for name in ("NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):  # with this one Python compiles its modules each time
+    for name in ("NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):  # with the latter Python compiles its modules anew
         environment.pop(name, None)
     line = [sys.executable, "-c", TIMED, str(told), *how]
     started = time.perf_counter()
