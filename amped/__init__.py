@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
+from partitioner import __version__ as __version__
 from partitioner.coo import SparseTensor
 from partitioner.readers import read
 
 from .api import cp_als, mttkrp
-from .engine import Options
 from .errors import InputError
-from .kruskal import KruskalTensor
+from .models.kruskal import KruskalTensor
+from .operators.sparse import Options
 
 __all__ = ["InputError", "KruskalTensor", "Options", "SparseTensor", "cp_als", "mttkrp", "read"]
-__version__ = "0.1.0"

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 
 from .decomp import als
-from .engine import Engine, Options
+from .decomp.initial import Init, initial_factors
 from .errors import InputError
-from .initial import Init, initial_factors
-from .kruskal import KruskalTensor
-from .mpi import Comm, world
-from .pace import paced
-from .recorder import HERE, LOADING_SECONDS
-from .source import Source, TensorSource, open_source
-from .watchdog import Watchdog
+from .models.kruskal import KruskalTensor
+from .operators.source import Source, TensorSource, open_source
+from .operators.sparse import Engine, Options
+from .parallel.mpi import Comm, world
+from .parallel.pace import paced
+from .parallel.recorder import HERE, LOADING_SECONDS
+from .parallel.watchdog import Watchdog
 
 Tensor = SparseTensor | str | os.PathLike[str] | None
 

@@ -23,11 +23,11 @@ from partitioner import checked
 from partitioner.readers.npz import DAMAGED
 
 from .decomp.als import State
-from .engine import Engine
 from .errors import InputError
 from .files import factors_in, read_array
-from .mpi import on_root, together
-from .source import Source
+from .operators.source import Source
+from .operators.sparse import Engine
+from .parallel.mpi import on_root, together
 
 KIND = "checkpoint"
 FORMAT, VERSION = "amped-checkpoint", 1

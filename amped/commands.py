@@ -22,20 +22,21 @@ from numpy.typing import NDArray
 
 from partitioner.shards import Cut
 
-from . import checkpoint, report
+from . import checkpoint
+from .assembly import Job
 from .decomp import als
-from .engine import Engine
 from .errors import InputError
 from .files import check_file, check_folder, factors_in, make_folders, read_npz, write_npz, write_text
-from .job import Job
-from .kruskal import KruskalTensor
-from .metrics import Metrics, versions
-from .mpi import Comm, SingleComm, on_root, share, together
-from .pace import first_limit, paced
-from .placement import check_rank, make_plan
-from .prediction import Speeds, forecast
-from .progress import Display, display, say
-from .source import Source, open_source
+from .models.kruskal import KruskalTensor
+from .operators.placement import check_rank, make_plan
+from .operators.prediction import Speeds, forecast
+from .operators.source import Source, open_source
+from .operators.sparse import Engine
+from .parallel.mpi import Comm, SingleComm, on_root, share, together
+from .parallel.pace import first_limit, paced
+from .report import text as report
+from .report.metrics import Metrics, versions
+from .report.progress import Display, display, say
 
 MODEL, RUN = "model.npz", "run.json"
 

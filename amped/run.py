@@ -16,10 +16,10 @@ from partitioner.ranks import refuse
 
 from . import commands
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
-from .mpi import Comm, abort_all, world
-from .recorder import HERE, LOADING_SECONDS
-from .stopping import StopRequest
-from .watchdog import Watchdog, ending, starting
+from .parallel.mpi import Comm, abort_all, world
+from .parallel.recorder import HERE, LOADING_SECONDS
+from .parallel.stopping import StopRequest
+from .parallel.watchdog import Watchdog, ending, starting
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from amped.backend import Backend, choose
-from amped.exchange import connect
-from amped.mpi import Comm, world
+from amped.parallel.exchange import connect
+from amped.parallel.mpi import Comm, world
 
 from . import pictures, record
 from .pauses import Pauses

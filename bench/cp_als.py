@@ -12,9 +12,9 @@ import numpy as np
 
 from amped.backend import choose
 from amped.decomp import als
-from amped.engine import Engine, Options
-from amped.metrics import KINDS, Spans
-from amped.mpi import Comm, world
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import Comm, world
+from amped.report.metrics import KINDS, Spans
 
 from . import pictures, record
 from .measure import place, tensor_facts

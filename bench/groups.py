@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from amped.errors import InputError
-from amped.mpi import Comm, MpiComm, SingleComm
+from amped.parallel.mpi import Comm, MpiComm, SingleComm
 
 PATIENCE = 24 * 3600.0  # seconds that ranks wait for those that measure
 

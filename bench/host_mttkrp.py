@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amped.backend import PERMUTED, Backend, Share, choose
-from amped.engine import Engine, Options
-from amped.mpi import SingleComm
-from amped.source import TensorSource
+from amped.operators.source import TensorSource
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import SingleComm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import mode_order
 

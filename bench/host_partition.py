@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from amped.metrics import peak_resident_bytes, resident_bytes
+from amped.report.metrics import peak_resident_bytes, resident_bytes
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
 from partitioner.device import DeviceName, Sorter, make_sorter

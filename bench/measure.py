@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from amped.backend.base import Backend
-from amped.backend.dense import block_rows
-from amped.engine import Engine, Options
-from amped.metrics import Spans, peak_resident_bytes
-from amped.mpi import Comm
+from amped.backend.rows import block_rows
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import Comm
+from amped.report.metrics import Spans, peak_resident_bytes
 
 from . import record, yardstick
 from .draws import Recipe

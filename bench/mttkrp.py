@@ -11,9 +11,9 @@ from typing import Any
 
 from amped.backend import choose
 from amped.backend.base import GATHERS
-from amped.engine import Options
 from amped.errors import InputError
-from amped.mpi import Comm, world
+from amped.operators.sparse import Options
+from amped.parallel.mpi import Comm, world
 
 from . import ceilings, pictures, record
 from .cases import bytes_a_nonzero

@@ -14,7 +14,7 @@ from typing import Any
 import llvmlite.binding
 import numpy as np
 
-from amped.metrics import versions
+from amped.report.metrics import versions
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -13,8 +13,8 @@ import numpy as np
 from amped.backend import choose
 from amped.checkpoint import Saver
 from amped.decomp import als
-from amped.engine import Engine, Options
-from amped.mpi import world
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import world
 from partitioner import checked
 
 from . import record

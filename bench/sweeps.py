@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amped.engine import Engine
-from amped.metrics import Spans
+from amped.operators.sparse import Engine
+from amped.report.metrics import Spans
 
 from .pauses import Pauses
 

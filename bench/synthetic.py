@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amped.mpi import Comm
-from amped.placement import Loading, nonzero_bytes
+from amped.operators.placement import Loading, nonzero_bytes
+from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import CountedRows, Cut, cut_mode, mode_order
 
@@ -72,7 +72,7 @@ class Buckets(NamedTuple):
 
 
 class SyntheticSource:
-    """A tensor that is drawn from a recipe in the memory of a backend. See `amped.source.Source`.
+    """A tensor that is drawn from a recipe in the memory of a backend. See `amped.operators.source.Source`.
 
     Within a row that several ranks share, a rank takes a run of the row's nonzeros by their numbers.
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from amped.backend.cuda.source import REALS, compile_options
-from amped.backend.dense import block_rows
-from amped.engine import Engine
+from amped.backend.rows import block_rows
+from amped.operators.sparse import Engine
 from partitioner.shards import mode_order
 
 from .ceilings import seconds

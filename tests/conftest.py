@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from amped.backend.cuda import probe
-from amped.mpi import Comm, world
+from amped.parallel.mpi import Comm, world
 
 # The same examples in every run; `--hypothesis-profile=explore` tries many new ones.
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)

@@ -18,16 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import amped
-from amped import fitting, placement
 from amped.backend import Backend, Share
 from amped.backend.base import NOTHING
-from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu import threads as cpu_mttkrp
 from amped.backend.cpu.device import CpuBackend, HostSlot
-from amped.backend.cpu.mttkrp import HostShard
-from amped.engine import Engine, Options
-from amped.exchange import Exchange
-from amped.mpi import Comm
-from amped.source import Source, TensorSource
+from amped.backend.cpu.threads import HostShard
+from amped.operators import memory as fitting
+from amped.operators import placement
+from amped.operators.source import Source, TensorSource
+from amped.operators.sparse import Engine, Options
+from amped.parallel.exchange import Exchange
+from amped.parallel.mpi import Comm
 
 T = TypeVar("T")
 TESTS = Path(__file__).parent

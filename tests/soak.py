@@ -46,7 +46,8 @@ def harm(number, frame):
 
 signal.signal(signal.SIGUSR2, harm)
 signal.signal(signal.SIGVTALRM, harm)
-from amped import run, watchdog
+from amped import run
+from amped.parallel import watchdog
 world = run.world
 
 def connected():

@@ -15,7 +15,7 @@ from partitioner.device import DEVICES as DEVICES
 from partitioner.device import DeviceName as DeviceName
 from partitioner.device import pick
 
-from ..mpi import Comm
+from ..parallel.mpi import Comm
 
 Array = Any  # a NumPy or a CuPy array, according to the backend
 GatherName = Literal["full", "fp16", "bf16"]

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import dense
-from ..engine import Engine
-from ..kruskal import KruskalTensor
+from ..backend import rows as dense
+from ..models.kruskal import KruskalTensor
+from ..operators.sparse import Engine
 
 Matrix = NDArray[np.float64]
 

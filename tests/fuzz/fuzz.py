@@ -21,7 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import targets
 
-from amped import checkpoint, commands, files, job, kruskal, run
+from amped import assembly as job
+from amped import checkpoint, commands, files, run
+from amped.models import kruskal
 from partitioner import __main__ as partition
 from partitioner import checked, coo, store
 from partitioner.readers import blocks, head, npz, pieces, tns

@@ -23,14 +23,15 @@ from unittest import mock
 
 import numpy as np
 
-from amped import commands, job, run
+from amped import assembly as job
+from amped import commands, run
 from amped.checkpoint import Checkpoint, Writer, check, load
 from amped.decomp.als import State
-from amped.engine import Engine, Options
 from amped.errors import InputError
-from amped.kruskal import KruskalTensor
-from amped.mpi import SingleComm
-from amped.source import StoreSource
+from amped.models.kruskal import KruskalTensor
+from amped.operators.source import StoreSource
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import SingleComm
 from partitioner import __main__ as partition
 from partitioner import build, checked
 from partitioner.coo import SparseTensor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tensors import hard_nonzeros, write_store, write_tns
 
-from amped.mpi import Comm
+from amped.parallel.mpi import Comm
 from partitioner import build, ranks, runs, threads
 from partitioner.build import partition
 from partitioner.coo import SparseTensor

@@ -1,4 +1,4 @@
-"""What ranks say to each other: `amped.mpi` on whatever number of processes mpirun started."""
+"""What ranks say to each other: `amped.parallel.mpi` on whatever number of processes mpirun started."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 from oracle import block_sizes, on_examples
 
-from amped import mpi
 from amped.errors import InputError
-from amped.mpi import Comm, on_root, together
+from amped.parallel import mpi
+from amped.parallel.mpi import Comm, on_root, together
 from partitioner import ranks
 
 pytestmark = pytest.mark.mpi

@@ -10,8 +10,8 @@ import pytest
 from tensors import hard_nonzeros, write_tns
 
 from amped.errors import InputError
-from amped.mpi import Comm, on_root
-from amped.source import DealtSource, TensorSource, open_source
+from amped.operators.source import DealtSource, TensorSource, open_source
+from amped.parallel.mpi import Comm, on_root
 from partitioner import runs
 from partitioner.coo import SparseTensor
 from partitioner.shards import Cut

@@ -10,7 +10,7 @@ from oracle import FIT_RUNS, PRECISIONS, dense_als, fit_error, fit_tolerance, lo
 
 import amped
 from amped.errors import InputError
-from amped.mpi import Comm, on_root
+from amped.parallel.mpi import Comm, on_root
 
 pytestmark = pytest.mark.mpi
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensors import hard_nonzeros, write_store
 
-from amped.mpi import Comm
+from amped.parallel.mpi import Comm
 from partitioner import build, device, runs
 from partitioner.build import partition
 from partitioner.coo import SparseTensor

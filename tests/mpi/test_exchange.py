@@ -13,8 +13,8 @@ from oracle import block_sizes, on_examples
 
 from amped.backend import choose
 from amped.backend.cuda import probe
-from amped.exchange import Exchange, HostExchange, StagedExchange, connect
-from amped.mpi import Comm
+from amped.parallel.exchange import Exchange, HostExchange, StagedExchange, connect
+from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
 

@@ -25,9 +25,9 @@ from tensors import write_store
 import amped
 from amped.backend import PERMUTED, choose
 from amped.errors import InputError
-from amped.exchange import connect
-from amped.mpi import Comm
-from amped.source import open_source
+from amped.operators.source import open_source
+from amped.parallel.exchange import connect
+from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 
 pytestmark = pytest.mark.mpi

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from amped.backend import choose
-from amped.exchange import connect
-from amped.mpi import Comm
-from amped.prediction import measure
+from amped.operators.prediction import measure
+from amped.parallel.exchange import connect
+from amped.parallel.mpi import Comm
 
 
 def test_every_rank_has_the_speeds_of_the_slowest(comm: Comm, device: str) -> None:

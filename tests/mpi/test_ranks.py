@@ -31,14 +31,14 @@ from oracle import (
 from tensors import write_store
 
 import amped
-from amped import engine as engine_module
-from amped import placement as placement_module
 from amped.backend import Backend, choose
-from amped.engine import Engine
 from amped.errors import InputError
-from amped.exchange import Exchange, HostExchange, agree, connect
-from amped.mpi import Comm, on_root
-from amped.source import TensorSource, open_source
+from amped.operators import placement as placement_module
+from amped.operators import sparse as engine_module
+from amped.operators.source import TensorSource, open_source
+from amped.operators.sparse import Engine
+from amped.parallel.exchange import Exchange, HostExchange, agree, connect
+from amped.parallel.mpi import Comm, on_root
 from partitioner.coo import SparseTensor
 
 pytestmark = pytest.mark.mpi

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amped.mpi import Comm, together
+from amped.parallel.mpi import Comm, together
 from partitioner.errors import InputError
 from partitioner.readers import Outcome, chunks, open_part, read, settle
 

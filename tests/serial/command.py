@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import amped
-from amped.mpi import LAUNCHER_RANKS, LAUNCHER_SIZES
+from amped.parallel.mpi import LAUNCHER_RANKS, LAUNCHER_SIZES
 from amped.run import main
 from partitioner.__main__ import main as partition_main
 

@@ -24,7 +24,7 @@ from tensors import write_store
 import amped
 from amped.decomp.als import State, iterate, pseudo_inverse
 from amped.errors import InputError
-from amped.mpi import Comm
+from amped.parallel.mpi import Comm
 
 SHAPES = [(9, 7), (6, 5, 7), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
 

@@ -266,7 +266,7 @@ def test_a_flag_is_found_before_the_tensor_is_read(folder: Path, monkeypatch: py
     def too_late(*_: object) -> None:
         raise AssertionError("the tensor is read first")
 
-    monkeypatch.setattr("amped.job.open_source", too_late)
+    monkeypatch.setattr("amped.assembly.open_source", too_late)
     path = small_tns(folder)
     refused(run_amped("cpd", path, "--rank", 0), "rank 0")
     refused(run_amped("mttkrp", path, "--rank", 1025), "rank 1025")

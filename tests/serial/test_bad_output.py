@@ -19,7 +19,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_late(*_: object, **__: object) -> None:
         raise AssertionError("the tensor is read before the output is checked")
 
-    monkeypatch.setattr("amped.job.open_source", too_late)
+    monkeypatch.setattr("amped.assembly.open_source", too_late)
     for name in ("open_part", "read"):
         monkeypatch.setattr(f"partitioner.build.{name}", too_late)
 

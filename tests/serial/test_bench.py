@@ -16,8 +16,8 @@ from oracle import coo_mttkrp
 
 from amped.backend.cuda import probe
 from amped.backend.cuda.source import compile_options
-from amped.engine import Engine, Options
-from amped.mpi import Comm
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import Comm
 from bench import ceilings, draws, figures, measure, sweeps, yardstick
 from bench.__main__ import BENCHMARKS, main
 from bench.cases import read_cases

@@ -164,7 +164,7 @@ def test_memory_stays_within_the_budget(tmp_path: Path) -> None:
     del columns
     script = tmp_path / "peak.py"
     script.write_text(
-        "import sys\nfrom partitioner.__main__ import main\nfrom amped.metrics import peak_resident_bytes\n"
+        "import sys\nfrom partitioner.__main__ import main\nfrom amped.report.metrics import peak_resident_bytes\n"
         "code = main(sys.argv[1:])\nprint(peak_resident_bytes())\nsys.exit(code)\n"
     )
     done = finish(python_line(path, "--output", tmp_path / "store", "--memory", budget, "--quiet", script=script))

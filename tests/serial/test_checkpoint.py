@@ -132,7 +132,7 @@ def test_a_slow_disk_holds_up_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
             gate.set()
 
     monkeypatch.setattr(checkpoint.Writer, "_write", write)
-    monkeypatch.setattr("amped.progress.Plain.iteration", iteration)
+    monkeypatch.setattr("amped.report.progress.Plain.iteration", iteration)
     cpd(small_tns(folder), "out", "--max-iters", 6, "--checkpoint", "c")
     assert fits[0] == 1
     assert not {2, 3, 4} & set(fits)
@@ -489,7 +489,8 @@ def test_other_signals_that_stop_a_run(folder: Path, told: signal.Signals, code:
 
 STOPPED = """
 import os, signal, sys
-from amped import engine, run
+from amped.operators import sparse as engine
+from amped import run
 healthy, calls = engine.Engine.mttkrp, 0
 
 def mttkrp(self, mode, *solve):

@@ -26,7 +26,8 @@ from command import (
 from oracle import dense_als
 
 import amped
-from amped.initial import random_factor
+from amped.decomp.initial import random_factor
+from amped.operators import sparse
 
 RANK = 3
 SHAPE = (9, 7, 5)
@@ -293,13 +294,13 @@ def test_mode_all_is_the_default(folder: Path) -> None:
 
 def test_repeat_computes_again_and_does_not_add_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    real = amped.engine.Engine.mttkrp
+    real = sparse.Engine.mttkrp
 
-    def counted(self: amped.engine.Engine, mode: int) -> object:
+    def counted(self: sparse.Engine, mode: int) -> object:
         calls.append(mode)
         return real(self, mode)
 
-    monkeypatch.setattr(amped.engine.Engine, "mttkrp", counted)
+    monkeypatch.setattr(sparse.Engine, "mttkrp", counted)
     path = small_tns(folder)
     common = ["mttkrp", path, "--rank", RANK, "--precision", "fp64", *CPU]
     succeeded(run_amped(*common, "--output", "once.npz"))

@@ -18,12 +18,12 @@ import pytest
 from command import Result, environment, finish, in_process, mpirun_line, python_line, small_tns
 
 import amped
-from amped.engine import Engine, Options
+from amped.decomp.initial import initial_factors
 from amped.errors import EXIT_FAILURE, EXIT_STOPPED
-from amped.initial import initial_factors
-from amped.mpi import SingleComm
-from amped.recorder import Recorder
-from amped.source import TensorSource
+from amped.operators.source import TensorSource
+from amped.operators.sparse import Engine, Options
+from amped.parallel.mpi import SingleComm
+from amped.parallel.recorder import Recorder
 
 RANKS = 3
 PROMISED = 30.0  # seconds to the end of a job with a fault
@@ -32,8 +32,9 @@ PROMISED = 30.0  # seconds to the end of a job with a fault
 DRIVER = """
 import os, signal, sys, time
 import amped
-from amped import engine, run, source
-from amped.recorder import HERE
+from amped.operators import sparse as engine, source
+from amped import run
+from amped.parallel.recorder import HERE
 
 KIND, BAD = sys.argv[1], int(sys.argv[2])
 healthy, calls = engine.Engine.mttkrp, 0

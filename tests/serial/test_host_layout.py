@@ -13,9 +13,9 @@ from oracle import assert_rounding_only, coo_mttkrp, random_factors
 
 from amped.backend import Share, choose
 from amped.backend.cpu import layout
-from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu import threads as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, equal_parts, most_pieces
-from amped.mpi import Comm
+from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 
 

@@ -10,11 +10,11 @@ import pytest
 from oracle import random_factors, random_nonzeros
 
 import amped
-from amped import initial
+from amped.decomp import initial
+from amped.decomp.initial import initial_factors, random_factor
 from amped.errors import InputError
-from amped.initial import initial_factors, random_factor
-from amped.mpi import Comm
-from amped.source import TensorSource
+from amped.operators.source import TensorSource
+from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 
 SHAPE = (40, 12, 30)

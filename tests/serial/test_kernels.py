@@ -13,11 +13,11 @@ from oracle import assert_rounding_only, coo_mttkrp, random_factors
 from amped.backend import Backend, Share, choose
 from amped.backend.base import GatherName
 from amped.backend.cpu import device
-from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu import threads as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE
 from amped.backend.cuda import probe
 from amped.backend.cuda.layout import Limits
-from amped.mpi import Comm
+from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}

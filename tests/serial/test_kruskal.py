@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import amped
 from amped.errors import InputError
-from amped.kruskal import KruskalTensor
+from amped.models.kruskal import KruskalTensor
 
 
 @st.composite

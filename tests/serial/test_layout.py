@@ -34,7 +34,7 @@ from amped.backend.cuda.layout import (
     value_code,
     worthwhile,
 )
-from amped.placement import MAX_RANK
+from amped.operators.placement import MAX_RANK
 from partitioner.coo import ValueRange
 
 H100 = Limits(132, 232448, 60 << 20)

@@ -12,7 +12,7 @@ import pytest
 from command import on_ranks, run_amped, small_tns, succeeded
 
 import amped
-from amped.metrics import KINDS, Metrics
+from amped.report.metrics import KINDS, Metrics
 
 RANK = 4
 CPU = ["--device", "cpu"]

@@ -25,11 +25,11 @@ from oracle import (
 
 from amped import cp_als
 from amped.backend import PERMUTED, Backend, Share, choose
-from amped.backend.cpu import mttkrp as cpu_mttkrp
+from amped.backend.cpu import threads as cpu_mttkrp
 from amped.backend.cuda import probe
-from amped.engine import DTYPES
 from amped.errors import InputError
-from amped.mpi import Comm
+from amped.operators.sparse import DTYPES
+from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import mode_order
 

@@ -13,17 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import NullDevice, make_engine, random_factors, random_nonzeros
 
-from amped import placement as placement_module
 from amped.backend import choose
 from amped.backend.cpu.device import CpuBackend
 from amped.backend.cpu.layout import most_pieces
 from amped.backend.cuda import probe
-from amped.backend.dense import block_rows
+from amped.backend.rows import block_rows
 from amped.decomp import als
 from amped.errors import InputError
-from amped.fitting import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
-from amped.mpi import Comm
-from amped.placement import Plan, make_plan, nonzero_bytes
+from amped.operators import placement as placement_module
+from amped.operators.memory import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
+from amped.operators.placement import Plan, make_plan, nonzero_bytes
+from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 from partitioner.threads import fair_threads

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from command import entries, in_process, on_ranks, random_tensor, run_amped, run_partitioner, small_tns, succeeded
 
-from amped import job
+from amped import assembly as job
 from amped.backend.cpu.device import CpuBackend
 from amped.backend.cpu.layout import PIECE
-from amped.prediction import Speeds
-from amped.report import human
+from amped.operators.prediction import Speeds
+from amped.report.text import human
 
 RANK = 32
 CPU = ["--device", "cpu"]

@@ -11,10 +11,10 @@ import pytest
 from command import in_process, run_amped, small_tns, succeeded
 
 from amped.backend import Backend, choose
-from amped.exchange import connect
-from amped.mpi import Comm
-from amped.placement import Plan, make_plan
-from amped.prediction import MATRICES, Forecast, Speeds, forecast, measure
+from amped.operators.placement import Plan, make_plan
+from amped.operators.prediction import MATRICES, Forecast, Speeds, forecast, measure
+from amped.parallel.exchange import connect
+from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 from partitioner.shards import cut_mode
 

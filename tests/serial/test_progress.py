@@ -8,14 +8,14 @@ import re
 import pytest
 from rich.console import Console
 
-from amped import progress
+from amped.report import progress
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds that pass as the test says."""
     now = [100.0]
-    monkeypatch.setattr("amped.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("amped.report.progress.time.perf_counter", lambda: now[0])
     return now
 
 

@@ -23,8 +23,8 @@ from oracle import (
 )
 
 import amped
-from amped.mpi import Comm
-from amped.source import TensorSource
+from amped.operators.source import TensorSource
+from amped.parallel.mpi import Comm
 
 
 def test_the_start_is_the_one_defined() -> None:

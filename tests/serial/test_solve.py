@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amped.backend import choose
-from amped.mpi import world
+from amped.parallel.mpi import world
 
 RANKS = (1, 7, 16, 33, 64, 128, 130)
 ROWS = (0, 1, 63, 64, 65, 20_011)

@@ -26,8 +26,8 @@ from oracle import (
 
 from amped.backend.cpu.device import HostSlot
 from amped.errors import InputError
-from amped.fitting import SLOTS
-from amped.mpi import Comm
+from amped.operators.memory import SLOTS
+from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 from partitioner.shards import SortedTensor
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from partitioner.sort import DIGIT_BITS, stable_argsort
 from partitioner.threads import fair_threads
 
-from ...mpi import Comm
-from .. import dense
+from ...parallel.mpi import Comm
+from .. import rows as dense
 from ..base import NOTHING, PERMUTED, Array, Clock, GatherName, Share
 from .layout import (
     FETCHED,
@@ -35,7 +35,7 @@ from .layout import (
     longest,
     most_pieces,
 )
-from .mttkrp import (
+from .threads import (
     BLOCKED,
     FIBRE,
     KERNELS,

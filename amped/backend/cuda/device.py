@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from partitioner.threads import side_by_side, usable_cores
 
-from .. import dense
+from .. import rows as dense
 from ..base import NOTHING, Array, Clock, GatherName, Share
-from . import coordinates, mttkrp, shard, solve
+from . import coordinates, shard
 from .coordinates import CoordinateShard
+from .kernels import mttkrp, solve
 from .layout import VECTOR, Layout, Limits, kernel_names, make_layout, shard_bytes, worthwhile
 from .shard import CudaShard
 

@@ -11,8 +11,8 @@ import numpy as np
 from cupy.cuda import nccl
 from numpy.typing import NDArray
 
-from ...mpi import Comm, Reduction
-from ...recorder import HERE
+from ...parallel.mpi import Comm, Reduction
+from ...parallel.recorder import HERE
 
 HIGHEST = -(1 << 30)  # of priorities; CUDA takes the nearest that there is
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}

@@ -22,8 +22,8 @@ from partitioner.store import Store
 from partitioner.tables import Nonzeros
 from partitioner.threads import usable_cores
 
-from .errors import InputError
-from .mpi import Comm, on_root, together
+from ..errors import InputError
+from ..parallel.mpi import Comm, on_root, together
 from .placement import Loading, nonzero_bytes
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from partitioner.shards import BALANCE, equal_offsets
 
-from .backend import Backend, Clock, Shard, Slot
-from .backend.base import NOTHING
-from .fitting import SLOTS
+from ..backend import Backend, Clock, Shard, Slot
+from ..backend.base import NOTHING
+from .memory import SLOTS
 from .placement import ModePlan, Plan
 from .source import Source
 

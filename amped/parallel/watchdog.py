@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from .errors import EXIT_FAILURE
+from ..errors import EXIT_FAILURE
 from .mpi import Comm, launched
 from .recorder import HERE
 

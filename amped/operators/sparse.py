@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from partitioner.shards import Cut, even_offsets
 
-from .backend import ATOMIC, PERMUTED, Backend, Shard, choose
-from .backend.base import DEVICES, GATHERS, NOTHING, Array, DeviceName, GatherName
-from .backend.dense import block_rows
-from .errors import InputError
-from .exchange import Block, Exchange, agree, connect
-from .mpi import Comm, Reduction, together
+from ..backend import ATOMIC, PERMUTED, Backend, Shard, choose
+from ..backend.base import DEVICES, GATHERS, NOTHING, Array, DeviceName, GatherName
+from ..backend.rows import block_rows
+from ..errors import InputError
+from ..parallel.exchange import Block, Exchange, agree, connect
+from ..parallel.mpi import Comm, Reduction, together
+from ..parallel.recorder import HERE
 from .placement import PLACEMENTS, ModePlan, PlacementName, Plan, make_plan
-from .recorder import HERE
 from .source import Source
 from .stream import Make, Step, Stream
 

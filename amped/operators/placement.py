@@ -14,11 +14,11 @@ import numpy as np
 from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
-from .backend import PERMUTED, Backend, Share
-from .backend.base import GatherName
-from .backend.dense import block_rows
-from .errors import InputError
-from .fitting import Need, fit, fraction
+from ..backend import PERMUTED, Backend, Share
+from ..backend.base import GatherName
+from ..backend.rows import block_rows
+from ..errors import InputError
+from .memory import Need, fit, fraction
 
 PlacementName = Literal["auto", "resident", "stream"]
 PLACEMENTS = get_args(PlacementName)

@@ -15,10 +15,10 @@ import numpy as np
 
 from partitioner.coo import ValueRange
 
-from .backend import Backend, Share
-from .backend.base import Array
-from .exchange import Exchange
-from .mpi import Comm
+from ..backend import Backend, Share
+from ..backend.base import Array
+from ..parallel.exchange import Exchange
+from ..parallel.mpi import Comm
 from .placement import Plan
 
 # Enough for a millisecond or more, and matrices that fit into each level of cache, and into none.

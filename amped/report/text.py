@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 
-from .backend import Backend
-from .decomp.als import State
-from .placement import Plan
-from .prediction import Forecast
+from ..backend import Backend
+from ..decomp.als import State
+from ..operators.placement import Plan
+from ..operators.prediction import Forecast
 
 FITTING = 80  # percent of the memory counted on, where that was too much
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError
-from .files import factors_in, read_npz, write_npz
+from ..errors import InputError
+from ..files import factors_in, read_npz, write_npz
 
 BLOCK_ROWS = 1 << 16
 

@@ -8,9 +8,9 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..base import Array
-from .layout import Limits
-from .source import REALS, compile_options, text
+from ...base import Array
+from ..layout import Limits
+from ..source import REALS, compile_options, text
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
 MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers

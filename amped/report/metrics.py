@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import psutil
 
-from .errors import InputError
+from ..errors import InputError
 
 KINDS = ("copy", "compute", "exchange", "solve")
 PACKAGES = ("numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
@@ -87,7 +87,7 @@ def resident_bytes() -> int:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that a result depends on."""
-    from . import __version__
+    from partitioner import __version__
 
     found = {"python": platform.python_version(), "amped": __version__}
     for package in PACKAGES:

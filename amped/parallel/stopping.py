@@ -9,7 +9,7 @@ from types import FrameType
 
 import numpy as np
 
-from .errors import EXIT_INTERRUPTED, EXIT_STOPPED
+from ..errors import EXIT_INTERRUPTED, EXIT_STOPPED
 from .mpi import Comm
 
 

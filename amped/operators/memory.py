@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from .backend import Backend, Share
-from .errors import InputError
+from ..backend import Backend, Share
+from ..errors import InputError
 
 SLOTS = 2
 SLOT_BYTES = 1 << 28  # a shard of this size keeps the link busy for milliseconds, so that queueing it costs nothing

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from partitioner.jit import load_compiler
 
-from . import report
 from .backend import choose
-from .engine import Engine, Options
-from .exchange import connect
+from .decomp.initial import initial_factors
 from .files import check_file
-from .initial import initial_factors
-from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
-from .mpi import Comm, on_root, together
-from .prediction import Speeds, measure
-from .progress import Display, display
-from .source import Source, open_source
+from .operators.prediction import Speeds, measure
+from .operators.source import Source, open_source
+from .operators.sparse import Engine, Options
+from .parallel.exchange import connect
+from .parallel.mpi import Comm, on_root, together
+from .report import text as report
+from .report.metrics import Metrics, peak_resident_bytes, resident_bytes, versions
+from .report.progress import Display, display
 
 
 class Job:

@@ -9,10 +9,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..base import Array
-from .layout import Layout, Limits, Part, most_long_runs
-from .shard import CudaShard
-from .source import by_value, compile_options, text
+from ...base import Array
+from ..layout import Layout, Limits, Part, most_long_runs
+from ..shard import CudaShard
+from ..source import by_value, compile_options, text
 
 FAN_IN = 16  # as in combine.cu
 THREADS = 128

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Backend
+from ..backend import Backend
 from .mpi import Comm, Reduction
 
 
@@ -111,7 +111,7 @@ def connect(backend: Backend, comm: Comm) -> Exchange:
 def _nccl(comm: Comm) -> Exchange | None:
     """Return the NCCL communicator of these ranks, made once in a process; None if NCCL is not installed."""
     try:
-        from .backend.cuda.nccl import NcclExchange
+        from ..backend.cuda.nccl import NcclExchange
     except (ImportError, AttributeError):  # CuPy without the NCCL wheel
         return None
     return NcclExchange(comm)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 from partitioner.sort import stable_argsort
 
-from .errors import InputError
-from .files import check_factor, factors_in, read_npz
-from .mpi import Comm, on_root, share
-from .source import Source
+from ..errors import InputError
+from ..files import check_factor, factors_in, read_npz
+from ..operators.source import Source
+from ..parallel.mpi import Comm, on_root, share
 
 DENSE_ROWS = 2048  # up to this length a mode's eigenvectors are found from its dense Gram matrix
 BLOCK_ROWS = 1 << 16

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import Protocol
 
-from .errors import InputError
-from .mpi import launched
+from ..errors import InputError
+from ..parallel.mpi import launched
 
 BETWEEN = 0.05  # seconds from one picture of the reading to the next
 

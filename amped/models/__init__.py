@@ -1,0 +1,1 @@
+"""What a decomposition gives: models that are saved, loaded and arranged."""

@@ -1,0 +1,1 @@
+"""A tensor placed on ranks, and what can be computed with it."""

@@ -1,0 +1,1 @@
+"""What a run tells: text, a live display, and metrics as JSON lines."""
