@@ -69,8 +69,11 @@ def write_manifest(folder: Path, body: dict[str, Any]) -> None:
     sync_folder(folder)
 
 
-def read_manifest(folder: Path, kind: str, form: str, version: int) -> dict[str, Any]:
-    """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version."""
+def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int | None = None) -> dict[str, Any]:
+    """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version.
+
+    Versions from `oldest` on, by default `version` alone, are read.
+    """
     path = folder / MANIFEST
     try:
         text = path.read_text()
@@ -81,7 +84,7 @@ def read_manifest(folder: Path, kind: str, form: str, version: int) -> dict[str,
         raise InputError(f"damaged manifest: {error}", path=path) from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:
         raise InputError(f"not the manifest of a {kind}", path=path)
-    if manifest.get("version") != version:
+    if manifest.get("version") not in range(version if oldest is None else oldest, version + 1):
         raise InputError(f"{kind} of version {manifest.get('version')}, this amped reads {version}", path=path)
     # Written out again, as white space is under no checksum.
     body = {key: value for key, value in manifest.items() if key != "crc32"}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from partitioner.jit import jit
 from partitioner.sort import stable_argsort
 
-from ..base import Share
+from ..mttkrp import Share
 
 PIECE = 32  # nonzeros; as many are summed up in the factors' precision
 BLOCK_BYTES = 2 << 20  # of a factor matrix: what a core can count on of the caches

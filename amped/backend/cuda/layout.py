@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import Share
+from ..mttkrp import Share
 
 VECTOR = 16  # bytes that a thread loads at once
 STRIP = 4  # chunks side by side, as in mttkrp.cu
@@ -258,14 +258,7 @@ def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
     return Layout(kernel, share, code, whole, nothing, fibre=family == "fibre")
 
 
-def worthwhile(share: Share, limits: Limits) -> tuple[str, ...]:
-    """Return the layouts that may be the fastest, the plain one first."""
-    names = kernel_names(len(share.lengths) + 1)
-    layouts = {name: make_layout(name, share, limits) for name in names}
-    return tuple(name for name, layout in layouts.items() if layout.kernel == name and _may_gain(layout))
-
-
-def _may_gain(layout: Layout) -> bool:
+def may_gain(layout: Layout) -> bool:
     """Tell whether a layout may be faster than the plain one, from the average fibre, tile and run."""
     share, tiles = layout.share, math.prod(layout.grid)
     rows: int = max(1, share.rows.stop - share.rows.start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import cupy
@@ -35,13 +36,13 @@ class NcclExchange:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """See `Exchange`."""
+        """See `Collectives`."""
         self._stream.wait_event(cupy.cuda.get_current_stream().record())
         with self._stream:
             yield
 
     def join(self) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         cupy.cuda.get_current_stream().wait_event(self._stream.record())
 
     @contextmanager
@@ -56,7 +57,7 @@ class NcclExchange:
         self.join()
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Exchange`. Blocks of unequal size: one broadcast for each owner, fused by NCCL into rings."""
+        """See `Collectives`. Blocks of unequal size: one broadcast for each owner, fused by NCCL into rings."""
         counts = (end - begin) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
@@ -70,7 +71,7 @@ class NcclExchange:
             nccl.groupEnd()
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """See `Exchange`. Blocks of unequal size: one reduction for each owner, fused by NCCL."""
+        """See `Collectives`. Blocks of unequal size: one reduction for each owner, fused by NCCL."""
         counts = np.diff(offsets) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         with self._in_turn("reduce-scatter", matrix.nbytes) as (communicator, stream):
@@ -81,7 +82,7 @@ class NcclExchange:
             nccl.groupEnd()
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
         at = array.data.ptr
         with self._in_turn("all-reduce", array.nbytes) as (communicator, stream):
@@ -90,3 +91,9 @@ class NcclExchange:
     def abort(self) -> None:
         """Give up what is queued: the other ranks will not come."""
         self._nccl.abort()
+
+
+@cache
+def connected(comm: Comm) -> NcclExchange:
+    """Return the communicator of these ranks, made once in a process. Collective."""
+    return NcclExchange(comm)
