@@ -16,6 +16,14 @@ settings.register_profile("explore", deadline=None, max_examples=1000, suppress_
 settings.load_profile("fixed")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files ``*_mpi.py`` to runs under mpirun, with ``--with-mpi``, and all other files to runs without it."""
+    under_mpirun = bool(config.getoption("with_mpi", default=False))
+    if collection_path.suffix == ".py" and collection_path.stem.endswith("_mpi") != under_mpirun:
+        return True
+    return None
+
+
 @pytest.fixture(scope="session")
 def comm() -> Comm:
     """All processes of this run: one, or those that mpirun started."""

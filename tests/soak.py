@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "serial")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 from command import environment, mpirun_line, random_tensor, write_tns  # noqa: E402
 

@@ -17,7 +17,7 @@ from partitioner.readers.pieces import collect
 from partitioner.readers.tns import TextPart
 from partitioner.tables import Nonzeros
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
 
 

@@ -31,7 +31,7 @@ from amped.parallel.exchange import Exchange
 from amped.parallel.mpi import Comm
 
 T = TypeVar("T")
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 BUNDLED = {
     "uber393k_4d": Path(amped.__file__).parent / "data",
     "nycflights_5d": TESTS / "data",
