@@ -8,12 +8,11 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .assembly import Tensor, bring_up, decomposition, open_tensor, setting_for, start, watched
+from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
 from .errors import InputError
 from .models.kruskal import KruskalTensor
-from .operators.sparse import SparseOperator
 from .options import OptionNames, Options, with_options
 from .parallel.mpi import world
 
@@ -134,6 +133,6 @@ def mttkrp(
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
-        operator = SparseOperator(source, machine, setting_for(source, rank, machine, chosen))
+        operator = place(source, rank, machine, chosen)
         start(operator, source, init=given)
         return operator.gathered(mode, operator.mttkrp(mode))

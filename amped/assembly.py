@@ -64,10 +64,16 @@ def solving_bytes(machine: Machine, options: Options) -> Solving:
     return als.solving_bytes(machine.device, options.dtype)
 
 
+def place(
+    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = moving_bytes
+) -> SparseOperator:
+    """Place a tensor for factor matrices of `rank` columns. Collective."""
+    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+
+
 def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    setting = setting_for(source, rank, machine, options, solving_bytes(machine, options))
-    return als.CpAls(SparseOperator(source, machine, setting))
+    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
 
 
 def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
@@ -135,8 +141,7 @@ class Job:
 
     def place(self, request: Started, source: Source) -> SparseOperator:
         """Place the tensor for MTTKRP and say what it runs on."""
-        setting = setting_for(source, request.rank, self.machine, request.options)
-        operator = SparseOperator(source, self.machine, setting)
+        operator = place(source, request.rank, self.machine, request.options)
         self._say_machine()
         return operator
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend import Backend, choose
+from amped.backend.base import Device
+from amped.backend.choose import choose
 from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm, world
 
@@ -28,7 +29,7 @@ RUNS, WARM = 5, 2
 THREADS = 256
 
 
-def measure(backend: Backend, comm: Comm) -> dict[str, Any]:
+def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     """Return GB/s: `copy` (read and written) and `gather` by megabytes of rows for each rank, `link`, `all_gather`."""
     found = {
         "copy": comm.allgather(_copy(backend)),
@@ -49,7 +50,7 @@ def gather_ceiling(ceilings: dict[str, Any], megabytes: float) -> float:
     return float(np.interp(np.log(max(megabytes, 1e-3)), np.log(sizes), speeds))
 
 
-def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
+def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
     """Return the device's seconds for each run of `action`, after some that are not counted."""
     clock, pauses = backend.clock(), Pauses()
     for _ in range(WARM):
@@ -63,7 +64,7 @@ def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> li
     return times
 
 
-def _speed(backend: Backend, nbytes: float, action: Callable[[], Any]) -> float:
+def _speed(backend: Device, nbytes: float, action: Callable[[], Any]) -> float:
     return round(nbytes / statistics.median(seconds(backend, action)) / 1e9, 2)
 
 
@@ -71,13 +72,13 @@ def _medians(by_rank: list[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(found[name] for found in by_rank) for name in by_rank[0]}
 
 
-def _copy(backend: Backend) -> float:
+def _copy(backend: Device) -> float:
     nbytes = COPIED[backend.name]
     source, target = (backend.zeros((nbytes // 4,), np.float32) for _ in range(2))
     return _speed(backend, 2 * nbytes, lambda: backend.xp.copyto(target, source))
 
 
-def _gather(backend: Backend) -> dict[str, float]:
+def _gather(backend: Device) -> dict[str, float]:
     xp, count = backend.xp, GATHERED[backend.name]
     out = backend.empty((count if xp is np else 1, ROW), np.float32)
     speeds = {}
@@ -111,7 +112,7 @@ def text() -> str:
     return Path(__file__).with_suffix(".cu").read_text()
 
 
-def _link(backend: Backend) -> float:
+def _link(backend: Device) -> float:
     """From page-locked host memory to the device."""
     from amped.backend.cuda.device import pinned_empty
 
@@ -120,7 +121,7 @@ def _link(backend: Backend) -> float:
     return _speed(backend, LINKED, lambda: device.set(host))
 
 
-def _all_gather(backend: Backend, comm: Comm) -> dict[str, float]:
+def _all_gather(backend: Device, comm: Comm) -> dict[str, float]:
     """Bytes received by each rank, of equal blocks of rows."""
     exchange, speeds = connect(backend, comm), {}
     for megabytes in MESSAGES[backend.name]:

@@ -13,9 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amped.backend import PERMUTED, Backend, Share, choose
+from amped.assembly import bring_up, place
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.mttkrp import Share
+from amped.backend.providers import mttkrp_kernels
 from amped.operators.source import TensorSource
-from amped.operators.sparse import Engine, Options
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import mode_order
@@ -167,10 +172,10 @@ def prepare(shape: str, nonzeros: int | None, columns: int, names: Sequence[str]
     _sweeps.clear()
     rng = np.random.default_rng(0)
     _problem = Problem(*_draw(shape, nonzeros), [rng.random((n, columns), np.float32) for n in SHAPES[shape][0]])
-    engine = _engine(_problem, cores)
+    operator = _engine(_problem, cores)
     for name in names:
-        _sweeps[name] = _modes(engine) if name == "amped" else SWEEPS[name](_problem, cores)
-    return list(engine.kernels)
+        _sweeps[name] = _modes(operator) if name == "amped" else SWEEPS[name](_problem, cores)
+    return list(operator.kernels)
 
 
 def milliseconds(name: str) -> float:
@@ -204,23 +209,24 @@ def _mode(tensor: SparseTensor, mode: int) -> Mode:
     return Mode(rows, tuple(others), tensor.values[order].astype(np.float32), offsets)
 
 
-def _engine(problem: Problem, cores: int, kernel: str = "auto") -> Engine:
-    comm, columns = SingleComm(), problem.factors[0].shape[1]
-    engine = Engine(TensorSource(problem.tensor, comm), columns, comm, Options("cpu", kernel=kernel, threads=cores))
+def _engine(problem: Problem, cores: int, kernel: str = "auto") -> SparseOperator:
+    options, columns = Options("cpu", kernel=kernel, threads=cores), problem.factors[0].shape[1]
+    machine = bring_up(options, SingleComm())
+    operator = place(TensorSource(problem.tensor, machine.comm), columns, machine, options)
     for mode, factor in enumerate(problem.factors):
-        engine.set_factor(mode, factor)
-    return engine
+        operator.set_factor(mode, factor)
+    return operator
 
 
 def _permuted(problem: Problem, cores: int) -> Sweep:
     """Compute all modes from one copy of the nonzeros."""
-    return _modes(_engine(problem, cores, PERMUTED))
+    return _modes(_engine(problem, cores, "permuted"))
 
 
-def _modes(engine: Engine) -> Sweep:
+def _modes(operator: SparseOperator) -> Sweep:
     def sweep() -> None:
-        for mode in range(engine.order):
-            engine.mttkrp(mode)
+        for mode in range(operator.order):
+            operator.mttkrp(mode)
 
     return sweep
 
@@ -268,8 +274,8 @@ def kernel(cuts, rows, values, out, {names}):
 
 def _gather(problem: Problem, cores: int) -> Sweep:
     """Read as many rows, of each matrix by itself, at random: what is left to do if nothing but reading takes time."""
-    backend, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
-    steps = [_reads(backend, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
+    device, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
+    steps = [_reads(device, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
 
     def sweep() -> None:
         for step in steps:
@@ -278,23 +284,24 @@ def _gather(problem: Problem, cores: int) -> Sweep:
     return sweep
 
 
-def _reads(backend: Backend, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
+def _reads(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
     """Add up rows of a matrix, in long sums that take no time beside."""
     length, columns = factor.shape
     rows = np.arange(values.size, dtype=np.int32) >> 10
-    matrix = backend.zeros((length, backend.stride(columns, factor.itemsize)), factor.dtype)
+    matrix = device.zeros((length, device.stride(columns, factor.itemsize)), factor.dtype)
     matrix[:, :columns] = factor
-    out = backend.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
+    out = device.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
     share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))
     indices = rng.integers(0, length, values.size, dtype=np.int32)
-    shards = [backend.shard([rows, indices], values, share, name, False) for name in ("segmented", "prefetched")]
-    best = min(shards, key=lambda shard: min(_seconds(backend, shard, matrix, out) for _ in range(3)))
-    return lambda: backend.mttkrp(best, [matrix], out, slice(0, len(out)))
+    kernels = [k for k in mttkrp_kernels(device) if k.name in ("segmented", "prefetched")]
+    shards = [kernel.make([rows, indices], values, share, False) for kernel in kernels]
+    best = min(shards, key=lambda shard: min(_seconds(shard, matrix, out) for _ in range(3)))
+    return lambda: best.kernel.run(best, [matrix], out, slice(0, len(out)))
 
 
-def _seconds(backend: Backend, shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
+def _seconds(shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
     started = time.perf_counter()
-    backend.mttkrp(shard, [matrix], out, slice(0, len(out)))
+    shard.kernel.run(shard, [matrix], out, slice(0, len(out)))
     return time.perf_counter() - started
 
 

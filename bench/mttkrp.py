@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from amped.backend import choose
-from amped.backend.base import GATHERS
+from amped.backend.choose import choose
 from amped.errors import InputError
-from amped.operators.sparse import Options
+from amped.options import GATHERS, Options
 from amped.parallel.mpi import Comm, world
 
 from . import ceilings, pictures, record

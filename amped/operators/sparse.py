@@ -36,7 +36,15 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 
 
 class SparseOperator:
-    """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
+    """MTTKRP of one sparse tensor. See `Operator`; making one is collective.
+
+    Attributes
+    ----------
+    work : Workspace
+        The factor matrices and output rows in device memory.
+    stream : Stream
+        This rank's shards.
+    """
 
     def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
         """Load this rank's share of `source`."""
@@ -48,17 +56,17 @@ class SparseOperator:
         self._setting = setting
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
-        self._work = Workspace(self.plan, machine, options)
-        tuner = Tuner(self._work, machine, self.clock, options)
-        self._stream = Stream(machine.device, self.clock, tuner.choose)
-        self._stream.load(self.plan, source, range(self.order))
+        self.work = Workspace(self.plan, machine, options)
+        tuner = Tuner(self.work, machine, self.clock, options)
+        self.stream = Stream(machine.device, self.clock, tuner.choose)
+        self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
-        self._work.reserve(self._stream.scratch_bytes(self.plan))
-        self.kernels = self._stream.kernels
-        self._blocks = list(map(self._agree, self.plan.modes, self._stream.steps))
+        self.work.reserve(self.stream.scratch_bytes(self.plan))
+        self.kernels = self.stream.kernels
+        self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
         self._split = [_SplitRows(mode, machine) for mode in self.plan.modes]
         for mode in range(self.order):
-            self._work.changed(mode)
+            self.work.changed(mode)
         self.clock.collect()
 
     def _planned(self, source: Source, cuts: Sequence[Cut]) -> Plan:
@@ -69,14 +77,14 @@ class SparseOperator:
     def _even_out(self, source: Source, cuts: list[Cut], tuner: Tuner) -> None:
         """Load modes anew that ranks computed for unequal times, cut where the times would have been equal."""
         for _ in range(RECUTS):
-            uneven = tuner.uneven(self.plan, self._stream.resident)
+            uneven = tuner.uneven(self.plan, self.stream.resident)
             if not uneven:
                 return
             for mode, targets in uneven.items():
                 cuts[mode] = source.cut(mode, self.machine.comm.size, targets)
             self.plan = self._planned(source, cuts)
-            self._work.allocate(self.plan)
-            self._stream.load(self.plan, source, uneven)
+            self.work.allocate(self.plan)
+            self.stream.load(self.plan, source, uneven)
 
     @property
     def order(self) -> int:
@@ -85,15 +93,15 @@ class SparseOperator:
 
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         """See `Operator`."""
-        self._work.set_factor(mode, factor)
+        self.work.set_factor(mode, factor)
 
     def factor(self, mode: int) -> NDArray[Any]:
         """See `Operator`."""
-        return self._work.factor(mode)
+        return self.work.factor(mode)
 
     def owned(self, mode: int) -> Array:
         """See `Operator`."""
-        return self._work.owned[mode]
+        return self.work.owned[mode]
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         """See `Operator`."""
@@ -103,8 +111,8 @@ class SparseOperator:
         """See `Operator`."""
         HERE.mode = mode
         self.machine.exchange.join()
-        work, steps = self._work, self._stream.steps[mode]
-        shards = zip(self._stream.shards(mode, then), steps, strict=True)
+        work, steps = self.work, self.stream.steps[mode]
+        shards = zip(self.stream.shards(mode, then), steps, strict=True)
         if not steps:
             work.outs[mode].fill(0)
         for block in self._blocks[mode]:
@@ -141,8 +149,8 @@ class SparseOperator:
     def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         exchange = self.machine.exchange
         with exchange.aside(), self.clock.span("exchange", mode):
-            exchange.gather_rows(self._work.factors[mode], begin, end)
-        self._work.changed(mode)
+            exchange.gather_rows(self.work.factors[mode], begin, end)
+        self.work.changed(mode)
 
     def synchronize(self) -> None:
         """See `Operator`."""

@@ -64,6 +64,8 @@ class Stream:
 
     Attributes
     ----------
+    modes : list of ModeShards
+    slots : list of Slot
     kernels : list of str
         The name of the kernel that each mode's shards are made for.
     steps : list of sequence of Step
@@ -72,49 +74,49 @@ class Stream:
 
     def __init__(self, device: Device, clock: Clock, choose: Choose) -> None:
         self._device, self._clock, self._choose = device, clock, choose
-        self._modes: list[ModeShards] = []
-        self._slots: list[Slot] = []
+        self.modes: list[ModeShards] = []
+        self.slots: list[Slot] = []
         self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
         self._next_slot = 0
 
     def load(self, plan: Plan, source: Source, modes: Iterable[int]) -> None:
         """Load some modes, at first all, as a plan says; nothing was streamed so far. Collective."""
         modes = list(modes)
-        self._modes = self._modes or [ModeShards()] * len(plan.modes)
+        self.modes = self.modes or [ModeShards()] * len(plan.modes)
         for m in modes:  # their memory is needed
-            self._modes[m] = ModeShards()
+            self.modes[m] = ModeShards()
         for m in modes:
             if plan.modes[m].any_row:
-                self._modes[m] = _derived(self._modes[0], plan.modes[m], self._choose)
+                self.modes[m] = _derived(self.modes[0], plan.modes[m], self._choose)
             else:
-                self._modes[m] = _load(plan, plan.modes[m], source, self._choose)
-        self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self._modes]
-        self.steps = [shards.steps for shards in self._modes]
-        slots = SLOTS if any(shards.streamed for shards in self._modes) else 0
-        self._slots = [self._device.slot(plan.slot_bytes, self._clock) for _ in range(slots)]
+                self.modes[m] = _load(plan, plan.modes[m], source, self._choose)
+        self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self.modes]
+        self.steps = [shards.steps for shards in self.modes]
+        slots = SLOTS if any(shards.streamed for shards in self.modes) else 0
+        self.slots = [self._device.slot(plan.slot_bytes, self._clock) for _ in range(slots)]
 
     def scratch_bytes(self, plan: Plan) -> int:
         """Return the most bytes of scratch memory that any shard's kernel takes."""
-        every = ((m, s) for m, of in zip(plan.modes, self._modes, strict=True) for s in (*of.resident, *of.streamed))
+        every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in (*of.resident, *of.streamed))
         return max((shard.kernel.bytes(m.share, shard.nnz).running for m, shard in every), default=0)
 
     def resident(self, mode: int) -> Sequence[Shard]:
         """Return the shards of `mode` that stay on the device."""
-        return self._modes[mode].resident
+        return self.modes[mode].resident
 
     def shards(self, mode: int, then: Sequence[int] = ()) -> Iterator[Shard]:
         """Yield the shards of `mode`, each usable by the work queued until the next is asked for.
 
         `then` are the modes to come: their streamed shards are copied ahead.
         """
-        data, coming = self._modes[mode], self._streamed([mode, *then])
-        if self._slots:
+        data, coming = self.modes[mode], self._streamed([mode, *then])
+        if self.slots:
             if self._filled != coming[: len(self._filled)]:
                 self._filled.clear()  # not the modes that were expected
             self._fill(coming)
         yield from data.resident
         for _ in data.streamed:
-            slot = self._slots[(self._next_slot - len(self._filled)) % SLOTS]
+            slot = self.slots[(self._next_slot - len(self._filled)) % SLOTS]
             yield slot.shard()
             slot.release()
             self._filled.pop(0)
@@ -123,14 +125,14 @@ class Stream:
 
     def _fill(self, coming: Sequence[tuple[int, int]]) -> None:
         """Fill free slots with the first of the shards to come that are not there yet."""
-        for mode, k in coming[len(self._filled) : len(self._slots)]:
-            self._slots[self._next_slot].fill(self._modes[mode].streamed[k], mode)
+        for mode, k in coming[len(self._filled) : len(self.slots)]:
+            self.slots[self._next_slot].fill(self.modes[mode].streamed[k], mode)
             self._filled.append((mode, k))
             self._next_slot = (self._next_slot + 1) % SLOTS
 
     def _streamed(self, modes: Sequence[int]) -> list[tuple[int, int]]:
         """Return the streamed shards of modes in turn: all of the first, and as many more as there are slots."""
-        first, *others = ([(m, k) for k in range(len(self._modes[m].streamed))] for m in modes)
+        first, *others = ([(m, k) for k in range(len(self.modes[m].streamed))] for m in modes)
         return first + [shard for shards in others for shard in shards][:SLOTS]
 
 
