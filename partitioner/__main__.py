@@ -1,6 +1,6 @@
-"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, to run on it many times.
+"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, run on it many times.
 
-Under ``mpirun`` all ranks share the work, each with its part of the file.
+Under ``mpirun`` each rank reads and sorts its part of the file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"amped-partition: error: {error}", file=sys.stderr)
         return EXIT_INPUT
     sys.excepthook = abort_all(ranks, "amped-partition")
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # as by Ctrl-C: what is half made goes with it
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
         signal.signal(number, signal.default_int_handler)
     try:
         with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
