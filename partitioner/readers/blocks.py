@@ -176,7 +176,7 @@ class Cutter:
 
 
 def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenError | None, bool]:
-    """Read from `end` on until the slot holds `size` bytes with a newline: the new end, an error, whether all is read."""
+    """Read from `end` on until the slot holds `size` bytes and a newline: the new end, an error, if all is read."""
     room = memoryview(slot.raw)[: PAD + 2 * size]
     while end < PAD + size or slot.raw.rfind(b"\n", PAD, end) < 0:
         if end == len(room):

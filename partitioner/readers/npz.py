@@ -221,7 +221,7 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise `ValueError` if members claim more bytes than an archive of `size` can hold: readers would allocate them."""
+    """Raise `ValueError` if members claim more than an archive of `size` bytes can hold: it would be allocated."""
     members = archive.infolist()
     if any(m.compress_type not in METHODS for m in members):
         raise ValueError("it is compressed by a method that NumPy does not use")
