@@ -39,7 +39,7 @@ def paced(steps: Iterator[T], done: int, first: float, deadline: float | None = 
     limit, longest, begin = deadline or first, 0.0, time.perf_counter()
     for number in count(1):
         HERE.iteration = done + number
-        with HERE.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # the caller checks finiteness
+        with HERE.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # CP-ALS checks finiteness itself
             step = next(steps, None)
         if step is None:
             return
