@@ -1,4 +1,4 @@
-"""A plain kernel that the engine's are set against on one GPU, and sums in double precision that they are held to."""
+"""References for the engine's kernels: a plain kernel for speed on one GPU, and double-precision sums for errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = Any
 CHUNKS = (128, 256, 512)
 ORACLE_CHUNK = 1024
 THREADS, WARP = 256, 32
-VECTOR = 4  # columns of a lane
+VECTOR = 4  # columns per lane
 HOST_BLOCK = 1 << 14
 RUNS = 7
 
@@ -31,7 +31,7 @@ Facts = dict[str, Any]
 
 
 def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Facts:
-    """Compute from the engine's nonzeros and factor matrices what `measure` is asked to compare. Collective."""
+    """Run the comparisons `what` on the engine's nonzeros and factor matrices. Collective."""
     speeds: list[Facts] = []
     errors: list[Facts] = []
     for mode in range(engine.order):
@@ -54,14 +54,14 @@ def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Fac
 
 
 def suits(engine: Engine) -> bool:
-    """Tell whether the yardstick computes what the engine does: one GPU, fp32, a power of two of vectors."""
+    """Return whether the yardstick supports this case: one GPU, fp32, a power of two of vectors per row."""
     lanes = engine.plan.stride // VECTOR
     alone = engine.comm.size == 1 and engine.backend.name == "cuda" and engine.plan.dtype == np.float32
     return alone and engine.rank % VECTOR == 0 and 1 <= lanes <= WARP and lanes & (lanes - 1) == 0
 
 
 def best(engine: Engine, columns: Sequence[Array], factors: Sequence[Array], out: Array) -> Facts:
-    """Return the seconds of the yardstick, clearing of the output included, with the chunk that suits it best."""
+    """Return the yardstick's seconds with its fastest chunk size, clearing of the output included."""
     lanes, count = engine.plan.stride // VECTOR, len(columns[0])
     function = _module(macros(len(columns) - 1, lanes, engine.plan.dtype), columns[0].device.id).get_function(
         "yardstick"
@@ -116,7 +116,7 @@ def _blocks_of_threads(count: int, chunk: int, lanes: int) -> int:
 
 
 def _errors(engine: Engine, mode: int, want: Array) -> Facts:
-    """Return the error of the engine's MTTKRP, relative to the norm of the result and of each of its rows."""
+    """Return the engine's error, relative to the norm of the result and to that of each row."""
     xp, owned = engine.backend.xp, engine.plan.modes[mode].owned
     got, want = engine.mttkrp(mode), want[owned, : engine.rank]
     off, norm, worst = 0.0, 0.0, 0.0
@@ -134,12 +134,12 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
 
 
 def macros(order: int, lanes: int, dtype: np.dtype[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return what ``yardstick.cu`` is compiled for."""
+    """Return the macros with which ``yardstick.cu`` is compiled."""
     return ("ORDER", order), ("LANES", lanes), ("REAL", REALS[np.dtype(dtype)])
 
 
 def text() -> str:
-    """Return the source of the GPU's kernels."""
+    """Return the text of ``yardstick.cu``."""
     return Path(__file__).with_suffix(".cu").read_text()
 
 
@@ -151,6 +151,6 @@ def _module(named: tuple[tuple[str, Any], ...], device: int) -> Any:
 
 
 def _nonzeros(columns: Sequence[Array], factors: Sequence[Array]) -> Any:
-    """Return addresses of indices and factor matrices as a structure that is passed by value."""
+    """Return the addresses of indices and factor matrices as a structure to pass by value."""
     packed = np.array([a.data.ptr for a in (*columns[:-1], *factors)], np.uint64)
     return np.frombuffer(packed.tobytes(), np.dtype((np.void, packed.nbytes)))[0]
