@@ -136,6 +136,6 @@ def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) ->
 def check_factor(factor: NDArray[Any], name: str, path: str | os.PathLike[str] | None) -> None:
     """Raise `InputError` unless `factor` is a real, finite matrix."""
     if factor.ndim != 2 or factor.dtype.kind not in "fiu":
-        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}, no real matrix", path=path)
+        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}, not a real matrix", path=path)
     if not np.all(np.isfinite(factor)):
         raise InputError(f"{name} is not finite", path=path)

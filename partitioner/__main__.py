@@ -26,9 +26,11 @@ def parser() -> Parser:
     flags.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
     flags.add_argument("--output", type=path, required=True, metavar="STORE", help="folder to make")
     flags.add_argument(
-        "--memory", type=byte_count, metavar="BYTES", help="of a rank, e.g. 4G (its share of 70%% of what is free)"
+        "--memory", type=byte_count, metavar="BYTES", help="per rank, e.g. 4G (its share of 70%% of free memory)"
     )
-    flags.add_argument("--device", choices=DEVICES, default="cpu", help="what sorts (cpu); auto: a GPU if there is one")
+    flags.add_argument(
+        "--device", choices=DEVICES, default="cpu", help="where to sort (cpu); auto: GPU if there is one"
+    )
     flags.add_argument("--force", action="store_true", help="replace a store that exists")
     flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return flags

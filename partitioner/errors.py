@@ -9,7 +9,7 @@ EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error
 
 
 class InputError(ValueError):
-    """Something wrong with what the user gave.
+    """A wrong input or option.
 
     Parameters
     ----------

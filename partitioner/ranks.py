@@ -150,7 +150,7 @@ def load_mpi() -> Any:
     started = max(int(os.environ.get(name, "1")) for name in LAUNCHED_SIZES)
     if started > MPI.COMM_WORLD.Get_size() == 1:
         raise InputError(
-            f"{started} processes were started, but MPI sees one: launcher and MPI library do not fit "
+            f"{started} processes were started, but MPI sees one: launcher and MPI library do not match "
             "(under Slurm, see `srun --mpi=list`)"
         )
     return MPI

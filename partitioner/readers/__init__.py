@@ -102,7 +102,7 @@ def open_part(
 
 def _check_name(path: str | PathLike[str]) -> None:
     if "\0" in fspath(path):
-        raise InputError("a file name holds no null byte")
+        raise InputError("the file name contains a null byte")
 
 
 def _is_archive(path: str | PathLike[str]) -> bool:

@@ -16,7 +16,7 @@ from .tokens import MANY
 
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
-    b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end so)",
+    b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end in .npz)",
     b"\x93NUMPY": "a NumPy array, not text",
     b"\x89HDF": "an HDF5 file, not text",
     b"BZh": "compressed by bzip2: only gzip is read",

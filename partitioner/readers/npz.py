@@ -226,7 +226,7 @@ def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
     if any(m.compress_type not in METHODS for m in members):
         raise ValueError("it is compressed by a method that NumPy does not use")
     if sum(m.file_size for m in members) > DEFLATED * size or any(m.compress_size > size for m in members):
-        raise ValueError("it claims to hold more than fits")
+        raise ValueError("its arrays claim more bytes than its size allows")
 
 
 def _skip(stream: IO[bytes], size: int | None) -> None:
