@@ -1,4 +1,4 @@
-"""What the machine can do: copies, random rows, links, all-gathers. Other benchmarks quote fractions of it."""
+"""Ceilings of the machine: copies, gathers of random rows, links, all-gathers. Other benchmarks quote fractions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ THREADS = 256
 
 
 def measure(backend: Device, comm: Comm) -> dict[str, Any]:
-    """Return GB/s: `copy` (read and written) and `gather` by megabytes of rows for each rank, `link`, `all_gather`."""
+    """Return GB/s: `copy` (read + write), `gather` by size of the matrix in MB, per rank; `link`, `all_gather`."""
     found = {
         "copy": comm.allgather(_copy(backend)),
         "gather": _medians(comm.allgather(_gather(backend))),
@@ -45,13 +45,13 @@ def measure(backend: Device, comm: Comm) -> dict[str, Any]:
 
 
 def gather_ceiling(ceilings: dict[str, Any], megabytes: float) -> float:
-    """Return GB/s of random rows out of so many megabytes, between the footprints that were measured."""
+    """Return GB/s of random rows from a matrix of `megabytes`, interpolated between the measured sizes."""
     sizes, speeds = zip(*sorted((float(size), speed) for size, speed in ceilings["gather"].items()), strict=True)
     return float(np.interp(np.log(max(megabytes, 1e-3)), np.log(sizes), speeds))
 
 
 def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
-    """Return the device's seconds for each run of `action`, after some that are not counted."""
+    """Return the device's seconds of each run of `action`, after warm-up runs."""
     clock, pauses = backend.clock(), Pauses()
     for _ in range(WARM):
         action()
@@ -108,7 +108,7 @@ def _kernel(device: int) -> Any:
 
 
 def text() -> str:
-    """Return the source of the GPU's kernel."""
+    """Return the CUDA source of the gather."""
     return Path(__file__).with_suffix(".cu").read_text()
 
 
@@ -122,8 +122,8 @@ def _link(backend: Device) -> float:
 
 
 def _all_gather(backend: Device, comm: Comm) -> dict[str, float]:
-    """Bytes received by each rank, of equal blocks of rows."""
-    exchange, speeds = connect(backend, comm), {}
+    """GB/s received by each rank, with equal blocks of rows."""
+    exchange, speeds = connect(backend, comm).exchange, {}
     for megabytes in MESSAGES[backend.name]:
         rows = (megabytes << 20) // (4 * ROW)
         matrix = backend.zeros((rows * comm.size, ROW), np.float32)

@@ -1,4 +1,4 @@
-"""Seconds of a CP-ALS iteration, and how they are spent, on a synthetic tensor and any number of ranks."""
+"""Seconds of a CP-ALS iteration, by kind of work, on a synthetic tensor and any number of ranks."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _outside(seconds: list[float], split: dict[str, Any]) -> float:
-    """Return the share of an iteration in which neither shards are computed nor waited for."""
+    """Return the share of an iteration outside MTTKRP: neither computing shards nor waiting for them."""
     busy: float = max(split[kind]["all modes"] for kind in ("compute", "copy"))
     return 1 - busy / statistics.median(seconds)
 
 
 def _iterations(operator: SparseOperator, comm: Comm, count: int) -> tuple[list[float], list[list[Spans]], list[float]]:
-    """Return for each iteration its seconds and the ranks' spans, and the fits."""
+    """Return each iteration's seconds and the ranks' spans, and the fits."""
     method = CpAls(operator)
     seconds, spans = [], []
     operator.synchronize()
@@ -92,7 +92,7 @@ def _iterations(operator: SparseOperator, comm: Comm, count: int) -> tuple[list[
 
 
 def _split(spans: list[list[Spans]], order: int) -> dict[str, Any]:
-    """Return the median over iterations of the slowest rank's seconds, by kind, in all and for each mode."""
+    """Return the slowest rank's seconds by kind of work, in all and per mode; medians over iterations."""
 
     def slowest(kind: str, modes: range) -> float:
         each = [max(sum(s.get((kind, m), 0.0) for m in modes) for s in by_rank) for by_rank in spans]

@@ -1,4 +1,4 @@
-"""Sweeps, MTTKRPs of all modes in turn, measured on every rank: what all benchmarks of MTTKRP are views of."""
+"""Measure sweeps (MTTKRPs of all modes in turn) on every rank; used by all benchmarks of MTTKRP."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def measure(
 ) -> Facts:
     """Place a tensor and measure sweeps over its modes. Collective.
 
-    Each mode's rows are published after it, as CP-ALS does with the solved rows; a second series leaves that out. There
-    are pauses between sweeps of resident nonzeros: see `Pauses`.
+    Each mode's rows are published (exchanged) after it, as in CP-ALS; a second series leaves that out. Sweeps of
+    resident nonzeros are separated by pauses, see `Pauses`.
 
     Parameters
     ----------
@@ -54,13 +54,13 @@ def measure(
     options : Options
     comm : Comm
     sweeps : int
-        The fewest that are measured.
+        Number of sweeps at least.
     ceilings : dict, optional
-        From `bench.ceilings`, to tell the links' speed beside that of plain copies in turn with the sweeps.
+        From `bench.ceilings`; adds the link's ceiling to the plain copies that are measured in turn with the sweeps.
     compare : sequence of {"yardstick", "errors"}
-        What else to compute from the same nonzeros and factor matrices.
+        What else to measure on the same nonzeros and factor matrices.
     sustained : float
-        For so many seconds, sweeps of resident nonzeros are also repeated without a pause.
+        Seconds for which sweeps of resident nonzeros are also repeated without pauses.
     """
     operator, loading = place(source, rank, options, comm)
     seconds, spans, copies = timed_sweeps(operator, sweeps, publish=True)
@@ -91,9 +91,9 @@ def measure(
 
 
 def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> tuple[SparseOperator, dict[str, float]]:
-    """Return the operator with its nonzeros in place and random factor matrices, and the seconds that it took by step.
+    """Return the operator with its nonzeros in place and random factor matrices, and the seconds of each step.
 
-    Rows are counted once for a tensor; that time is told each time.
+    Rows are counted once per tensor; each call reports that time.
     """
     before, begin = dict(source.seconds), time.perf_counter()
     machine, chosen = bring_up(options, comm), with_room(source, options, comm)
@@ -110,14 +110,14 @@ def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> t
 def _compared(operator: SparseOperator, source: SyntheticSource, compare: Sequence[str]) -> Facts:
     try:
         return yardstick.compare(operator, source, compare)
-    except MemoryError as error:  # the nonzeros are there twice
+    except MemoryError as error:  # the comparison holds the nonzeros twice
         if operator.machine.comm.size > 1:
             raise  # the other ranks would wait
         return {"not_compared": str(error)}
 
 
 def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
-    """Return what identifies a tensor."""
+    """Return the facts that identify a tensor."""
     made = source.recipe
     return {
         "lengths": made.lengths,
@@ -129,7 +129,7 @@ def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
 
 
 def with_room(source: SyntheticSource, options: Options, comm: Comm) -> Options:
-    """Leave room for the columns that are loaded on the device, where the plan would fill it."""
+    """Limit the plan's device memory to leave room for loading columns on the device."""
     if options.placement != "auto" or options.device_memory or source.xp is np:
         return options
 
@@ -155,7 +155,7 @@ def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> fl
 
 
 def _by_kind(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
-    """Return for each kind of work the seconds by rank, of all modes and of each mode."""
+    """Return seconds by kind of work and rank, for all modes and for each mode."""
     modes = range(order)
     return {
         kind: {
@@ -167,7 +167,7 @@ def _by_kind(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
 
 
 def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
-    """Return (max - mean) / mean of the ranks' seconds of computing, over all modes and for each."""
+    """Return (max - mean) / mean of the ranks' computing seconds, over all modes and for each mode."""
 
     def of(modes: Sequence[int]) -> float:
         seconds = [_median_spans(spans, "compute", modes) for spans in by_rank]
@@ -182,7 +182,7 @@ def _slowest(by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _in_place(operator: SparseOperator) -> list[Facts]:
-    """Return for each mode how many nonzeros of this rank are resident or streamed, and their bytes."""
+    """Return this rank's nonzeros and bytes of each mode, resident and streamed."""
     result = []
     for resident, streamed in shards(operator):
         facts = {}
@@ -199,14 +199,14 @@ def _memory(operator: SparseOperator) -> Facts:
     return {
         "planned": planned,
         "planned_bytes": sum(planned.values()),
-        "peak_bytes_while_loading": operator.machine.device.peak_bytes(),  # the columns that were drawn are in it
+        "peak_bytes_while_loading": operator.machine.device.peak_bytes(),  # includes the drawn columns
         "used_bytes": used_bytes(operator.machine.device),
         "host_peak_bytes": peak_resident_bytes(),
     }
 
 
 def used_bytes(backend: Device) -> int | None:
-    """Return the device memory that arrays hold now; None on the host."""
+    """Return the device memory held by arrays; None on the host."""
     if backend.on_host:
         return None
     used: int = backend.xp.get_default_memory_pool().used_bytes()
@@ -214,9 +214,9 @@ def used_bytes(backend: Device) -> int | None:
 
 
 def _link(facts: Facts, ceilings: Mapping[str, Any] | None, copies: Sequence[float]) -> Facts | None:
-    """Return how fast streamed shards were copied, over whole sweeps, against the link; None if nothing was.
+    """Return the copy speed of streamed shards over whole sweeps, against the link; None if nothing is streamed.
 
-    The link is what plain copies of the same bytes took, in turn with the sweeps.
+    The link's speed is that of plain copies of the same bytes, in turn with the sweeps.
     """
     copied = [sum(mode["streamed"]["bytes"] for mode in modes) for modes in facts["nonzeros_in_place"]]
     if not sum(copied):

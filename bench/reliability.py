@@ -1,4 +1,4 @@
-"""What safety costs: an iteration with a checkpoint after each against one without, and the speed of verification."""
+"""Cost of reliability: an iteration with a checkpoint against one without, and the speed of verification."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int) -> dict[str, list[float]]:
-    """Return the seconds of iterations of each kind, in rounds that alternate."""
+    """Return the seconds of iterations with and without checkpoints, in alternating rounds."""
     seconds: dict[str, list[float]] = {"none": [], "a checkpoint after each": []}
     method = CpAls(operator)
     steps = iterate(method, Rule(WARM_UP + 2 * rounds * count, tol=0))
@@ -90,7 +90,7 @@ def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int)
 
 
 def _verification(folder: Path) -> list[float]:
-    """Return the bytes a second at which one core checks a file, in memory already, against its checksums."""
+    """Return the bytes per second at which one core verifies a cached file against its checksums."""
     file = folder / "verified.npy"
     entry = checked.write_array(file, np.random.default_rng(0).integers(0, 255, VERIFIED, np.uint8))
     speeds = []

@@ -1,4 +1,4 @@
-"""Sweeps, MTTKRPs of all modes in turn, timed: with pauses, without, and in turn with plain copies."""
+"""Time sweeps (MTTKRPs of all modes in turn): with pauses, without, and in turn with plain copies."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from amped.report.metrics import Spans
 from .pauses import Pauses
 
 WARM = 2
-LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated so long, but no more often
-IN_A_ROW = 2  # sweeps of streamed nonzeros between plain copies of them
+LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated for this time, up to this number
+IN_A_ROW = 2  # streamed sweeps between plain copies
 
 
 class Sweeps(NamedTuple):
-    """Sweeps that were timed.
+    """Timed sweeps.
 
     Attributes
     ----------
     seconds : list of float
-        Of each, on the slowest rank.
+        Seconds of each sweep on the slowest rank.
     spans : list of list of Spans
-        Of each rank and sweep; the mean where copies run ahead into the next sweep.
+        Spans by rank and sweep; their mean if copies run ahead into the next sweep.
     copies : list of float
-        Seconds of plain copies of what is streamed, by all ranks at once, before each of `seconds`; none if nothing is.
+        Seconds of plain copies of the streamed bytes, all ranks at once, before each of `seconds`; empty if resident.
     """
 
     seconds: list[float]
@@ -38,7 +38,7 @@ class Sweeps(NamedTuple):
 
 
 def timed_sweeps(operator: SparseOperator, least: int, publish: bool) -> Sweeps:
-    """Time at least so many sweeps, after some that are not counted. Collective."""
+    """Time at least `least` sweeps, after warm-up sweeps. Collective."""
     for _ in range(WARM):
         warm = _timed_sweep(operator, publish)
     count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
@@ -64,9 +64,9 @@ def _timed_sweep(operator: SparseOperator, publish: bool) -> float:
 
 
 def _streamed_sweeps(operator: SparseOperator, count: int, publish: bool) -> Sweeps:
-    """Time sweeps and plain copies of the same bytes in turn: what a host gives to several links changes by the second.
+    """Time sweeps and plain copies of the same bytes in turn, as a host's bandwidth to its links varies by the second.
 
-    Each turn begins and ends with the slots filled, so that it copies what its sweeps stream.
+    Each turn begins and ends with filled slots, so that it copies as much as its sweeps stream.
     """
     seconds, copies, comm = list[float](), list[float](), operator.machine.comm
     copy = _plain_copies(operator)
@@ -78,7 +78,7 @@ def _streamed_sweeps(operator: SparseOperator, count: int, publish: bool) -> Swe
             for _ in range(repeat):
                 action()
             for slot in operator.stream.slots:
-                slot.shard()  # is there
+                slot.shard()  # wait for the copy
             operator.synchronize()
             times.append(max(comm.allgather(time.perf_counter() - begin)) / repeat)
     spans = [{key: s / (IN_A_ROW * count) for key, s in operator.clock.collect().items()}]
@@ -86,7 +86,7 @@ def _streamed_sweeps(operator: SparseOperator, count: int, publish: bool) -> Swe
 
 
 def _plain_copies(operator: SparseOperator) -> Callable[[], None]:
-    """Return what copies all that this rank streams in a sweep, and does nothing else."""
+    """Return a function that only copies what this rank streams in a sweep."""
     device = operator.machine.device
     slot = device.slot(operator.plan.slot_bytes, device.clock())
     streamed = [(shard, mode) for mode, (_, some) in enumerate(shards(operator)) for shard in some]
@@ -101,7 +101,7 @@ def _plain_copies(operator: SparseOperator) -> Callable[[], None]:
 
 
 def sustained_sweeps(operator: SparseOperator, limit: float) -> list[float]:
-    """Return the seconds of sweeps without a pause, of those that began in the second half of the time."""
+    """Sweep without pauses for `limit` seconds; return the seconds of sweeps that began in the second half."""
     seconds, last = list[float](), time.perf_counter()
     while sum(seconds) < limit:
         _sweep(operator, publish=True)
@@ -119,7 +119,7 @@ def _sweep(operator: SparseOperator, publish: bool) -> None:
 
 
 def _as_it_is(rows: Any, target: Any) -> None:
-    """Leave rows of a factor matrix as they are."""
+    """Identity in place of an update: leaves factor rows unchanged."""
 
 
 def _settle(operator: SparseOperator) -> Spans:
@@ -131,6 +131,6 @@ def _settle(operator: SparseOperator) -> Spans:
 
 
 def shards(operator: SparseOperator) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
-    """Yield for each mode the shards on the device and those that are streamed."""
+    """Yield each mode's resident and streamed shards."""
     for mode in operator.stream.modes:
         yield mode.resident, mode.streamed

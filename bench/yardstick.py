@@ -1,4 +1,4 @@
-"""A plain kernel that the operator's are set against on one GPU, and sums in double precision that they are held to."""
+"""References for the operator's kernels: a plain kernel for speed on one GPU, and double-precision sums for errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = Any
 CHUNKS = (128, 256, 512)
 ORACLE_CHUNK = 1024
 THREADS, WARP = 256, 32
-VECTOR = 4  # columns of a lane
+VECTOR = 4  # columns per lane
 HOST_BLOCK = 1 << 14
 RUNS = 7
 
@@ -31,7 +31,7 @@ Facts = dict[str, Any]
 
 
 def compare(operator: SparseOperator, source: SyntheticSource, what: Sequence[str]) -> Facts:
-    """Compute from the operator's nonzeros and factor matrices what `measure` is asked to compare. Collective."""
+    """Run the comparisons `what` on the operator's nonzeros and factor matrices. Collective."""
     speeds: list[Facts] = []
     errors: list[Facts] = []
     for mode in range(operator.order):
@@ -54,7 +54,7 @@ def compare(operator: SparseOperator, source: SyntheticSource, what: Sequence[st
 
 
 def suits(operator: SparseOperator) -> bool:
-    """Tell whether the yardstick computes what the operator does: one GPU, fp32, a power of two of vectors."""
+    """Return whether the yardstick supports this case: one GPU, fp32, a power of two of vectors per row."""
     machine, lanes = operator.machine, operator.plan.modes[0].share.stride // VECTOR
     alone = machine.comm.size == 1 and not machine.device.on_host and operator.plan.dtype == np.float32
     return alone and operator.ranks[0] % VECTOR == 0 and 1 <= lanes <= WARP and lanes & (lanes - 1) == 0
@@ -115,7 +115,7 @@ def _blocks_of_threads(count: int, chunk: int, lanes: int) -> int:
 
 
 def _errors(operator: SparseOperator, mode: int, want: Array) -> Facts:
-    """Return the error of the operator's MTTKRP, relative to the norm of the result and of each of its rows."""
+    """Return the operator's error, relative to the norm of the result and to that of each row."""
     xp, owned = operator.machine.device.xp, operator.plan.modes[mode].owned
     got, want = operator.mttkrp(mode), want[owned, : operator.ranks[0]]
     off, norm, worst = 0.0, 0.0, 0.0
@@ -133,12 +133,12 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
 
 
 def macros(order: int, lanes: int, dtype: np.dtype[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return what ``yardstick.cu`` is compiled for."""
+    """Return the macros with which ``yardstick.cu`` is compiled."""
     return ("ORDER", order), ("LANES", lanes), ("REAL", REALS[np.dtype(dtype)])
 
 
 def text() -> str:
-    """Return the source of the GPU's kernels."""
+    """Return the text of ``yardstick.cu``."""
     return Path(__file__).with_suffix(".cu").read_text()
 
 
@@ -150,6 +150,6 @@ def _module(named: tuple[tuple[str, Any], ...], device: int) -> Any:
 
 
 def _nonzeros(columns: Sequence[Array], factors: Sequence[Array]) -> Any:
-    """Return addresses of indices and factor matrices as a structure that is passed by value."""
+    """Return the addresses of indices and factor matrices as a structure to pass by value."""
     packed = np.array([a.data.ptr for a in (*columns[:-1], *factors)], np.uint64)
     return np.frombuffer(packed.tobytes(), np.dtype((np.void, packed.nbytes)))[0]
