@@ -6,8 +6,9 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
@@ -95,8 +96,7 @@ def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], ob
             yield watchdog.aborts
 
 
-@dataclass(frozen=True)
-class Session:
+class Session(NamedTuple):
     """What a command line runs in: its ranks, who asks it to stop, and what ends it if it hangs."""
 
     comm: Comm

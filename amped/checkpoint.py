@@ -12,9 +12,8 @@ import os
 import re
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +34,7 @@ KEPT = 2
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """What a run, and so each of its checkpoints, belongs to.
 
     Attributes
@@ -53,8 +51,7 @@ class Origin:
     options: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(NamedTuple):
     """A decomposition as it stood when some modes were solved.
 
     Attributes

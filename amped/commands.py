@@ -225,8 +225,8 @@ def _plans(job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut]
     setting = setting_for(source, request.rank, machine, options, solving_bytes(machine, options))
     if not here:  # other ranks than those started: all on one node
         memory = options.device_memory or machine.device.memory(ranks)
-        setting = replace(setting, memory=memory)
-    plans = [make_plan(cuts, part, replace(setting, overlaps=False), loading) for part in range(ranks)]
+        setting = setting._replace(memory=memory)
+    plans = [make_plan(cuts, part, setting._replace(overlaps=False), loading) for part in range(ranks)]
     foreseen = [forecast(each, speeds) for each in plans]
     job.metrics.event(
         "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank, ranks=ranks,

@@ -18,7 +18,7 @@ MODEL, RUN = "model.npz", "run.json"
 R = TypeVar("R", bound="Request")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
     """What all verbs take.
 
@@ -60,7 +60,7 @@ class Request:
             check_file(self.metrics, self.force)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Ranked(Request):
     """What verbs take that need factor matrices: `rank` is the number of their columns."""
 
@@ -72,7 +72,7 @@ class Ranked(Request):
         super().check()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Started(Ranked):
     """What verbs take that begin with factor matrices: random ones from `seed`, or `init`, a file or "nvecs"."""
 
@@ -90,7 +90,7 @@ class Started(Ranked):
         super().check()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Cpd(Started):
     """See the flags of ``cpd``."""
 
@@ -132,7 +132,7 @@ class Cpd(Started):
         checkpoint.check_free(self.checkpoint)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Mttkrp(Started):
     """See the flags of ``mttkrp``."""
 
@@ -151,7 +151,7 @@ class Mttkrp(Started):
                 raise InputError("its folder does not exist", path=self.output)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(Ranked):
     """See the flags of ``plan``; `ranks` is the number of processes, None those started."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,8 +19,7 @@ from ..parallel.mpi import Comm, Reduction
 from .base import Collectives, Device
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What a run computes on: its ranks, this rank's device, and what carries rows between them.
 
     Attributes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,7 @@ class Method(Protocol):
         """Return the decomposition in host memory."""
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """When a decomposition ends.
 
     Attributes

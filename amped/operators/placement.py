@@ -70,8 +70,7 @@ class Loading(NamedTuple):
 ALREADY_LOADED = Loading()
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(NamedTuple):
     """What the plans of all ranks have in common.
 
     Attributes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +95,7 @@ def test_rows_are_sent_as_they_are_done(comm: Comm, machine: Machine, monkeypatc
     monkeypatch.setattr(sparse_module, "LEAST_MESSAGE", 1)
     monkeypatch.setattr(placement_module, "PART_BYTES", 0)
     if machine.device.on_host:
-        machine = replace(machine, exchange=EagerExchange(comm))
+        machine = machine._replace(exchange=EagerExchange(comm))
     blocks = []
 
     def check(example: tuple[Case, str, int]) -> None:
