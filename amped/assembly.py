@@ -20,7 +20,7 @@ from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
 from .errors import InputError
 from .operators.base import Operator
-from .operators.placement import Setting, Solving, check_options, moving_bytes
+from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.prediction import Speeds, measure
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
@@ -51,9 +51,7 @@ def open_tensor(tensor: Tensor, comm: Comm) -> Source:
     return open_source(tensor, comm)
 
 
-def setting_for(
-    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = moving_bytes
-) -> Setting:
+def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
     ranks = (rank,) * len(source.shape)
@@ -65,9 +63,7 @@ def solving_bytes(machine: Machine, options: Options) -> Solving:
     return als.solving_bytes(machine.device, options.dtype)
 
 
-def place(
-    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = moving_bytes
-) -> SparseOperator:
+def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
     """Place a tensor for factor matrices of `rank` columns. Collective."""
     return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
 

@@ -17,7 +17,7 @@ from ..backend.base import Device
 from ..backend.providers import solver
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
-from ..operators.placement import Solving, moving_bytes
+from ..operators.placement import Solving
 from .driver import State
 from .updates import DivergedError, LeastSquares, Matrix, Vector
 
@@ -145,8 +145,4 @@ class CpAls:
 
 def solving_bytes(device: Device, dtype: np.dtype[np.floating]) -> Solving:
     """Return how many bytes CP-ALS takes on a device beside an MTTKRP."""
-
-    def needed(count: int, rank: int) -> int:
-        return max(moving_bytes(count, rank), solver(device, rank, dtype).bytes(count, rank))
-
-    return needed
+    return lambda rows, rank: solver(device, rank, dtype).bytes(rows, rank)

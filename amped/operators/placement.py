@@ -32,9 +32,9 @@ Solving = Callable[[int, int], int]
 """Bytes that a method takes on the device beside an MTTKRP, for so many owned rows and columns."""
 
 
-def moving_bytes(rows: int, rank: int) -> int:
-    """Return what it takes to give a factor matrix to the device: a block of rows at a time."""
-    return 8 * rank * min(rows, block_rows(rank))
+def nothing(rows: int, rank: int) -> int:
+    """Return that an MTTKRP is all that is computed; see `Solving`."""
+    return 0
 
 
 class Loading(NamedTuple):
@@ -94,7 +94,7 @@ class Setting(NamedTuple):
     values: ValueRange
     memory: int
     overlaps: bool = False
-    solving: Solving = moving_bytes
+    solving: Solving = nothing
 
 
 @dataclass(frozen=True)
@@ -243,13 +243,14 @@ def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
 
 def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     shares = [m.share for m in modes]
+    first = shares[0]
     fixed = {
         "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
         "MTTKRP output": max((s.rows.stop - s.rows.start) * s.stride for s in shares) * 8,
     }
-    owned = [m.owned.stop - m.owned.start for m in modes]
-    solving = max(setting.solving(rows, m.rank) for m, rows in zip(modes, owned, strict=True))
-    return Need(modes, fixed, solving, setting.memory)
+    solving = max(setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes)
+    moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.dtype.itemsize
+    return Need(modes, fixed, max(solving, moving), setting.memory)  # factor matrices come in blocks of rows
 
 
 def _held_bytes(share: Share) -> int:

@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from ...base import Array
-from ...rows import RowSolver, block_rows
+from ...rows import RowSolver
 from ...solve import Solver, Sums
 from ..device import CudaDevice
 from ..source import REALS, compile_options, text
@@ -51,8 +51,8 @@ class FusedSolver:
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def bytes(self, rows: int, rank: int) -> int:
-        """See `Solver`: the parts, which few rows have."""
-        return 8 * rank * (-(-(rank + 2) // FEWEST) * min(rows, block_rows(rank)) + 4 * rank)
+        """See `Solver`: the parts, and small matrices."""
+        return 8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank)
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Made:
         """See `Solver`."""
