@@ -187,7 +187,6 @@ class Reporter:
         self._job, self._of = job, max_iters
 
     def __call__(self, method: Method, spans: Spans, seconds: float) -> None:
-        """See `Observer`."""
         metrics, state = self._job.metrics, method.state
         by_rank = self._job.comm.allgather(spans)
         self._job.display.iteration(state.iterations, self._of, text.iteration_facts(state, method.change()))

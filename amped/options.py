@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast, get_args
 import numpy as np
 
 from partitioner.device import DEVICES, DeviceName
+from partitioner.flags import byte_count, flag
 
 from .errors import InputError
 
@@ -55,14 +56,14 @@ class Options:
         If a choice is none of those above.
     """
 
-    device: DeviceName = "auto"
-    precision: PrecisionName = "fp32"
-    placement: PlacementName = "auto"
-    kernel: str = "auto"
-    deterministic: bool = False
-    device_memory: int | None = None
-    threads: int | None = None
-    gather: GatherName = "full"
+    device: DeviceName = flag("auto", "(auto: a GPU if there is one)", choices=DEVICES)
+    precision: PrecisionName = flag("fp32", "(fp32)", choices=tuple(DTYPES))
+    placement: PlacementName = flag("auto", "of nonzeros (auto)", choices=PLACEMENTS)
+    kernel: str = flag("auto", "(auto: the fastest; permuted: the smallest)", metavar="NAME")
+    deterministic: bool = flag(False, "bitwise equal results on equal ranks")
+    device_memory: int | None = flag(None, "use no more of the device, e.g. 16G", type=byte_count, metavar="BYTES")
+    threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=int, metavar="T")
+    gather: GatherName = flag("full", "16-bit factor rows: faster, 1e-3 (full)", choices=GATHERS)
 
     def __post_init__(self) -> None:
         choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS, "gather": GATHERS}

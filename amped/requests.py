@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
+
+from partitioner.flags import flag, path, seconds
 
 from . import checkpoint
 from .errors import InputError
@@ -20,26 +22,17 @@ R = TypeVar("R", bound="Request")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
-    """What all verbs take.
-
-    Attributes
-    ----------
-    tensor : Path
-    options : Options
-    metrics : Path or None
-        A file of JSON lines to write.
-    deadline : float or None
-        Seconds after which a run that does not go on is ended.
-    no_verify, force, quiet : bool
-    """
+    """What all verbs take, and how to compute."""
 
     tensor: Path
     options: Options
-    metrics: Path | None
-    deadline: float | None
-    no_verify: bool
-    force: bool
-    quiet: bool
+    metrics: Path | None = flag(None, "write times and fits as JSON lines", type=path, metavar="FILE.jsonl")
+    deadline: float | None = flag(
+        None, "end a run that does not go on for so long (by what it has taken)", type=seconds, metavar="S"
+    )
+    no_verify: bool = flag(False, "do not check stores against their checksums")
+    force: bool = flag(False, "overwrite what exists")
+    quiet: bool = flag(False, "print errors, and what info and plan are asked for, alone")
 
     @classmethod
     def of(cls: type[R], args: argparse.Namespace) -> R:
@@ -62,25 +55,25 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Ranked(Request):
-    """What verbs take that need factor matrices: `rank` is the number of their columns."""
+    """What verbs take that need factor matrices."""
 
-    rank: int
+    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=int, metavar="R")
 
     def check(self) -> None:
-        """See `Request`."""
         check_rank(self.rank)
         super().check()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Started(Ranked):
-    """What verbs take that begin with factor matrices: random ones from `seed`, or `init`, a file or "nvecs"."""
+    """What verbs take that begin with factor matrices."""
 
-    seed: int
-    init: str | None
+    seed: int = flag(0, "of the random start (0)", type=int, group="start")
+    init: str | None = flag(
+        None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
+    )
 
     def check(self) -> None:
-        """See `Request`."""
         check_rank(self.rank)
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: at least 0")
@@ -92,18 +85,17 @@ class Started(Ranked):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Cpd(Started):
-    """See the flags of ``cpd``."""
+    """What ``cpd`` takes."""
 
-    max_iters: int
-    tol: float
-    output: Path | None
-    checkpoint: Path | None
-    every: int | None
-    resume: bool
+    max_iters: int = flag(50, "iterations at most (50)", type=int, metavar="N")
+    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=float)
+    output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
+    checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
+    every: int | None = flag(None, "iterations between checkpoints (1)", type=int, metavar="K")
+    resume: bool = flag(False, "go on from the checkpoint, if there is one")
 
     @property
     def appends(self) -> bool:
-        """See `Request`."""
         return self.resume
 
     def check_into(self, folder: Path) -> None:
@@ -134,14 +126,13 @@ class Cpd(Started):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Mttkrp(Started):
-    """See the flags of ``mttkrp``."""
+    """What ``mttkrp`` takes."""
 
-    mode: str
-    repeat: int
-    output: Path | None
+    mode: str = flag("all", "a mode, counted from 0, or all")
+    repeat: int = flag(1, "repeat, and report the median time", type=int, metavar="K")
+    output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
 
     def check(self) -> None:
-        """See `Request`."""
         if self.repeat < 1:
             raise InputError(f"--repeat {self.repeat}: at least 1")
         super().check()
@@ -153,12 +144,11 @@ class Mttkrp(Started):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(Ranked):
-    """See the flags of ``plan``; `ranks` is the number of processes, None those started."""
+    """What ``plan`` takes."""
 
-    ranks: int | None
+    ranks: int | None = flag(None, "plan for this many processes (those started)", type=int, metavar="P")
 
     def check(self) -> None:
-        """See `Request`."""
         super().check()
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")

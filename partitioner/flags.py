@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from .errors import InputError
 
@@ -37,3 +38,50 @@ def byte_count(text: str) -> int:
     if count <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 800M or 16G")
     return count
+
+
+def seconds(text: str) -> float:
+    """Read a number of seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def flag(default: Any, help: str, **how: Any) -> Any:
+    """Return a field of a dataclass that is also a flag of the command line.
+
+    Parameters
+    ----------
+    default : object
+        ``MISSING`` for a flag that must be given; False for one without a value.
+    help : str
+    **how
+        What `argparse` takes, and `group`: flags of one group exclude each other.
+    """
+    return field(default=default, metadata={"help": help, **how})
+
+
+def add_flags(parser: Any, kind: type, leave_out: type = object) -> None:
+    """Add the flags that a dataclass has, and `leave_out` has not, to a parser."""
+    known, groups = getattr(leave_out, "__dataclass_fields__", {}), dict[str, Any]()
+    for each in fields(kind):
+        if each.metadata and each.name not in known:
+            group = each.metadata.get("group")
+            if group and group not in groups:
+                groups[group] = parser.add_mutually_exclusive_group()
+            _add_flag(groups[group] if group else parser, each)
+
+
+def _add_flag(parser: Any, each: Field[Any]) -> None:
+    how: dict[str, Any] = {key: value for key, value in each.metadata.items() if key != "group"}
+    if each.default is False:
+        how["action"] = "store_true"
+    elif each.default is MISSING:
+        how["required"] = True
+    else:
+        how["default"] = each.default
+    parser.add_argument(f"--{each.name.replace('_', '-')}", **how)

@@ -92,12 +92,11 @@ def connect(device: Device, comm: Comm) -> Machine:
 
 
 class _AtOnce:
-    """Exchanges that are over when they return."""
+    """Collectives that are over when they return."""
 
     overlaps = False
 
     def aside(self) -> AbstractContextManager[None]:
-        """See `Collectives`."""
         return nullcontext()
 
     def join(self) -> None:
@@ -115,16 +114,13 @@ class HostExchange(_AtOnce):
         self.name = "MPI" if comm.size > 1 else "none"
 
     def gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Collectives`."""
         self._comm.all_gather_rows(matrix, begin, end)
 
     def reduce_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        """See `Collectives`."""
         for owner, (begin, end) in enumerate(pairwise(offsets)):
             self._comm.sum_on(owner, matrix[begin:end])
 
     def reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
-        """See `Collectives`."""
         self._comm.all_reduce(array, reduction)
 
 
@@ -137,7 +133,6 @@ class StagedExchange(_AtOnce):
         self.name = "MPI, staged through the host" if comm.size > 1 else "none"
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Collectives`."""
         if self._comm.size > 1:
             blocks = [slice(int(b), int(e)) for b, e in zip(begin, end, strict=True)]
             host = np.empty(matrix.shape, matrix.dtype)
@@ -156,7 +151,6 @@ class StagedExchange(_AtOnce):
                     matrix[begin:end].set(host)
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
-        """See `Collectives`."""
         if self._comm.size > 1:
             host = np.ascontiguousarray(self._to_host(array))
             self._comm.all_reduce(host, reduction)

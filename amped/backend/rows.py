@@ -44,18 +44,15 @@ class RowSolver:
         self._xp, self._blocks = xp, blocks
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
-        """See `Solver`."""
         return True
 
     def bytes(self, rows: int, rank: int) -> int:
-        """See `Solver`."""
         return 8 * rank * (self._blocks * min(rows, block_rows(rank)) + 4 * rank)
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> None:
         """See `Solver`: nothing is prepared."""
 
     def run(self, made: None, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """See `Solver`."""
         xp, largest = self._xp, sums.largest
         for block in _blocks(len(source), block_rows(source.shape[1])):
             rows = xp.matmul(source[block], inverse)

@@ -56,7 +56,6 @@ class CpAls:
         self._grams: list[Matrix] = []
 
     def step(self, stop: Callable[[], bool]) -> bool:
-        """See `Method`."""
         state, operator = self.state, self.operator
         arrays, first = state.arrays, state.mode
         self._grams = self._grams or [self._gram(mode) * np.outer(s, s) for mode, s in enumerate(arrays["scales"])]

@@ -109,7 +109,6 @@ class Rows:
         return self._update.to_device(inverse / divisor)
 
     def __call__(self, source: Array, target: Array) -> None:
-        """See `Solve`."""
         self._update.solve(self._mode, self._inverse, source, target)
 
 

@@ -85,7 +85,6 @@ class TensorSource:
         self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = known
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        """See `Source`."""
         mine, length = None, self.shape[mode]
         if self._root is not None:
             counts = np.bincount(self._root.columns[mode], minlength=length)
@@ -95,7 +94,6 @@ class TensorSource:
         return cut
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-        """See `Source`."""
         copy = None if self._root is None else SortedTensor(self._root, mode, dtype)
         index = np.dtype(np.int32)
         for k in range(len(self.shape)):
@@ -108,11 +106,9 @@ class TensorSource:
         return self._tensor if self._comm.rank == 0 else None
 
     def tensor(self) -> SparseTensor | None:
-        """See `Source`."""
         return self._root
 
     def digest(self) -> int:
-        """See `Source`."""
         return self._comm.bcast(0 if self._root is None else digest(list(self._root.columns), self._root.values))
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
@@ -158,13 +154,11 @@ class DealtSource:
         return next(iter([*pieces, empty]))
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        """See `Source`."""
         counts = np.bincount(self._columns[mode], minlength=self.shape[mode])
         self._comm.all_reduce(counts, "sum")
         return cut_mode(CountedRows(counts), self.shape[mode], parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-        """See `Source`."""
         runs, mine = self._runs([mode], len(self.shape), dtype), (self._columns, self._values.astype(dtype, copy=False))
         if mode:
             mine = sort_nonzeros(*mine, [mode], self.shape, threads=self._threads)[:2]
@@ -178,7 +172,6 @@ class DealtSource:
         yield values
 
     def tensor(self) -> SparseTensor | None:
-        """See `Source`."""
         runs = self._runs(range(len(self.shape)), len(self.shape), self._dtype)
         runs.add(self._columns, self._values, in_order=True)
         everything = Slice(np.zeros(self._comm.size, np.int64), np.array(self._comm.allgather(self._values.size)), True)
@@ -188,11 +181,9 @@ class DealtSource:
         return None if self._comm.rank else SparseTensor.from_columns(columns, values, self.shape)
 
     def digest(self) -> int:
-        """See `Source`."""
         return sum(self._comm.allgather(digest(list(self._columns), self._values))) % (1 << 64)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `Source`."""
         return dealt_loading(self, self._dtype, dtype, ranks, self._in_parts)
 
 
@@ -240,11 +231,9 @@ class StoreSource:
         self.duplicates, self.zeros = store.duplicates, store.zeros
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        """See `Source`."""
         return cut_mode(self._store.mode(mode).column(0), self.shape[mode], parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-        """See `Source`."""
         start, stop = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
         copy = self._store.mode(mode)
         together(self._comm, lambda: copy.verify(start, stop))
@@ -253,7 +242,6 @@ class StoreSource:
         yield copy.values[start:stop]
 
     def tensor(self) -> SparseTensor | None:
-        """See `Source`."""
         return on_root(self._comm, self._store.tensor)
 
     def digest(self) -> int:

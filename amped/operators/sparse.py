@@ -88,27 +88,21 @@ class SparseOperator:
 
     @property
     def order(self) -> int:
-        """See `Operator`."""
         return len(self.shape)
 
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        """See `Operator`."""
         self.work.set_factor(mode, factor)
 
     def factor(self, mode: int) -> NDArray[Any]:
-        """See `Operator`."""
         return self.work.factor(mode)
 
     def owned(self, mode: int) -> Array:
-        """See `Operator`."""
         return self.work.owned[mode]
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        """See `Operator`."""
         return self.clock.span(kind, mode)
 
     def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = ()) -> Array:
-        """See `Operator`."""
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -136,13 +130,11 @@ class SparseOperator:
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if exchange.overlaps else None)
 
     def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
-        """See `Operator`."""
         with self.clock.span("exchange", mode):
             self.machine.exchange.reduce(array, reduction)
         return self.machine.device.to_host(array)
 
     def publish(self, mode: int) -> None:
-        """See `Operator`."""
         rows = self.plan.modes[mode].cut.rows
         self._send(mode, rows[:-1], rows[1:])
 
@@ -153,7 +145,6 @@ class SparseOperator:
         self.work.changed(mode)
 
     def synchronize(self) -> None:
-        """See `Operator`."""
         self.machine.exchange.join()
         self.machine.device.synchronize()
 

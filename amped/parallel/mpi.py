@@ -69,17 +69,15 @@ class Comm(ranks.Ranks, Protocol):
 
 
 class SingleComm(ranks.Alone):
-    """A single process."""
+    """A single process. See `Comm`."""
 
     local_rank = 0
     local_size = 1
 
     def bcast(self, item: T) -> T:
-        """See `Comm`."""
         return item
 
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """See `Comm`."""
         assert array is not None
         return array.astype(dtype, copy=False)
 
@@ -94,7 +92,7 @@ class SingleComm(ranks.Alone):
 
 
 class MpiComm(ranks.MpiRanks):
-    """An mpi4py communicator."""
+    """An mpi4py communicator. See `Comm`."""
 
     allgather = recorded(ranks.MpiRanks.allgather)
     swap = recorded(ranks.MpiRanks.swap)
@@ -108,13 +106,11 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def bcast(self, item: T) -> T:
-        """See `Comm`."""
         result: T = self._comm.bcast(item)
         return result
 
     @recorded
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """See `Comm`."""
         if self.rank:
             mine = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
             for piece in messages(mine):
@@ -130,19 +126,16 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def all_reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
-        """See `Comm`."""
         self._comm.Allreduce(self._mpi.IN_PLACE, array, self._mpi.SUM if reduction == "sum" else self._mpi.MAX)
 
     @recorded
     def sum_on(self, rank: int, array: NDArray[Any]) -> None:
-        """See `Comm`."""
         for piece in messages(array.reshape(-1)):
             given, taken = (self._mpi.IN_PLACE, piece) if self.rank == rank else (piece, None)
             self._comm.Reduce(given, taken, self._mpi.SUM, rank)
 
     @recorded
     def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Comm`."""
         row = self._mpi.BYTE.Create_contiguous(matrix.strides[0]).Commit()
         try:
             self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, end - begin, begin, row])

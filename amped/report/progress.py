@@ -36,7 +36,7 @@ class Display(Protocol):
 
 
 class Silent:
-    """For quiet runs and for every rank but the first."""
+    """For quiet runs and for every rank but the first. See `Display`."""
 
     def __enter__(self) -> Display:
         return self
@@ -58,18 +58,16 @@ class Silent:
 
 
 class Plain(Silent):
-    """Lines on standard output, for logs and pipes."""
+    """Lines on standard output, for logs and pipes. See `Display`."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._first = 0
 
     def note(self, text: str) -> None:
-        """See `Display`."""
         say(text)
 
     def iteration(self, number: int, of: int, facts: str) -> None:
-        """See `Display`."""
         say(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
 
     def _eta(self, number: int, of: int) -> str:
@@ -82,7 +80,7 @@ class Plain(Silent):
 
 
 class Live(Plain):
-    """Bars on a terminal, drawn by rich; lines of the report stay above them."""
+    """Bars on a terminal, drawn by rich; lines of the report stay above them. See `Display`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,11 +98,9 @@ class Live(Plain):
         self._tasks: dict[str, progress.TaskID] = {}
 
     def note(self, text: str) -> None:
-        """See `Display`."""
         self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def reading(self, done: int, total: int | None) -> None:
-        """See `Display`."""
         now = time.perf_counter()
         if now - self._drawn < BETWEEN and done != total:
             return  # a fast reader tells of its blocks more often than anyone can look
@@ -112,7 +108,6 @@ class Live(Plain):
         self._show("reading", done, total, f"{done / 1e6:.0f} MB, {done / (now - self._opened) / 1e6:.0f} MB/s")
 
     def iteration(self, number: int, of: int, facts: str) -> None:
-        """See `Display`."""
         self._show("iterating", number, of, facts)
         self.note(f"iteration {number:3d}  {facts}")
 
@@ -122,7 +117,6 @@ class Live(Plain):
         self._bars.update(self._tasks[name], completed=done, facts=facts, visible=done != total)
 
     def close(self) -> None:
-        """See `Display`."""
         self._bars.stop()
 
 

@@ -56,29 +56,23 @@ class CpuDevice:
         """See `Device`: there is no memory but the host's."""
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Device`."""
         return aligned(shape, np.dtype(dtype))
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Device`."""
         array = self.empty(shape, dtype)
         array.fill(0)
         return array
 
     def to_device(self, array: NDArray[Any]) -> Array:
-        """See `Device`."""
         return array
 
     def to_host(self, array: Array) -> NDArray[Any]:
-        """See `Device`."""
         return np.asarray(array)
 
     def slot(self, nbytes: int, clock: HostClock) -> HostSlot:
-        """See `Device`."""
         return HostSlot(self.empty((nbytes,), np.uint8), clock)
 
     def clock(self) -> HostClock:
-        """See `Device`."""
         return HostClock()
 
     def synchronize(self) -> None:
@@ -97,7 +91,6 @@ class HostSlot:
         self._filled: Future[Any]
 
     def fill(self, shard: Movable, mode: int) -> None:
-        """See `Slot`."""
         self._filled = self._copier.submit(self._copy, shard, mode)
 
     def _copy(self, shard: Movable, mode: int) -> Any:
@@ -105,7 +98,6 @@ class HostSlot:
             return shard.copied(self._memory)
 
     def shard(self) -> Any:
-        """See `Slot`."""
         return self._filled.result()
 
     def release(self) -> None:
@@ -120,7 +112,6 @@ class HostClock:
 
     @contextmanager
     def span(self, kind: str, mode: int) -> Iterator[None]:
-        """See `Clock`."""
         start = time.perf_counter()
         try:
             yield
@@ -128,6 +119,5 @@ class HostClock:
             self._seconds[kind, mode] += time.perf_counter() - start
 
     def collect(self) -> dict[tuple[str, int], float]:
-        """See `Clock`."""
         seconds, self._seconds = dict(self._seconds), defaultdict(float)
         return seconds

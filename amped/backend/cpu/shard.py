@@ -15,7 +15,7 @@ from .layout import NO_BLOCKS, Blocks, Column, Fibres, Numbers, Parts, Pieces
 
 @dataclass(frozen=True)
 class HostShard:
-    """Nonzeros in pieces of output rows, or with a permutation that brings them there.
+    """Nonzeros in pieces of output rows, or with a permutation that brings them there. See `Shard`.
 
     Attributes
     ----------
@@ -78,7 +78,6 @@ class HostShard:
         return self
 
     def copied(self, buffer: NDArray[np.uint8]) -> HostShard:
-        """See `Movable`."""
         index, value = self.slot_types
         views, at = [], 0  # values first: so all are aligned as their types want
         for source, dtype in ((self.values, value), *((column, index) for column in self.indices)):

@@ -27,7 +27,7 @@ THREADS = 256
 
 @dataclass
 class CoordinateShard:
-    """Nonzeros of a run of output rows, a column after the other, or of any rows with a permutation.
+    """Nonzeros of a run of output rows, a column after the other, or of any rows with a permutation. See `Shard`.
 
     Attributes
     ----------
@@ -57,11 +57,9 @@ class CoordinateShard:
         return int(self.memory.size if self.order is None else self.order.nbytes)
 
     def unloaded(self) -> CoordinateShard:
-        """See `Shard`."""
         return replace(self, memory=unloaded(self.memory))
 
     def copied(self, buffer: Array) -> CoordinateShard:
-        """See `Movable`."""
         return replace(self, memory=copied(self.memory, buffer))
 
 

@@ -67,12 +67,10 @@ class CudaDevice:
         self._peak_bytes = 0
 
     def stride(self, rank: int, itemsize: int) -> int:
-        """See `Device`."""
         unit = VECTOR // itemsize
         return -(-rank // unit) * unit
 
     def rest(self) -> None:
-        """See `Device`."""
         self._pool.free_all_blocks()
         self._peak_bytes = 0
 
@@ -82,7 +80,6 @@ class CudaDevice:
         return free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
 
     def peak_bytes(self) -> int:
-        """See `Device`."""
         return max(self._peak_bytes, self._held())
 
     def _held(self) -> int:
@@ -95,32 +92,25 @@ class CudaDevice:
         self._pool.free_all_blocks()
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Device`."""
         return cupy.empty(shape, dtype)
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Device`."""
         return cupy.zeros(shape, dtype)
 
     def to_device(self, array: NDArray[Any]) -> Array:
-        """See `Device`."""
         return cupy.asarray(array)
 
     def to_host(self, array: Array) -> NDArray[Any]:
-        """See `Device`."""
         result: NDArray[Any] = cupy.asnumpy(array)
         return result
 
     def slot(self, nbytes: int, clock: CudaClock) -> CudaSlot:
-        """See `Device`."""
         return CudaSlot(nbytes, clock, self._copies)
 
     def clock(self) -> CudaClock:
-        """See `Device`."""
         return CudaClock()
 
     def synchronize(self) -> None:
-        """See `Device`."""
         cupy.cuda.get_current_stream().synchronize()
 
     def collectives(self, comm: Comm) -> Collectives | None:
@@ -143,19 +133,16 @@ class CudaSlot:
         self._shard: Any
 
     def fill(self, shard: Movable, mode: int) -> None:
-        """See `Slot`."""
         self._copies.wait_event(self._released)
         with self._clock.span_on(self._copies, "copy", mode), self._copies:
             self._shard = shard.copied(self._memory)
         self._filled.record(self._copies)
 
     def shard(self) -> Any:
-        """See `Slot`."""
         cupy.cuda.get_current_stream().wait_event(self._filled)
         return self._shard
 
     def release(self) -> None:
-        """See `Slot`."""
         self._released.record(cupy.cuda.get_current_stream())
 
 
@@ -168,7 +155,6 @@ class CudaClock:
 
     @contextmanager
     def span(self, kind: str, mode: int) -> Iterator[None]:
-        """See `Clock`."""
         with self.span_on(cupy.cuda.get_current_stream(), kind, mode):
             yield
 
@@ -184,7 +170,6 @@ class CudaClock:
             self._spans.append((kind, mode, start, stop))
 
     def collect(self) -> dict[tuple[str, int], float]:
-        """See `Clock`."""
         seconds: dict[tuple[str, int], float] = defaultdict(float)
         for kind, mode, start, stop in self._spans:
             stop.synchronize()

@@ -36,13 +36,11 @@ class NcclExchange:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """See `Collectives`."""
         self._stream.wait_event(cupy.cuda.get_current_stream().record())
         with self._stream:
             yield
 
     def join(self) -> None:
-        """See `Collectives`."""
         cupy.cuda.get_current_stream().wait_event(self._stream.record())
 
     @contextmanager
@@ -82,7 +80,6 @@ class NcclExchange:
             nccl.groupEnd()
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
-        """See `Collectives`."""
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
         at = array.data.ptr
         with self._in_turn("all-reduce", array.nbytes) as (communicator, stream):

@@ -35,7 +35,7 @@ NOT_COMPILED = Functions(None)
 
 @dataclass
 class CudaShard:
-    """Packed nonzeros of a run of output rows.
+    """Packed nonzeros of a run of output rows. See `Shard`.
 
     Attributes
     ----------

@@ -28,6 +28,5 @@ class NullDevice(CpuDevice):
         self.allocated: list[tuple[int, ...]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """See `Device`."""
         self.allocated.append(shape)
         return super().empty(shape, dtype)

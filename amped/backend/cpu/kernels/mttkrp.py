@@ -63,15 +63,12 @@ class Segmented:
 
     @property
     def derive(self) -> Callable[[HostShard, Share], HostShard] | None:
-        """See `Kernel`."""
         return None
 
     def suits(self, share: Share) -> bool:
-        """See `Kernel`."""
         return True
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         return True
 
     def keeps_columns(self, share: Share) -> bool:
@@ -79,7 +76,6 @@ class Segmented:
         return share.streamed or index_type(share) == WIDE
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
-        """See `Kernel`."""
         wide, inputs = self.keeps_columns(share), len(share.lengths)
         indices = WIDE.itemsize * (inputs + 1) if wide else NARROW.itemsize * inputs
         pieces = 8 * most_pieces(nnz, share.rows.stop - share.rows.start)
@@ -88,7 +84,6 @@ class Segmented:
         return Bytes(nnz * (indices + share.dtype.itemsize) + pieces, nnz * copied, carries if nnz else 0)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        """See `Kernel`."""
         rows, indices, values = self._held(columns, values, share)
         pieces = cut(rows)
         parts = equal_parts(pieces, parts_of(values.size, self._threads.count, TURNS), continues)
@@ -187,11 +182,9 @@ class Prefetched(Segmented):
     name = "prefetched"
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > OWN_CACHE
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        """See `Kernel`."""
         return replace(super().make(columns, values, share, continues), ahead=_ahead(share, share.row_bytes))
 
 
@@ -201,19 +194,16 @@ class Panelled(Segmented):
     name, code = "panelled", "panelled"
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         read = sum(share.lengths)
         worth = share.nnz > LEAST_TUNED and share.nnz >= LEAST_PANEL * read
         return worth and read * share.row_bytes > FAIR_CACHE and _has_panels(share)
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
-        """See `Kernel`."""
         usual = super().bytes(share, nnz)
         panels = sum(share.lengths) * share.row_bytes if nnz and _has_panels(share) else 0
         return usual._replace(running=usual.running + panels)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        """See `Kernel`."""
         shard = super().make(columns, values, share, continues)
         return replace(shard, ahead=_ahead(share, PANEL), panels=True) if _has_panels(share) else shard
 
@@ -224,16 +214,13 @@ class Fibre(Segmented):
     name, code = "fibre", "fibre"
 
     def suits(self, share: Share) -> bool:
-        """See `Kernel`."""
         return len(share.lengths) > 1
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         rows = share.rows.stop - share.rows.start
         return share.nnz > LEAST_TUNED and share.nnz >= LEAST_FIBRE * rows * share.lengths[0]
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        """See `Kernel`."""
         shard = super().make(columns, values, share, continues)
         return replace(shard, fibres=cut_fibres(shard.indices[0], shard.pieces))
 
@@ -244,7 +231,6 @@ class Blocked(Segmented):
     name = "blocked"
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         rows, length = share.rows.stop - share.rows.start, share.lengths[longest(share.lengths)]
         blocks = -(-length // block_rows(share.row_bytes))
         return (
@@ -262,7 +248,6 @@ class Blocked(Segmented):
         return usual._replace(making=usual.making + making, running=usual.running + copies)
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
-        """See `Kernel`."""
         if not len(values):
             return super().make(columns, values, share, continues)
         rows, indices, values = self._held(columns, values, share)
@@ -297,7 +282,6 @@ class Permuted(Segmented):
 
     @property
     def derive(self) -> Callable[[HostShard, Share], HostShard]:
-        """See `Kernel`."""
         return self._derive
 
     def _derive(self, shard: HostShard, share: Share) -> HostShard:

@@ -40,11 +40,9 @@ class Packed:
         self.repeatable = name in ("segmented", "fibre")  # others add up by reductions in L2, in any order
 
     def suits(self, share: Share) -> bool:
-        """See `Kernel`."""
         return self.name in kernel_names(len(share.lengths) + 1)
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         return gains(self.name, share, self._limits)
 
     def keeps_columns(self, share: Share) -> bool:
@@ -52,7 +50,6 @@ class Packed:
         return False
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
-        """See `Kernel`."""
         if not nnz:
             return Bytes(0, 0, 0)
         layout = make_layout(self.name, share, self._limits)
@@ -112,7 +109,6 @@ class Coordinates:
 
     @property
     def derive(self) -> Callable[[CoordinateShard, Share], CoordinateShard] | None:
-        """See `Kernel`."""
         return self._derive if self.name == PERMUTED else None
 
     def _derive(self, shard: CoordinateShard, share: Share) -> CoordinateShard:
@@ -121,11 +117,9 @@ class Coordinates:
         return made
 
     def suits(self, share: Share) -> bool:
-        """See `Kernel`."""
         return True
 
     def gains(self, share: Share) -> bool:
-        """See `Kernel`."""
         return False
 
     def keeps_columns(self, share: Share) -> bool:
@@ -133,12 +127,10 @@ class Coordinates:
         return False
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
-        """See `Kernel`."""
         making = coordinates.packing_bytes(share, nnz)
         return Bytes(coordinates.shard_bytes(share, nnz), making, coordinates.scratch_bytes(share, self.name))
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> CoordinateShard:
-        """See `Kernel`."""
         columns = [cupy.asarray(column, np.int32) for column in columns]
         made = coordinates.make_shard(self, columns, cupy.asarray(values, share.dtype), share)
         del columns

@@ -19,22 +19,20 @@ _to_bf16 = cupy.ElementwiseKernel(
 
 
 class Half:
-    """IEEE half precision: 11 bits, up to 65504."""
+    """IEEE half precision: 11 bits, up to 65504. See `Rounding`."""
 
     name = "fp16"
 
     def run(self, matrix: Array, out: Array) -> None:
-        """See `Rounding`."""
         out.view(np.float16)[...] = matrix
 
 
 class Brain:
-    """The upper half of single precision: 8 bits, its whole range."""
+    """The upper half of single precision: 8 bits, its whole range. See `Rounding`."""
 
     name = "bf16"
 
     def run(self, matrix: Array, out: Array) -> None:
-        """See `Rounding`."""
         _to_bf16(matrix, out)
 
 

@@ -46,7 +46,6 @@ class FusedSolver:
         self._limits, self._number, self._capability = device.limits, device.number, device.capability
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
-        """See `Solver`."""
         capable = self._capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
@@ -55,7 +54,6 @@ class FusedSolver:
         return 8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank)
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Made:
-        """See `Solver`."""
         parts = cupy.empty((max(1, self._blocks(rows, rank)), rank + 2, rank), np.float64)
         return Made(*_compiled(rank, dtype, self._number), parts)
 

@@ -26,7 +26,6 @@ class Recorded(Segmented):
     def run(
         self, shard: HostShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
     ) -> None:
-        """See `Kernel`."""
         self._used.append((self.name, shard.nnz))
         super().run(shard, factors, out, new, scratch)
 
