@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,26 @@ settings.register_profile("explore", deadline=None, max_examples=1000, suppress_
 settings.load_profile("fixed")
 
 
+def pytest_configure() -> None:
+    """Let Ctrl-C end what tests start, also where these are run in the background of a script, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files ``*_mpi.py`` to runs under mpirun, with ``--with-mpi``, and all other files to runs without it."""
     under_mpirun = bool(config.getoption("with_mpi", default=False))
     if collection_path.suffix == ".py" and collection_path.stem.endswith("_mpi") != under_mpirun:
         return True
     return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is for other numbers of ranks."""
+    others = [i for i in items if (mark := i.get_closest_marker("ranks")) and world().size not in mark.args]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 @pytest.fixture(scope="session")
