@@ -17,6 +17,19 @@ settings.register_profile("explore", deadline=None, max_examples=1000, suppress_
 settings.load_profile("fixed")
 
 
+# What `launch/test --quick` runs of: soon done, and of each room something.
+QUICK = """
+    amped/test_api_errors.py amped/test_cli.py amped/test_refused_output.py amped/test_unusual_tensors.py
+    amped/backend/test_solve.py amped/backend/cuda/test_layout.py amped/decomp/test_als_mpi.py
+    amped/decomp/test_initial.py amped/models/test_kruskal.py amped/operators/test_placement.py
+    amped/operators/test_source_mpi.py amped/operators/test_stream.py amped/parallel/test_comm_mpi.py
+    amped/parallel/test_exchange_mpi.py amped/report/test_metrics.py amped/report/test_progress.py
+    launch/test_scripts.py partitioner/test_coo.py partitioner/test_cuda_sort.py partitioner/test_sort.py
+    partitioner/test_store.py partitioner/readers/test_npz.py partitioner/readers/test_tns.py
+    partitioner/readers/test_tns_mpi.py
+""".split()
+
+
 def pytest_configure() -> None:
     """Let Ctrl-C end what tests start, also where these are run in the background of a script, which ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,8 +44,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is for other numbers of ranks."""
+    """Mark what is quick, and leave out what is for other numbers of ranks."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
+            item.add_marker("quick")
     others = [i for i in items if (mark := i.get_closest_marker("ranks")) and world().size not in mark.args]
     if others:
         config.hook.pytest_deselected(items=others)
