@@ -173,7 +173,7 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "precision", "order", "rank"), cases_of_order_and_rank(), indirect=["backend", "precision"]
+    ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend", "precision"]
 )
 def test_order_and_rank(backend: Backend, precision: str, order: int, rank: int) -> None:
     problem = Problem(order, rank)

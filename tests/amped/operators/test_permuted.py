@@ -144,7 +144,9 @@ def problem(
     return Problem(backend, precision, columns, values, rank)
 
 
-@pytest.mark.parametrize(("backend", "precision", "order", "rank"), cases_of_order_and_rank(), indirect=["backend"])
+@pytest.mark.parametrize(
+    ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend"]
+)
 def test_order_and_rank(backend: Backend, precision: str, order: int, rank: int) -> None:
     p = problem(backend, precision, order, rank)
     shard = p.shard()

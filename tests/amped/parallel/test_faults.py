@@ -28,9 +28,8 @@ from amped.parallel.recorder import Recorder
 
 RANKS = 3
 PROMISED = 30.0  # seconds to the end of a job with a fault, on a machine that is not busy
-PATIENCE = 400.0  # seconds: more than twenty times what any job takes
+PATIENCE = 300.0  # seconds: about twenty times what a job takes
 SHORT = 6.0  # seconds: in place of the watchdog's usual ones, where it is to wait in vain
-pytestmark = pytest.mark.timeout(2 * PATIENCE)
 
 # Runs the command line, or a call of Python; one rank comes to grief in its fifth MTTKRP, in the second iteration.
 DRIVER = """
