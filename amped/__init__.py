@@ -13,6 +13,6 @@ from partitioner.readers import read
 from .api import cp_als, mttkrp
 from .errors import InputError
 from .models.kruskal import KruskalTensor
-from .operators.sparse import Options
+from .options import Options
 
 __all__ = ["InputError", "KruskalTensor", "Options", "SparseTensor", "cp_als", "mttkrp", "read"]

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
-
-from .decomp import als
-from .decomp.initial import Init, initial_factors
+from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
+from .decomp.driver import Method, Rule, Spans, run
+from .decomp.initial import Init
 from .errors import InputError
 from .models.kruskal import KruskalTensor
-from .operators.source import Source, TensorSource, open_source
-from .operators.sparse import Engine, Options
-from .parallel.mpi import Comm, world
-from .parallel.pace import paced
-from .parallel.recorder import HERE, LOADING_SECONDS
-from .parallel.watchdog import Watchdog
-
-Tensor = SparseTensor | str | os.PathLike[str] | None
+from .options import OptionNames, Options, with_options
+from .parallel.mpi import world
 
 
-def _source(tensor: Tensor, comm: Comm) -> Source:
-    if tensor is None or isinstance(tensor, SparseTensor):
-        return TensorSource(tensor, comm)
-    return open_source(tensor, comm)
-
-
-@contextmanager
-def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    """End the job if what is within does not go on; give the list of what to call then. Collective."""
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise InputError(f"deadline {deadline}: expected seconds above 0")
-    if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
-        yield []
-    else:
-        with HERE.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
-            yield watchdog.aborts
-
-
+@with_options
 def cp_als(
     X: Tensor,
     rank: int,
@@ -55,7 +28,7 @@ def cp_als(
     init: Init | None = None,
     callback: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
-    **options: Any,
+    **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3).
 
@@ -79,9 +52,8 @@ def cp_als(
         Seconds after which a call that does not go on ends its process, and with it the job, with exit code 1; each
         rank says where it was. By default under ``mpirun`` alone: from the second iteration on by what they have
         taken, an hour before that.
-    **options
-        Fields of `amped.Options`: device, precision, placement, kernel, deterministic, device_memory, threads,
-        gather.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+        See `amped.Options`.
 
     Returns
     -------
@@ -100,22 +72,29 @@ def cp_als(
     if max_iters < 1 or not tol >= 0:
         raise InputError(f"max_iters {max_iters} and tol {tol}: expected at least 1 and 0")
     comm = world()
-    with _watched(comm, deadline) as aborts:
-        source = _source(X, comm)
-        engine = Engine(source, rank, comm, Options(**options))
-        aborts.append(getattr(engine.exchange, "abort", bool))
-        for mode, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, seed, init)):
-            engine.set_factor(mode, factor)
-        state = als.State(np.ones(rank))
-        for _ in paced(als.iterate(engine, state, max_iters, tol), 0, LOADING_SECONDS, deadline):
-            engine.clock.collect()
+    with watched(comm, deadline) as aborts:
+        source, chosen = open_tensor(X, comm), Options(**options)
+        machine = bring_up(chosen, comm)
+        aborts.append(machine.exchange.abort)
+        method = decomposition(source, rank, machine, chosen)
+        start(method.operator, source, seed, init)
+
+        def tell(method: Method, spans: Spans, seconds: float) -> None:
             if callback is not None:
-                callback(len(state.fits), state.fits[-1])
-        return als.model(engine, state)
+                callback(method.state.iterations, method.state.series["fit"][-1])
+
+        run(method, Rule(max_iters, tol, deadline=deadline), [tell])
+        return method.model()
 
 
+@with_options
 def mttkrp(
-    X: Tensor, factors: Sequence[NDArray[Any]], mode: int, *, deadline: float | None = None, **options: Any
+    X: Tensor,
+    factors: Sequence[NDArray[Any]],
+    mode: int,
+    *,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
 ) -> NDArray[Any]:
     """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
 
@@ -129,8 +108,8 @@ def mttkrp(
         Counted from 0.
     deadline : float, optional
         See `cp_als`.
-    **options
-        Fields of `amped.Options`.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+        See `amped.Options`.
 
     Returns
     -------
@@ -143,17 +122,17 @@ def mttkrp(
         If an argument or the file is at fault.
     """
     comm = world()
-    with _watched(comm, deadline) as aborts:
-        source = _source(X, comm)
+    with watched(comm, deadline) as aborts:
+        source, chosen = open_tensor(X, comm), Options(**options)
         if not 0 <= mode < len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
         given = list(factors) if comm.rank == 0 else []
-        if len(given) == len(source.shape):  # or `initial_factors` says what is wrong
+        if len(given) == len(source.shape):  # or `start` says what is wrong
             ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
             given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
-        engine = Engine(source, rank, comm, Options(**options))
-        aborts.append(getattr(engine.exchange, "abort", bool))
-        for n, factor in enumerate(initial_factors(source, rank, comm, engine.plan.dtype, init=given)):
-            engine.set_factor(n, factor)
-        return engine.gathered(mode, engine.mttkrp(mode))
+        machine = bring_up(chosen, comm)
+        aborts.append(machine.exchange.abort)
+        operator = place(source, rank, machine, chosen)
+        start(operator, source, init=given)
+        return operator.gathered(mode, operator.mttkrp(mode))

@@ -1,58 +1,123 @@
-"""What the verbs of the command line share: the ranks, the device, the display and the metrics."""
+"""The one place where a run is put together: options become ranks, device, exchange, tensor and operator."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
 
-from .backend import choose
-from .decomp.initial import initial_factors
-from .files import check_file
+from .backend.choose import choose
+from .decomp import als
+from .decomp.driver import Method, Spans
+from .decomp.initial import Init, initial_factors
+from .errors import InputError
+from .operators.base import Operator
+from .operators.placement import Setting, Solving, check_options, moving_bytes
 from .operators.prediction import Speeds, measure
-from .operators.source import Source, open_source
-from .operators.sparse import Engine, Options
-from .parallel.exchange import connect
+from .operators.source import Source, TensorSource, open_source
+from .operators.sparse import SparseOperator
+from .options import Options
+from .parallel.exchange import Machine, connect
 from .parallel.mpi import Comm, on_root, together
-from .report import text as report
+from .parallel.recorder import HERE, LOADING_SECONDS
+from .parallel.stopping import StopRequest
+from .parallel.watchdog import Watchdog
+from .report import text
 from .report.metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .report.progress import Display, display
+from .requests import Ranked, Request, Started
+
+Tensor = SparseTensor | str | os.PathLike[str] | None
+
+
+def bring_up(options: Options, comm: Comm) -> Machine:
+    """Bring up the device and what carries rows between ranks; refuse options that the device has not. Collective."""
+    device = together(comm, lambda: choose(options.device, comm, options.threads))
+    together(comm, lambda: check_options(options, device))
+    return connect(device, comm)
+
+
+def open_tensor(tensor: Tensor, comm: Comm) -> Source:
+    """Return where nonzeros come from: a tensor in rank 0's memory, a file or a store. Collective."""
+    if tensor is None or isinstance(tensor, SparseTensor):
+        return TensorSource(tensor, comm)
+    return open_source(tensor, comm)
+
+
+def setting_for(
+    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = moving_bytes
+) -> Setting:
+    """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
+    memory = options.device_memory or machine.device.memory(machine.comm.local_size)
+    ranks = (rank,) * len(source.shape)
+    return Setting(ranks, options, machine.device, source.value_range, memory, machine.exchange.overlaps, solving)
+
+
+def solving_bytes(machine: Machine, options: Options) -> Solving:
+    """Return what a decomposition takes on the device beside an MTTKRP."""
+    return als.solving_bytes(machine.device, options.dtype)
+
+
+def place(
+    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = moving_bytes
+) -> SparseOperator:
+    """Place a tensor for factor matrices of `rank` columns. Collective."""
+    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+
+
+def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
+    """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
+    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
+
+
+def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
+    """Put the factor matrices to start from in place. Collective."""
+    rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
+    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init)):
+        operator.set_factor(mode, factor)
+
+
+@contextmanager
+def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
+    """End the job if what is within does not go on; give the list of what to call then. Collective."""
+    if deadline is not None and not 0 < deadline < math.inf:
+        raise InputError(f"deadline {deadline}: expected seconds above 0")
+    if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
+        yield []
+    else:
+        with HERE.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
+            yield watchdog.aborts
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a command line runs in: its ranks, who asks it to stop, and what ends it if it hangs."""
+
+    comm: Comm
+    stop: StopRequest
+    watchdog: Watchdog
 
 
 class Job:
     """A run of a verb; a context manager."""
 
-    def __init__(self, args: argparse.Namespace, comm: Comm, check: Callable[[], None]) -> None:
-        """Check the options, with `check` for those of the verb alone, and bring up the device. Collective."""
-        self.args, self.comm = args, comm
+    def __init__(self, request: Request, session: Session, check: Callable[[], None]) -> None:
+        """Check what can be known before the tensor is read, and bring up the device. Collective."""
+        self.request, self.comm = request, session.comm
         self.metrics = Metrics()
-        self.options = together(comm, lambda: self._checked_options(check))
-        self.backend = together(comm, lambda: choose(args.device, comm, args.threads))
-        self.exchange = connect(self.backend, comm)
-        args.watchdog.aborts.append(getattr(self.exchange, "abort", bool))
+        on_root(self.comm, check)
+        self.machine = bring_up(request.options, self.comm)
+        session.watchdog.aborts.append(self.machine.exchange.abort)
         load_compiler()
         self._resting = resident_bytes()
-        self._room = args.device_memory or self.backend.memory(comm.local_size)
-        self.display: Display = display(comm.rank, args.quiet)
-
-    def _checked_options(self, check: Callable[[], None]) -> Options:
-        args = self.args
-        if self.comm.rank == 0:
-            check()
-            if args.metrics is not None and not getattr(args, "resume", False):
-                check_file(args.metrics, args.force)
-        return Options(
-            args.device,
-            args.precision,
-            args.placement,
-            args.kernel,
-            args.deterministic,
-            args.device_memory,
-            args.threads,
-            args.gather,
-        )
+        self._room = request.options.device_memory or self.machine.device.memory(self.comm.local_size)
+        self.display: Display = display(self.comm.rank, request.quiet)
 
     def __enter__(self) -> Job:
         return self
@@ -61,64 +126,76 @@ class Job:
         self.display.close()
         self.metrics.close()
         if isinstance(error, MemoryError):
-            raise MemoryError(report.out_of_memory(error, self._room)) from None
+            raise MemoryError(text.out_of_memory(error, self._room)) from None
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
-        source = open_source(self.args.tensor, self.comm, self.display.reading, not self.args.no_verify)
+        source = open_source(self.request.tensor, self.comm, self.display.reading, not self.request.no_verify)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
-        self.display.note(report.tensor_line(Path(self.args.tensor).name, *facts))
+        self.display.note(text.tensor_line(Path(self.request.tensor).name, *facts))
         return source
 
-    def build(self, source: Source) -> Engine:
-        """Make the engine and say what it runs on."""
-        engine = Engine(source, self.args.rank, self.comm, self.options, self.backend, self.exchange)
-        devices = self.comm.allgather(engine.backend.description)
-        text = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
-        over = f"; exchange over {engine.exchange.name}" if self.comm.size > 1 else ""
-        self.display.note(f"{text}{over}; {self.args.precision}")
-        return engine
-
-    def speeds(self, source: Source) -> Speeds:
+    def speeds(self, request: Ranked, source: Source) -> Speeds:
         """Measure what the machine does in a second, before its memory is full."""
-        how = self.args.rank, self.options.dtype, self.options.kernel
-        return measure(self.backend, self.exchange, self.comm, source.shape, *how)
+        return measure(self.machine, source.shape, request.rank, request.options)
 
-    def start(self, engine: Engine, source: Source) -> None:
-        """Put the factor matrices to start from in place."""
-        args = self.args
-        factors = initial_factors(source, args.rank, self.comm, engine.plan.dtype, args.seed, args.init)
-        for mode, factor in enumerate(factors):
-            engine.set_factor(mode, factor)
+    def place(self, request: Started, source: Source) -> SparseOperator:
+        """Place the tensor for MTTKRP and say what it runs on."""
+        operator = place(source, request.rank, self.machine, request.options)
+        self._say_machine()
+        return operator
+
+    def decompose(self, request: Started, source: Source) -> als.CpAls:
+        """Place the tensor for a decomposition and say what it runs on."""
+        method = decomposition(source, request.rank, self.machine, request.options)
+        self._say_machine()
+        return method
+
+    def _say_machine(self) -> None:
+        devices = self.comm.allgather(self.machine.device.description)
+        ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
+        over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""
+        self.display.note(f"{ranks}{over}; {self.request.options.precision}")
 
     def open_metrics(self) -> None:
         """Open the file of metrics, if there is to be one: nothing is left to be refused."""
-        path, append = self.args.metrics, getattr(self.args, "resume", False)
+        path, append = self.request.metrics, self.request.appends
         self.metrics = on_root(self.comm, lambda: Metrics(path, append)) or self.metrics
 
-    def begin(self, engine: Engine, source: Source) -> None:
+    def begin(self, operator: Operator, source: Source) -> None:
         """Open the metrics, and say in them what will run."""
         self.open_metrics()
-        everyone = (
-            engine.plan.planned_bytes,
-            engine.backend.description,
-            engine.kernels,
-        )
-        planned, devices, kernels = zip(*self.comm.allgather(everyone), strict=True)
+        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels
+        planned, devices, kernels = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
-            "start", tensor=str(self.args.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
-            rank=engine.rank, ranks=self.comm.size, devices=devices, kernels=kernels, options=vars(engine.options),
-            versions=versions(), planned_bytes=planned,
+            "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
+            rank=operator.ranks[0], ranks=self.comm.size, devices=devices, kernels=kernels,
+            options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip
 
-    def memory_line(self, engine: Engine) -> str:
+    def memory_line(self, operator: Operator) -> str:
         """Return the memory used and planned, each of the rank that used most; collective."""
-        device = engine.backend.peak_bytes()
-        mine = {"host": (peak_resident_bytes() - self._resting, engine.plan.host_bytes)}
-        if device is not None:
-            mine["device"] = device, sum(engine.plan.device_bytes.values())
+        used, plan = self.machine.device.peak_bytes(), operator.plan
+        mine = {"host": (peak_resident_bytes() - self._resting, plan.host_bytes)}
+        if used is not None:
+            mine["device"] = used, sum(plan.device_bytes.values())
         by_rank = self.comm.allgather(mine)
         self.metrics.event("memory", used_and_planned_bytes=by_rank)
-        most = {place: max(ranks[place] for ranks in by_rank) for place in mine}
-        texts = (f"{place} {report.human(used)} ({report.human(plan)} planned)" for place, (used, plan) in most.items())
-        return "memory of a rank: " + ", ".join(texts)
+        return text.memory_line(by_rank)
+
+
+class Reporter:
+    """Tells display and metrics of each iteration; see `Observer`."""
+
+    def __init__(self, job: Job, max_iters: int) -> None:
+        self._job, self._of = job, max_iters
+
+    def __call__(self, method: Method, spans: Spans, seconds: float) -> None:
+        """See `Observer`."""
+        metrics, state = self._job.metrics, method.state
+        by_rank = self._job.comm.allgather(spans)
+        self._job.display.iteration(state.iterations, self._of, text.iteration_facts(state, method.change()))
+        split = metrics.spans(by_rank)
+        metrics.iterations.append(seconds)
+        latest = {name: numbers[-1] for name, numbers in state.series.items()}
+        metrics.event("iteration", iteration=state.iterations, **latest, seconds=seconds, split=split)

@@ -1,4 +1,4 @@
-"""Checkpoints of a decomposition: what is needed to go on with it, on any number of ranks and any device.
+"""Checkpoints of a decomposition by any method: it goes on from them on any number of ranks and any device.
 
 A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, under checksums (`partitioner.checked`). The last
 two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
@@ -22,18 +22,35 @@ from numpy.typing import NDArray
 from partitioner import checked
 from partitioner.readers.npz import DAMAGED
 
-from .decomp.als import State
+from .decomp.driver import Method, State
 from .errors import InputError
 from .files import factors_in, read_array
 from .operators.source import Source
-from .operators.sparse import Engine
 from .parallel.mpi import on_root, together
 
 KIND = "checkpoint"
-FORMAT, VERSION = "amped-checkpoint", 1
+FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
 LOCK = ".lock"
 KEPT = 2
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run, and so each of its checkpoints, belongs to.
+
+    Attributes
+    ----------
+    facts : dict
+        What a run that goes on must share: the method, shape, number of nonzeros and digest of the tensor, the rank.
+    seed : int
+    options : dict
+        How the run computes; another may go on otherwise.
+    """
+
+    facts: dict[str, Any]
+    seed: int
+    options: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,19 +61,13 @@ class Checkpoint:
     ----------
     state : State
     factors : list of (I_n, R) arrays
-        As the engine holds them: columns are still to be multiplied with `state.scales`.
-    facts : dict
-        What it belongs to: shape, number of nonzeros and digest of the tensor, and the rank.
-    seed : int
-    options : dict
-        How the run computed; another may go on otherwise.
+        As the operator holds them.
+    origin : Origin
     """
 
     state: State
     factors: list[NDArray[Any]]
-    facts: dict[str, Any]
-    seed: int
-    options: dict[str, Any]
+    origin: Origin
 
     @property
     def name(self) -> str:
@@ -66,21 +77,19 @@ class Checkpoint:
 
 def name_of(state: State) -> str:
     """Return the name of the checkpoint of `state`."""
-    return f"iteration-{len(state.fits)}" + (f"-mode-{state.mode}" if state.mode else "")
+    return f"iteration-{state.iterations}" + (f"-mode-{state.mode}" if state.mode else "")
 
 
-def facts_of(source: Source, rank: int) -> dict[str, Any]:
+def facts_of(source: Source, rank: int, method: str) -> dict[str, Any]:
     """Return what a checkpoint must share with the run that resumes it. Collective."""
-    return {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}", "rank": rank}
+    tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
+    return {"method": method, **tensor, "rank": rank}
 
 
-def take(engine: Engine, state: State, facts: dict[str, Any], seed: int) -> Checkpoint:
+def take(method: Method, origin: Origin) -> Checkpoint:
     """Return a checkpoint that does not change when the run goes on."""
-    fresh = engine.backend.name == "cpu" or None  # what comes from a device is a copy already
-    factors = [np.array(engine.factor(mode), copy=fresh) for mode in range(engine.order)]
-    norms, scales = state.norms.copy(), state.scales.copy()
-    kept = State(state.weights.copy(), list(state.fits), norms, scales, state.converged, state.mode)
-    return Checkpoint(kept, factors, facts, seed, vars(engine.options))
+    factors = [method.operator.factor(mode) for mode in range(method.operator.order)]
+    return Checkpoint(method.state.copy(), factors, origin)
 
 
 def _lock(folder: Path) -> int:
@@ -175,25 +184,26 @@ class Writer:
 
 
 class Saver:
-    """Saves the state of a run in checkpoints; a context manager. Its methods are collective.
+    """Saves the state of a run in checkpoints; a context manager. See `Saving`.
 
     Parameters
     ----------
     folder : Path or None
         None saves nothing.
-    engine : Engine
-    state : State
-        Changes as the run goes on. If it is that of a checkpoint in `folder`, that one is kept, otherwise none is.
-    facts : dict
-        See `facts_of`.
-    seed : int
+    method : Method
+    origin : Origin
+    every : int
+        Iterations between checkpoints.
+    resumed : bool
+        Whether the state is that of a checkpoint in `folder`, which is then kept; any other is replaced.
     """
 
-    def __init__(self, folder: Path | None, engine: Engine, state: State, facts: dict[str, Any], seed: int) -> None:
+    def __init__(self, folder: Path | None, method: Method, origin: Origin, every: int = 1, resumed: bool = False):
         self._on = folder is not None
-        self._engine, self._state, self._facts, self._seed = engine, state, facts, seed
-        self._saved = name_of(state) if state.norms.size else None
-        self._writer = None if folder is None else on_root(engine.comm, lambda: Writer(folder, self._saved))
+        self._method, self._origin, self._every = method, origin, every
+        self._comm = method.operator.machine.comm
+        self._saved = name_of(method.state) if resumed else None
+        self._writer = None if folder is None else on_root(self._comm, lambda: Writer(folder, self._saved))
 
     def __enter__(self) -> Saver:
         return self
@@ -203,44 +213,48 @@ class Saver:
             self._writer.close()
 
     def save(self) -> None:
-        """Start to write a checkpoint; where the last one is still on its way, none is needed yet."""
+        """Start to write a checkpoint if it is time; where the last one is still on its way, none is needed yet."""
 
         def start() -> None:
             if self._writer and not self._writer.busy:
                 self._write(self._writer)
 
-        if self._on:
-            together(self._engine.comm, start)
+        if self._on and self._method.state.iterations % self._every == 0:
+            together(self._comm, start)
 
     def finish(self) -> None:
-        """Return when the state is on the disk."""
+        """See `Saving`."""
 
         def finish() -> None:
-            if self._writer and name_of(self._state) != self._saved:
+            if self._writer and name_of(self._method.state) != self._saved:
                 self._write(self._writer)
             if self._writer:
                 self._writer.finish()
 
         if self._on:
-            together(self._engine.comm, finish)
+            together(self._comm, finish)
 
     def _write(self, writer: Writer) -> None:
-        writer.write(take(self._engine, self._state, self._facts, self._seed))
-        self._saved = name_of(self._state)
+        writer.write(take(self._method, self._origin))
+        self._saved = name_of(self._method.state)
 
 
 def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
-    state = checkpoint.state
-    arrays = {"weights": state.weights, "norms": state.norms, "scales": state.scales, "fits": np.array(state.fits)}
-    arrays |= {f"factor_{mode}": factor for mode, factor in enumerate(checkpoint.factors)}
+    state, origin = checkpoint.state, checkpoint.origin
+    series = {name: np.array(numbers) for name, numbers in state.series.items()}
+    factors = {f"factor_{mode}": factor for mode, factor in enumerate(checkpoint.factors)}
+    arrays = {**state.arrays, **series, **factors}
     body = {
         "format": FORMAT,
         "version": VERSION,
         "block_bytes": checked.BLOCK,
+        "iterations": state.iterations,
         "mode": state.mode,
-        "facts": checkpoint.facts,
-        "seed": checkpoint.seed,
-        "options": checkpoint.options,
+        "arrays": list(state.arrays),
+        "series": list(series),
+        "facts": origin.facts,
+        "seed": origin.seed,
+        "options": origin.options,
         "files": {name: checked.write_array(folder / f"{name}.npy", array) for name, array in arrays.items()},
     }
     checked.write_manifest(folder, body)
@@ -276,7 +290,7 @@ def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, l
 
 def load(path: Path, verify: bool = True) -> Checkpoint:
     """Return the checkpoint at `path`, checked against its checksums if `verify`; raise `InputError` if damaged."""
-    manifest = checked.read_manifest(path, KIND, FORMAT, VERSION)
+    manifest = checked.read_manifest(path, KIND, FORMAT, VERSION, FIRST_VERSION)
     try:
         if manifest["block_bytes"] != checked.BLOCK:
             raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
@@ -288,36 +302,50 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
                 checked.verify(file, entry, KIND)
             with open(file, "rb") as content:
                 arrays[name] = read_array(content, entry["bytes"])
+        if manifest["version"] == FIRST_VERSION:
+            manifest, arrays = _of_first_version(manifest, arrays)
         factors = factors_in(arrays, path)
-        facts, options = dict(manifest["facts"]), dict(manifest["options"])
-        return Checkpoint(
-            _state(arrays, int(manifest["mode"]), factors), factors, facts, int(manifest["seed"]), options
-        )
+        origin = Origin(dict(manifest["facts"]), int(manifest["seed"]), dict(manifest["options"]))
+        return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin)
     except InputError:
         raise
     except DAMAGED as error:
         raise InputError(f"damaged checkpoint: {error!r}", path=path) from None
 
 
-def _state(arrays: dict[str, NDArray[Any]], mode: int, factors: list[NDArray[Any]]) -> State:
-    rank, order = factors[0].shape[1], len(factors)
-    shapes = {"weights": (rank,), "norms": (order, rank), "scales": (order, rank), "fits": arrays["fits"].shape[:1]}
-    for name, shape in shapes.items():
+def _of_first_version(
+    manifest: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return a checkpoint of the first version, which knew CP-ALS alone, as one of the present version."""
+    known = {"arrays": ["weights", "norms", "scales"], "series": ["fit"], "iterations": arrays["fits"].size}
+    return {**manifest, **known, "facts": {"method": "als", **manifest["facts"]}}, {**arrays, "fit": arrays["fits"]}
+
+
+def _state(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]], order: int) -> State:
+    iterations, mode = int(manifest["iterations"]), int(manifest["mode"])
+    for name in (*manifest["arrays"], *manifest["series"]):
         array = arrays[name]
-        if array.shape != shape or array.dtype != np.float64 or not np.all(np.isfinite(array)):
-            raise ValueError(f"{name} of shape {array.shape}, not {shape}, or not finite")
+        if array.dtype != np.float64 or not np.all(np.isfinite(array)):
+            raise ValueError(f"{name} is not finite, or {array.dtype}")
+    for name in manifest["series"]:
+        if arrays[name].shape != (iterations,):
+            raise ValueError(f"{name} of shape {arrays[name].shape} after {iterations} iterations")
     if not 0 <= mode < order:
         raise ValueError(f"mode {mode} of {order}")
-    fits = [float(fit) for fit in arrays["fits"]]
-    return State(arrays["weights"], fits, arrays["norms"], arrays["scales"], mode=mode)
+    series = {name: [float(number) for number in arrays[name]] for name in manifest["series"]}
+    return State({name: arrays[name] for name in manifest["arrays"]}, series, iterations, mode)
 
 
-def check(checkpoint: Checkpoint, facts: dict[str, Any], folder: Path) -> None:
-    """Refuse a checkpoint of another tensor or another rank, naming the difference."""
+def check(checkpoint: Checkpoint, facts: dict[str, Any], like: State, folder: Path) -> None:
+    """Refuse a checkpoint of another tensor, rank or method, or whose state is not `like` a new one of it."""
     path = folder / checkpoint.name
     for name, value in facts.items():
-        if (found := checkpoint.facts.get(name)) != value:
+        if (found := checkpoint.origin.facts.get(name)) != value:
             raise InputError(f"was made with {name} {found}, this run has {value}", path=path)
     shapes = [f.shape for f in checkpoint.factors]
     if shapes != [(length, facts["rank"]) for length in facts["shape"]]:
         raise InputError(f"holds factor matrices of shapes {shapes}", path=path)
+    state = checkpoint.state
+    held, wanted = ({name: array.shape for name, array in each.arrays.items()} for each in (state, like))
+    if held != wanted or state.series.keys() != like.series.keys():
+        raise InputError(f"holds {held} and {[*state.series]}, expected {wanted} and {[*like.series]}", path=path)

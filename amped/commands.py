@@ -1,12 +1,11 @@
-"""The four verbs of the command line, in terms of the library.
+"""The verbs of the command line, in terms of the library.
 
-A verb checks all that can be known before the tensor is read, reads it, builds the engine, and only then makes files
-or folders: a run that is refused leaves everything as it was.
+A verb checks all that can be known before the tensor is read, reads it, places it, and only then makes files or
+folders: a run that is refused leaves everything as it was.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -14,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,84 +22,54 @@ from numpy.typing import NDArray
 
 from partitioner.shards import Cut
 
-from . import checkpoint
-from .assembly import Job
-from .decomp import als
+from . import checkpoint, requests
+from .assembly import Job, Reporter, Session, setting_for, solving_bytes, start
+from .decomp import driver
+from .decomp.als import CpAls
 from .errors import InputError
-from .files import check_file, check_folder, factors_in, make_folders, read_npz, write_npz, write_text
+from .files import make_folders, write_npz, write_text
 from .models.kruskal import KruskalTensor
-from .operators.placement import check_rank, make_plan
-from .operators.prediction import Speeds, forecast
+from .operators.placement import make_plan
+from .operators.prediction import Forecast, Speeds, forecast
 from .operators.source import Source, open_source
-from .operators.sparse import Engine
-from .parallel.mpi import Comm, SingleComm, on_root, share, together
-from .parallel.pace import first_limit, paced
-from .report import text as report
+from .operators.sparse import SparseOperator
+from .parallel.mpi import SingleComm, on_root, share, together
+from .parallel.pace import first_limit
+from .parallel.stopping import StopRequest
+from .report import text
 from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
+from .requests import MODEL, RUN
 
-MODEL, RUN = "model.npz", "run.json"
 
-
-def cpd(args: argparse.Namespace, comm: Comm) -> int:
+def cpd(request: requests.Cpd, session: Session) -> int:
     """Decompose a tensor by CP-ALS."""
-    folder = comm.bcast(args.output or _fresh_name(Path(f"{tensor_stem(args.tensor)}-rank{args.rank}")))
-    with Job(args, comm, lambda: _check_cpd(args, folder)) as job:
+    comm, stop = session.comm, session.stop
+    stem = f"{tensor_stem(request.tensor)}-rank{request.rank}"
+    folder = comm.bcast(request.output or _fresh_name(Path(stem)))
+    with Job(request, session, lambda: request.check_into(folder)) as job:
         source = job.open()
-        speeds = job.speeds(source)
-        engine = job.build(source)
-        foreseen = comm.allgather(forecast(engine.plan, speeds, engine.backend))
-        facts = checkpoint.facts_of(source, engine.rank) if args.checkpoint is not None else {}
-        state = _start_or_resume(job, engine, source, facts)
-        on_root(comm, lambda: make_folders(f for f in (folder, args.checkpoint) if f is not None))
-        job.begin(engine, source)
-        expected = max(each.seconds for each in foreseen)
-        seconds = _iterate(job, engine, state, facts, expected)
-        record = _record(job, engine, state, seconds)
-        if args.stop.signal is not None and args.checkpoint is not None:  # that command will write the model
-            result = f"checkpoint in {args.checkpoint}: the same command with --resume goes on"
+        speeds = job.speeds(request, source)
+        method = job.decompose(request, source)
+        foreseen = comm.allgather(forecast(method.operator.plan, speeds))
+        origin, resumed = _start_or_resume(job, request, method, source)
+        on_root(comm, lambda: make_folders(f for f in (folder, request.checkpoint) if f is not None))
+        job.begin(method.operator, source)
+        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
+        limit = first_limit(max(each.seconds for each in foreseen))
+        rule = driver.Rule(request.max_iters, request.tol, limit, request.deadline)
+        began = time.perf_counter()
+        with saver, stop.listening():
+            driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
+        seconds = time.perf_counter() - began
+        record = _record(job, replace(request, seed=origin.seed), method, seconds)
+        if stop.signal is not None and request.checkpoint is not None:  # that command will write the model
+            result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
-            on_root(comm, lambda: _write_model(folder, als.model(engine, state), record))
+            on_root(comm, lambda: _write_model(folder, method.model(), record))
             result = f"model in {folder / MODEL}"
-        memory = job.memory_line(engine)
-        job.metrics.event("end", **record)
-        job.display.close()
-        job.display.note(report.time_line(job.metrics.totals, seconds) + f"; {memory}")
-        job.display.note(report.forecast_line(foreseen, True, job.metrics.iterations))
-        job.display.note(f"{report.end_line(state, args.stop.signal)}; {result}")
-    code: int = args.stop.exit_code
-    return code
-
-
-def _check_cpd(args: argparse.Namespace, folder: Path) -> None:
-    if args.max_iters < 1:
-        raise InputError(f"--max-iters {args.max_iters}: at least 1")
-    if not args.tol >= 0:
-        raise InputError(f"--tol {args.tol}: at least 0")
-    if args.every is not None and args.every < 1:
-        raise InputError(f"--every {args.every}: at least 1")
-    for flag in ("every", "resume"):
-        if getattr(args, flag) and args.checkpoint is None:
-            raise InputError(f"--{flag} needs --checkpoint DIR")
-    _check_start(args)
-    # Going on with a run replaces what it wrote when it last ended.
-    there = checkpoint.names_in(args.checkpoint) if args.checkpoint is not None else []
-    for name in (MODEL, RUN):
-        check_file(folder / name, args.force or (args.resume and bool(there)))
-    if there and not (args.resume or args.force):
-        advice = "exists already; --resume goes on from it, --force replaces it"
-        raise InputError(advice, path=args.checkpoint / there[0])
-    if args.checkpoint is not None:
-        check_folder(args.checkpoint)
-        checkpoint.check_free(args.checkpoint)
-
-
-def _check_start(args: argparse.Namespace) -> None:
-    check_rank(args.rank)
-    if args.seed < 0:
-        raise InputError(f"--seed {args.seed}: at least 0")
-    if args.init not in (None, "nvecs"):
-        factors_in(read_npz(args.init), args.init)
+        _close(job, method, stop, record, foreseen, result)
+    return stop.exit_code
 
 
 def _fresh_name(wanted: Path) -> Path:
@@ -118,70 +88,52 @@ def tensor_stem(path: str | os.PathLike[str]) -> str:
     return name
 
 
-def _start_or_resume(job: Job, engine: Engine, source: Source, facts: dict[str, Any]) -> als.State:
-    args, comm = job.args, job.comm
+def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Source) -> tuple[checkpoint.Origin, bool]:
+    """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
+    comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
+    if folder is None:
+        start(method.operator, source, request.seed, request.init)
+        return checkpoint.Origin({}, request.seed, options), False
+    facts = checkpoint.facts_of(source, request.rank, method.name)
 
     def load() -> checkpoint.Checkpoint | None:
-        if not args.resume:
+        if not request.resume:
             return None
-        found, damages = checkpoint.load_newest(args.checkpoint, not args.no_verify)
+        found, damages = checkpoint.load_newest(folder, not request.no_verify)
         if found is not None:
-            checkpoint.check(found, facts, args.checkpoint)
+            checkpoint.check(found, facts, method.state, folder)
             for damage in damages:
                 print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
         return found
 
     found = on_root(comm, load)  # rank 0's: the others may see another file system
-    kept = comm.bcast(None if found is None else (found.state, found.seed))
+    kept = comm.bcast(None if found is None else (found.state, found.origin.seed))
     if kept is None:
-        job.start(engine, source)
-        return als.State(np.ones(engine.rank))
-    state, args.seed = kept
-    for mode in range(engine.order):
-        engine.set_factor(mode, share(comm, found.factors[mode] if found else None))
-    job.display.note(f"resumed after {report.progress(state)} from {args.checkpoint}")
-    return state
+        start(method.operator, source, request.seed, request.init)
+        return checkpoint.Origin(facts, request.seed, options), False
+    method.state, seed = kept
+    for mode in range(method.operator.order):
+        method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
+    job.display.note(f"resumed after {text.progress(method.state)} from {folder}")
+    return checkpoint.Origin(facts, seed, options), True
 
 
-def _iterate(job: Job, engine: Engine, state: als.State, facts: dict[str, Any], expected: float) -> float:
-    """Run the iterations, of `expected` seconds, with their reports and checkpoints; return seconds in all."""
-    args, comm = job.args, job.comm
-    saving = checkpoint.Saver(args.checkpoint, engine, state, facts, args.seed)
-    steps = als.iterate(engine, state, args.max_iters, args.tol, lambda: args.stop.agreed(comm))
-    begin = last = time.perf_counter()
-    with saving as saver, args.stop.listening():
-        for _ in paced(steps, len(state.fits), first_limit(expected), args.deadline):
-            by_rank = comm.allgather(engine.clock.collect())
-            now = time.perf_counter()
-            number, change = len(state.fits), state.fits[-1] - state.fits[-2] if len(state.fits) > 1 else None
-            job.display.iteration(number, args.max_iters, state.fits[-1], change)
-            split = job.metrics.spans(by_rank)
-            job.metrics.iterations.append(now - last)
-            job.metrics.event("iteration", iteration=number, fit=state.fits[-1], seconds=now - last, split=split)
-            last = now
-            if args.stop.agreed(comm):
-                break
-            if number % (args.every or 1) == 0:
-                saver.save()
-        saver.finish()
-    return time.perf_counter() - begin
-
-
-def _record(job: Job, engine: Engine, state: als.State, seconds: float) -> dict[str, Any]:
+def _record(job: Job, request: requests.Cpd, method: CpAls, seconds: float) -> dict[str, Any]:
+    state, device = method.state, job.machine.device
     return {
-        "fits": state.fits,
-        "iterations": len(state.fits),
+        "fits": state.series["fit"],
+        "iterations": state.iterations,
         "converged": state.converged,
         "seconds": seconds,
         "ranks": job.comm.size,
-        "device": engine.backend.name,
-        "device_description": engine.backend.description,
-        "precision": job.args.precision,
-        "seed": job.args.seed,
-        "init": None if job.args.init is None else str(job.args.init),
-        "tensor": str(job.args.tensor),
-        "rank": engine.rank,
-        "kernels": engine.kernels,
+        "device": device.name,
+        "device_description": device.description,
+        "precision": request.options.precision,
+        "seed": request.seed,
+        "init": None if request.init is None else str(request.init),
+        "tensor": str(request.tensor),
+        "rank": request.rank,
+        "kernels": method.operator.kernels,
         "seconds_by_kind": dict(job.metrics.totals),
         "versions": versions(),
     }
@@ -192,126 +144,120 @@ def _write_model(folder: Path, model: KruskalTensor, record: dict[str, Any]) -> 
     write_text(folder / RUN, json.dumps(record, indent=1) + "\n")
 
 
-def mttkrp(args: argparse.Namespace, comm: Comm) -> int:
+def _close(
+    job: Job, method: CpAls, stop: StopRequest, record: dict[str, Any], foreseen: Sequence[Forecast], result: str
+) -> None:
+    """Say how the run went."""
+    memory = job.memory_line(method.operator)
+    job.metrics.event("end", **record)
+    job.display.close()
+    job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
+    job.display.note(text.forecast_line(foreseen, True, job.metrics.iterations))
+    job.display.note(f"{text.end_line(method.state, stop.signal)}; {result}")
+
+
+def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     """Compute MTTKRPs from the factor matrices that a decomposition would start from."""
-    with Job(args, comm, lambda: _check_mttkrp(args)) as job:
+    comm, output = session.comm, request.output
+    with Job(request, session, request.check) as job:
         source = job.open()
-        modes = together(comm, lambda: _modes(args.mode, len(source.shape)))
-        engine = job.build(source)
-        job.start(engine, source)
-        job.begin(engine, source)
+        modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
+        operator = job.place(request, source)
+        start(operator, source, request.seed, request.init)
+        job.begin(operator, source)
         results = {}
-        for mode in modes:
-            whole = _timed_mttkrp(job, engine, mode, source.nnz)
-            if comm.rank == 0 and args.output is not None:
+        for at, mode in enumerate(modes):
+            whole = _timed_mttkrp(job, operator, [mode] * request.repeat + modes[at + 1 :], request.repeat)
+            if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
-        if args.output is not None:
-            on_root(comm, lambda: write_npz(args.output, results))
-        job.display.note(job.memory_line(engine))
+        if output is not None:
+            on_root(comm, lambda: write_npz(output, results))
+        job.display.note(job.memory_line(operator))
     return 0
 
 
-def _check_mttkrp(args: argparse.Namespace) -> None:
-    if args.repeat < 1:
-        raise InputError(f"--repeat {args.repeat}: at least 1")
-    _check_start(args)
-    if args.output is not None:
-        check_file(args.output, args.force)
-        if not args.output.parent.is_dir():
-            raise InputError("its folder does not exist", path=args.output)
-
-
-def _timed_mttkrp(job: Job, engine: Engine, mode: int, nonzeros: int) -> NDArray[Any]:
-    """Compute one mode as often as asked, report the median time, and return the whole result."""
-    seconds = []
-    for _ in range(job.args.repeat):
+def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repeat: int) -> NDArray[Any]:
+    """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
+    seconds, mode = [], modes[0]
+    for turn in range(repeat):
         begin = time.perf_counter()
-        rows = engine.mttkrp(mode)
-        engine.synchronize()
+        rows = operator.mttkrp(mode, then=modes[turn + 1 :])
+        operator.synchronize()
         seconds.append(max(job.comm.allgather(time.perf_counter() - begin)))
-        split = job.metrics.spans(job.comm.allgather(engine.clock.collect()))
+        split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
         job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
-    whole = engine.gathered(mode, rows)
-    engine.clock.collect()
+    whole = operator.gathered(mode, rows)
+    operator.clock.collect()
     median = statistics.median(seconds)
     norm = np.linalg.norm(whole.astype(np.float64))
-    rate = nonzeros / median / 1e6
+    rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
     job.display.note(f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
     return whole
 
 
-def _modes(text: str, order: int) -> list[int]:
-    if text == "all":
+def _modes(wanted: str, order: int) -> list[int]:
+    if wanted == "all":
         return list(range(order))
-    if not (text.isascii() and text.isdigit()) or int(text) >= order:
-        raise InputError(f"--mode {text}: expected all or a mode from 0 to {order - 1}")
-    return [int(text)]
+    if not (wanted.isascii() and wanted.isdigit()) or int(wanted) >= order:
+        raise InputError(f"--mode {wanted}: expected all or a mode from 0 to {order - 1}")
+    return [int(wanted)]
 
 
-def plan(args: argparse.Namespace, comm: Comm) -> int:
+def plan(request: requests.Plan, session: Session) -> int:
     """Say what a run would need and take, and how it would be balanced; nothing is allocated for it or computed."""
-    ranks = comm.size if args.ranks is None else args.ranks
-    with Job(args, comm, lambda: _check_plan(args.rank, ranks)) as job:
+    ranks = session.comm.size if request.ranks is None else request.ranks
+    with Job(request, session, request.check) as job:
         source = job.open()
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        speeds = job.speeds(source)
+        speeds = job.speeds(request, source)
         job.open_metrics()
-        text = on_root(comm, lambda: _plans(job, source, cuts, ranks, speeds))
-    if text is not None:
-        say(text)
+        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds))
+    if told is not None:
+        say(told)
     return 0
 
 
-def _plans(job: Job, source: Source, cuts: Sequence[Cut], ranks: int, speeds: Speeds) -> str:
-    """Make the plans of so many ranks; record them, and return them as text."""
-    options, backend, here = job.options, job.backend, ranks == job.comm.size
-    loading = source.loading(ranks, options.dtype, backend.name == "cpu")
-    plans = [
-        make_plan(
-            cuts, part, job.args.rank, options.dtype, source.value_range, backend, loading,
-            kernel=options.kernel, deterministic=options.deterministic, gather=options.gather,
-            placement=options.placement, memory=options.device_memory,
-            local_ranks=job.comm.local_size if here else ranks,  # other ranks than those started: all on one node
-        )
-        for part in range(ranks)
-    ]  # fmt: skip
-    foreseen = [forecast(each, speeds, backend) for each in plans]
+def _plans(job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds) -> str:
+    """Make the plans of all ranks that the modes are cut for; record them, and return them as text."""
+    machine, options, ranks = job.machine, request.options, cuts[0].heads.size
+    here = ranks == job.comm.size
+    loading = source.loading(ranks, options.dtype, machine.device.on_host)
+    setting = setting_for(source, request.rank, machine, options, solving_bytes(machine, options))
+    if not here:  # other ranks than those started: all on one node
+        memory = options.device_memory or machine.device.memory(ranks)
+        setting = replace(setting, memory=memory)
+    plans = [make_plan(cuts, part, replace(setting, overlaps=False), loading) for part in range(ranks)]
+    foreseen = [forecast(each, speeds) for each in plans]
     job.metrics.event(
-        "plan", tensor=str(job.args.tensor), shape=source.shape, nonzeros=source.nnz, rank=job.args.rank, ranks=ranks,
-        options=vars(options), planned_bytes=[p.planned_bytes for p in plans], seconds=[f.seconds for f in foreseen],
+        "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank, ranks=ranks,
+        options=asdict(options), planned_bytes=[p.planned_bytes for p in plans], seconds=[f.seconds for f in foreseen],
     )  # fmt: skip
-    return report.plan_text(plans, backend) + "\n" + report.forecast_line(foreseen, here)
+    return text.plan_text(plans, machine.device) + "\n" + text.forecast_line(foreseen, here)
 
 
-def _check_plan(rank: int, ranks: int) -> None:
-    check_rank(rank)
-    if ranks < 1:
-        raise InputError(f"--ranks {ranks}: at least 1")
-
-
-def info(args: argparse.Namespace, comm: Comm) -> int:
+def info(request: requests.Request, session: Session) -> int:
     """Describe a tensor. Flags that say how to compute change nothing here."""
-    with display(comm.rank, args.quiet) as shown:
-        text = on_root(comm, lambda: _description(args, shown))
-    if text is not None:
-        say(text)
+    comm = session.comm
+    with display(comm.rank, request.quiet) as shown:
+        described = on_root(comm, lambda: _description(request, shown))
+    if described is not None:
+        say(described)
     return 0
 
 
-def _description(args: argparse.Namespace, shown: Display) -> str:
-    if args.metrics is not None:
-        check_file(args.metrics, args.force)
-    source = open_source(args.tensor, SingleComm(), shown.reading, not args.no_verify)
+def _description(request: requests.Request, shown: Display) -> str:
+    request.check()
+    source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify)
     tensor = source.tensor()
     assert tensor is not None
-    modes, (low, high, _) = report.skew(tensor), source.value_range
+    modes, (low, high, _) = text.skew(tensor), source.value_range
     repaired = {"duplicates": source.duplicates, "zeros": source.zeros}
-    with closing(Metrics(args.metrics)) as metrics:
+    with closing(Metrics(request.metrics)) as metrics:
         facts = {"shape": source.shape, "nonzeros": source.nnz, "norm": source.norm, **repaired}
-        metrics.event("info", tensor=str(args.tensor), **facts, values=(low, high), modes=modes)
+        metrics.event("info", tensor=str(request.tensor), **facts, values=(low, high), modes=modes)
     lines = [
-        report.tensor_line(args.tensor.name, source.shape, source.nnz, source.norm, **repaired),
+        text.tensor_line(request.tensor.name, source.shape, source.nnz, source.norm, **repaired),
         f"values from {low:g} to {high:g}; {source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",
-        report.skew_table(modes),
+        text.skew_table(modes),
     ]
     return "\n".join(lines)

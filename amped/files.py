@@ -1,4 +1,4 @@
-"""Files of a run: found out early whether they can be written, and never half written under their own name."""
+"""Files of a run: early checks that they can be written, and atomic writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK = 1 << 20  # bytes
 
 
 def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> None:
-    """Raise `InputError` unless the file `path` can be made, or replaced if `force` is given; leave no trace."""
+    """Raise `InputError` unless file `path` can be made, or with `force` replaced; leave no trace."""
     if path.is_dir():
         raise InputError("is a folder", path=path)
     if path.exists() and not force:
@@ -30,7 +30,7 @@ def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> 
 
 
 def check_folder(folder: Path, named: Path | None = None) -> None:
-    """Raise `InputError`, about `named`, unless files can be written in `folder`, or it can be made; leave no trace."""
+    """Raise `InputError`, naming `named`, unless `folder` is writable or can be made; leave no trace."""
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -39,13 +39,13 @@ def check_folder(folder: Path, named: Path | None = None) -> None:
         try:
             probe.write_bytes(b"amped")
         finally:
-            probe.unlink(missing_ok=True)  # on a full disk it is there, too, but empty
+            probe.unlink(missing_ok=True)  # exists, empty, on a full disk too
     except OSError as error:
         raise InputError(f"cannot write there: {error.strerror}", path=named or folder) from None
 
 
 def make_folders(folders: Iterable[Path]) -> None:
-    """Make folders, and those above them, where they are not there yet."""
+    """Make folders and their parents, where missing."""
     for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def make_folders(folders: Iterable[Path]) -> None:
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a file that appears under its name only when it is whole and on the disk."""
+    """Write a file atomically: `write` fills a draft, which is synced to disk and then renamed."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -81,16 +81,16 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
-    """Read all arrays of an ``.npz`` file, checked against its checksums, without pickle.
+    """Read all arrays of an ``.npz`` file, verified against its checksums, without unpickling.
 
     Raises
     ------
     InputError
-        If the file is at fault. It is found without more memory than its size allows.
+        If the file is invalid; memory stays bounded by the file's size.
     """
     try:
         if not zipfile.is_zipfile(path):
-            os.stat(path)  # says what is wrong with a file that is not there
+            os.stat(path)  # raises the right error for a missing file
             raise InputError("damaged or not an .npz file", path=path)
         with zipfile.ZipFile(path) as archive:
             check_sizes(archive, os.stat(path).st_size)
@@ -108,12 +108,12 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
 
 
 def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
-    """Read an array in NumPy's format from a file of `size` bytes, to its end; raise `ValueError` if it is another."""
+    """Read the ``.npy`` array that fills a file of `size` bytes; raise `ValueError` if it does not."""
     shape, by_columns, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError("an array of objects")
     left = size - file.tell()
-    if math.prod(shape) * dtype.itemsize != left or left < 0:  # or the end, and a checksum there, would not be reached
+    if math.prod(shape) * dtype.itemsize != left or left < 0:  # else the checksum at the end would not be verified
         raise ValueError(f"{left} bytes for an array of {shape} {dtype}")
     data = np.empty(left, np.uint8)
     for begin in range(0, left, CHUNK):
@@ -123,7 +123,7 @@ def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
 
 
 def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:
-    """Return ``factor_0 ...`` among named arrays; raise `InputError` if there is none or one is no real matrix."""
+    """Return the arrays ``factor_0``, ``factor_1``, ...; raise `InputError` if none or one is not a real matrix."""
     factors: list[NDArray[Any]] = []
     while (name := f"factor_{len(factors)}") in arrays:
         check_factor(arrays[name], name, path)
@@ -136,6 +136,6 @@ def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) ->
 def check_factor(factor: NDArray[Any], name: str, path: str | os.PathLike[str] | None) -> None:
     """Raise `InputError` unless `factor` is a real, finite matrix."""
     if factor.ndim != 2 or factor.dtype.kind not in "fiu":
-        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}, no real matrix", path=path)
+        raise InputError(f"{name} is {factor.dtype} of shape {factor.shape}, not a real matrix", path=path)
     if not np.all(np.isfinite(factor)):
         raise InputError(f"{name} is not finite", path=path)

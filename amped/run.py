@@ -10,16 +10,19 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from typing import Any
 
 from partitioner.flags import Parser, byte_count, path
 from partitioner.ranks import refuse
 
-from . import commands
+from . import commands, requests
+from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
-from .parallel.mpi import Comm, abort_all, world
+from .parallel.mpi import Comm, abort_all, together, world
 from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
+from .requests import Request
 
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
@@ -43,13 +46,13 @@ def parser() -> Parser:
     top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
 
-    def add(name: str, function: Callable[[argparse.Namespace, Comm], int], *parents: Parser) -> Parser:
+    def add(name: str, function: Callable[[Any, Session], int], request: type[Request], *parents: Parser) -> Parser:
         verb = verbs.add_parser(name, help=function.__doc__, description=function.__doc__, parents=[*parents, shared])
         verb.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
-        verb.set_defaults(run=function)
+        verb.set_defaults(function=function, request=request)
         return verb
 
-    cpd = add("cpd", commands.cpd, start)
+    cpd = add("cpd", commands.cpd, requests.Cpd, start)
     cpd.add_argument("--max-iters", type=int, default=50, metavar="N", help="iterations at most (50)")
     cpd.add_argument(
         "--tol", type=float, default=1e-5, help="stop when the fit changes less (1e-5); 0 runs all iterations"
@@ -58,14 +61,14 @@ def parser() -> Parser:
     cpd.add_argument("--checkpoint", type=path, metavar="DIR", help="write checkpoints there")
     cpd.add_argument("--every", type=int, metavar="K", help="iterations between checkpoints (1)")
     cpd.add_argument("--resume", action="store_true", help="go on from the checkpoint, if there is one")
-    mttkrp = add("mttkrp", commands.mttkrp, start)
+    mttkrp = add("mttkrp", commands.mttkrp, requests.Mttkrp, start)
     mttkrp.add_argument("--mode", default="all", help="a mode, counted from 0, or all")
     mttkrp.add_argument("--repeat", type=int, default=1, metavar="K", help="repeat, and report the median time")
     mttkrp.add_argument("--output", type=path, metavar="FILE.npz", help="write mode_0, mode_1, ...")
-    plan = add("plan", commands.plan)
+    plan = add("plan", commands.plan, requests.Plan)
     plan.add_argument("--rank", type=int, required=True, metavar="R", help="columns of the factor matrices")
     plan.add_argument("--ranks", type=int, metavar="P", help="plan for this many ranks (those started)")
-    add("info", commands.info)
+    add("info", commands.info, Request)
     return top
 
 
@@ -131,12 +134,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
             args = arguments(sys.argv[1:] if argv is None else argv)
-        args.stop = stop
+        request: Request = together(comm, lambda: args.request.of(args))
         with starting():
-            args.watchdog = Watchdog(comm, args.deadline)
-        limit = args.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
-        with ending(comm), HERE.limited(limit), args.watchdog:
-            code: int = args.run(args, comm)
+            watchdog = Watchdog(comm, request.deadline)
+        limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
+        with ending(comm), HERE.limited(limit), watchdog:
+            code: int = args.function(request, Session(comm, stop, watchdog))
             gc.freeze()  # as the process ends, all that Numba has made would be looked through: a quarter of a second
             return code
     except (InputError, OSError) as error:

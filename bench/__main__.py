@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.print_help()
     else:
         try:
-            if getattr(args, "output", None):  # said before anything is measured
+            if getattr(args, "output", None):  # fail before measuring
                 check_folder(args.output)
             BENCHMARKS[args.benchmark].run(args)
         except InputError as error:

@@ -1,4 +1,4 @@
-"""The results of `mttkrp` on disk, and how figures and tables choose among them."""
+"""Cases: the results of `mttkrp` on disk, and their selection for figures and tables."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ KEYS = (
     "device", "shape", "nonzeros", "skew", "values",
     "rank", "ranks", "precision", "placement", "kernel", "gather", "deterministic",
 )  # fmt: skip
-TABLE_3 = ("amazon", "patents", "reddit", "twitch")  # of AMPED's paper, in its order
+TABLE_3 = ("amazon", "patents", "reddit", "twitch")  # the tensors of Table 3 of AMPED's paper, in its order
 ORDER = (
     "genten", "uber", "lbnl", "nell2", "enron", "delicious", "patents4", "amazon4", "reddit4", "twitch4",
     "twitch", "amazon", "patents", "reddit", "heavy-row", "one-row",
 )  # fmt: skip
-"""Of shapes in tables and figures: those that one GPU holds, the whole ones of Table 3, the adversarial ones."""
+"""Order of shapes in tables and figures: those that fit one GPU, the whole ones of Table 3, the adversarial ones."""
 ADVERSARIAL = ("heavy-row", "one-row")
-RANK = 32  # the columns of the paper's factor matrices
-RESIDENT = ("auto", "resident")  # placements: the best that fits
+RANK = 32  # columns of the paper's factor matrices
+RESIDENT = ("auto", "resident")  # placements of resident cases
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """Return all cases that were measured; of equal ones the last, among those that were compared with something.
+    """Return all measured cases; of equal ones the last, preferring those with a comparison.
 
-    Each has its `model`, that of the device, and its `ceilings`: those of its own result, or else, with `own_ceilings`
-    false, those of another result on as many devices of that model.
+    Each gets its device's `model`, and `ceilings`: those of its own result, or, with `own_ceilings` false, those of
+    another result on as many devices of the same model.
     """
     found: dict[tuple[Any, ...], Case] = {}
     ceilings: dict[tuple[str, int], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result = json.loads(path.read_text())
-        if "ceilings" not in result:  # of another benchmark
+        if "ceilings" not in result:  # a result of another benchmark
             continue
         model = model_of(result)
         ceilings |= {(model, int(ranks)): speeds for ranks, speeds in result["ceilings"].items()}
@@ -56,7 +56,7 @@ def _counts(case: Case) -> tuple[bool, str]:
 
 
 def model_of(result: Mapping[str, Any]) -> str:
-    """Return the model of the device that a result was measured on."""
+    """Return the model of a result's device."""
     return str(result["machine"]["devices"][0]).split(" (")[0]
 
 
@@ -66,7 +66,7 @@ def _place(case: Case) -> tuple[Any, ...]:
 
 
 def select(cases: Iterable[Case], **wanted: Any) -> list[Case]:
-    """Return the cases whose facts are those wanted; a tuple offers several."""
+    """Return the cases whose facts equal those wanted; a tuple lists alternatives."""
 
     def fits(case: Case) -> bool:
         return all(case[k] in w if isinstance(w, tuple) else case[k] == w for k, w in wanted.items())
@@ -75,7 +75,7 @@ def select(cases: Iterable[Case], **wanted: Any) -> list[Case]:
 
 
 def ordinary(cases: Iterable[Case]) -> list[Case]:
-    """Return the cases of full precision whose kernels were chosen by timing."""
+    """Return the cases with full-precision gathers whose kernels were chosen by timing."""
     return select(cases, gather="full", deterministic=False)
 
 
@@ -94,7 +94,7 @@ def tensor(case: Mapping[str, Any]) -> str:
 
 
 def most_ranks(cases: Sequence[Case]) -> list[Case]:
-    """Return for each tensor the cases on as many ranks as any, on a GPU where there are any, at the paper's rank."""
+    """Return each tensor's cases on the most ranks, at the paper's rank, on GPUs if there are any."""
     some = [c for c in cases if c["device"] == "cuda"] or list(cases)
     some = [c for c in some if c["rank"] == RANK] or some
     some = [c for c in some if c["shape"] in TABLE_3] or some
@@ -108,13 +108,13 @@ def sweep(case: Mapping[str, Any], exchange: bool = True) -> float:
 
 
 def against_yardstick(cases: Iterable[Case]) -> dict[str, dict[int, Case]]:
-    """Return by tensor and columns the resident cases that the yardstick was measured with."""
+    """Return the resident cases with a measured yardstick, by tensor and columns."""
     some = [c for c in cases if "yardstick" in c and c["placement"] in RESIDENT and c["kernel"] == "auto"]
     return {name: {c["rank"]: c for c in same} for name, same in grouped(some, tensor).items()}
 
 
 def ratio(case: Case) -> float:
-    """Return how many times as fast as the yardstick a sweep is."""
+    """Return the yardstick's time over that of a sweep."""
     return float(case["yardstick"]["seconds_a_sweep"] / sweep(case))
 
 
@@ -124,11 +124,11 @@ def by_kind(case: Mapping[str, Any]) -> dict[str, float]:
 
 
 def in_place(case: Mapping[str, Any], mode: int, key: str) -> float:
-    """Return the `nonzeros` or `bytes` of one mode over all ranks, resident or streamed."""
+    """Return the `nonzeros` or `bytes` of one mode, summed over all ranks, resident and streamed."""
     return float(sum(part[key] for modes in case["nonzeros_in_place"] for part in modes[mode].values()))
 
 
 def bytes_a_nonzero(case: Mapping[str, Any]) -> list[float]:
-    """Return the bytes of a nonzero of each mode."""
+    """Return the bytes per nonzero of each mode."""
     modes = range(len(case["lengths"]))
     return [in_place(case, mode, "bytes") / max(1.0, in_place(case, mode, "nonzeros")) for mode in modes]

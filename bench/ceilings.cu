@@ -1,4 +1,4 @@
-// Reads random rows of 128 bytes, eight threads a row and eight rows in flight: the ceiling of a gather.
+// Reads random rows of 128 bytes, eight threads per row and eight rows in flight: the ceiling of a gather.
 
 extern "C" __global__ void gather(const float4* __restrict__ table, const int* __restrict__ rows, long long count, float4* out) {
   long long t = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -17,5 +17,5 @@ extern "C" __global__ void gather(const float4* __restrict__ table, const int* _
       sum.w += row[u].w;
     }
   }
-  if (sum.x == 1e30f) out[0] = sum;  // never, but the compiler does not know
+  if (sum.x == 1e30f) out[0] = sum;  // never true; keeps the loads from being optimised away
 }

@@ -1,4 +1,4 @@
-"""What the machine can do: copies, random rows, links, all-gathers. Other benchmarks quote fractions of it."""
+"""Ceilings of the machine: copies, gathers of random rows, links, all-gathers. Other benchmarks quote fractions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend import Backend, choose
+from amped.backend.base import Device
+from amped.backend.choose import choose
 from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm, world
 
@@ -28,8 +29,8 @@ RUNS, WARM = 5, 2
 THREADS = 256
 
 
-def measure(backend: Backend, comm: Comm) -> dict[str, Any]:
-    """Return GB/s: `copy` (read and written) and `gather` by megabytes of rows for each rank, `link`, `all_gather`."""
+def measure(backend: Device, comm: Comm) -> dict[str, Any]:
+    """Return GB/s: `copy` (read + write), `gather` by size of the matrix in MB, per rank; `link`, `all_gather`."""
     found = {
         "copy": comm.allgather(_copy(backend)),
         "gather": _medians(comm.allgather(_gather(backend))),
@@ -44,13 +45,13 @@ def measure(backend: Backend, comm: Comm) -> dict[str, Any]:
 
 
 def gather_ceiling(ceilings: dict[str, Any], megabytes: float) -> float:
-    """Return GB/s of random rows out of so many megabytes, between the footprints that were measured."""
+    """Return GB/s of random rows from a matrix of `megabytes`, interpolated between the measured sizes."""
     sizes, speeds = zip(*sorted((float(size), speed) for size, speed in ceilings["gather"].items()), strict=True)
     return float(np.interp(np.log(max(megabytes, 1e-3)), np.log(sizes), speeds))
 
 
-def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
-    """Return the device's seconds for each run of `action`, after some that are not counted."""
+def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
+    """Return the device's seconds of each run of `action`, after warm-up runs."""
     clock, pauses = backend.clock(), Pauses()
     for _ in range(WARM):
         action()
@@ -63,7 +64,7 @@ def seconds(backend: Backend, action: Callable[[], Any], runs: int = RUNS) -> li
     return times
 
 
-def _speed(backend: Backend, nbytes: float, action: Callable[[], Any]) -> float:
+def _speed(backend: Device, nbytes: float, action: Callable[[], Any]) -> float:
     return round(nbytes / statistics.median(seconds(backend, action)) / 1e9, 2)
 
 
@@ -71,13 +72,13 @@ def _medians(by_rank: list[dict[str, float]]) -> dict[str, float]:
     return {name: statistics.median(found[name] for found in by_rank) for name in by_rank[0]}
 
 
-def _copy(backend: Backend) -> float:
+def _copy(backend: Device) -> float:
     nbytes = COPIED[backend.name]
     source, target = (backend.zeros((nbytes // 4,), np.float32) for _ in range(2))
     return _speed(backend, 2 * nbytes, lambda: backend.xp.copyto(target, source))
 
 
-def _gather(backend: Backend) -> dict[str, float]:
+def _gather(backend: Device) -> dict[str, float]:
     xp, count = backend.xp, GATHERED[backend.name]
     out = backend.empty((count if xp is np else 1, ROW), np.float32)
     speeds = {}
@@ -107,11 +108,11 @@ def _kernel(device: int) -> Any:
 
 
 def text() -> str:
-    """Return the source of the GPU's kernel."""
+    """Return the CUDA source of the gather."""
     return Path(__file__).with_suffix(".cu").read_text()
 
 
-def _link(backend: Backend) -> float:
+def _link(backend: Device) -> float:
     """From page-locked host memory to the device."""
     from amped.backend.cuda.device import pinned_empty
 
@@ -120,9 +121,9 @@ def _link(backend: Backend) -> float:
     return _speed(backend, LINKED, lambda: device.set(host))
 
 
-def _all_gather(backend: Backend, comm: Comm) -> dict[str, float]:
-    """Bytes received by each rank, of equal blocks of rows."""
-    exchange, speeds = connect(backend, comm), {}
+def _all_gather(backend: Device, comm: Comm) -> dict[str, float]:
+    """GB/s received by each rank, with equal blocks of rows."""
+    exchange, speeds = connect(backend, comm).exchange, {}
     for megabytes in MESSAGES[backend.name]:
         rows = (megabytes << 20) // (4 * ROW)
         matrix = backend.zeros((rows * comm.size, ROW), np.float32)

@@ -1,4 +1,4 @@
-"""Seconds of a CP-ALS iteration, and how they are spent, on a synthetic tensor and any number of ranks."""
+"""Seconds of a CP-ALS iteration, by kind of work, on a synthetic tensor and any number of ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from amped.backend import choose
-from amped.decomp import als
-from amped.operators.sparse import Engine, Options
+from amped.backend.choose import choose
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
 from amped.parallel.mpi import Comm, world
 from amped.report.metrics import KINDS, Spans
 
@@ -39,13 +39,13 @@ def run(args: argparse.Namespace) -> None:
     comm = world()
     backend = choose(args.device, comm)
     source = SyntheticSource(recipe(args.shape, args.nonzeros, args.skew), comm, backend.xp)
-    engine, loading = place(source, args.rank, Options(args.device, args.precision, args.placement), comm)
-    seconds, spans, fits = _iterations(engine, comm, args.iterations)
-    devices = comm.allgather(engine.backend.description)
-    kernels = comm.allgather(engine.kernels)
+    operator, loading = place(source, args.rank, Options(args.device, args.precision, args.placement), comm)
+    seconds, spans, fits = _iterations(operator, comm, args.iterations)
+    devices = comm.allgather(operator.machine.device.description)
+    kernels = comm.allgather(operator.kernels)
     if comm.rank:
         return
-    split = _split(spans, engine.order)
+    split = _split(spans, operator.order)
     facts: dict[str, Any] = {
         "shape": args.shape,
         **tensor_facts(source),
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         "ranks": comm.size,
         "precision": args.precision,
         "placement": args.placement,
-        "exchange": engine.exchange.name,
+        "exchange": operator.machine.exchange.name,
         "kernels": kernels,
         "seconds_to_load": loading,
         "seconds_an_iteration": record.summary(seconds),
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         "share_outside_mttkrp": _outside(seconds, split),
         "fits": fits,
     }
-    name = f"cp_als-{args.shape}-{engine.backend.name}-{comm.size}-{args.precision}-{args.placement}"
+    name = f"cp_als-{args.shape}-{operator.machine.device.name}-{comm.size}-{args.precision}-{args.placement}"
     path = record.write(name, devices, facts, args.output)
     pictures.draw(path)
     text = f"{statistics.median(seconds) * 1e3:.2f} ms an iteration, {facts['share_outside_mttkrp']:.1%} outside MTTKRP"
@@ -70,29 +70,29 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _outside(seconds: list[float], split: dict[str, Any]) -> float:
-    """Return the share of an iteration in which neither shards are computed nor waited for."""
+    """Return the share of an iteration outside MTTKRP: neither computing shards nor waiting for them."""
     busy: float = max(split[kind]["all modes"] for kind in ("compute", "copy"))
     return 1 - busy / statistics.median(seconds)
 
 
-def _iterations(engine: Engine, comm: Comm, count: int) -> tuple[list[float], list[list[Spans]], list[float]]:
-    """Return for each iteration its seconds and the ranks' spans, and the fits."""
-    state = als.State(np.ones(engine.rank))
+def _iterations(operator: SparseOperator, comm: Comm, count: int) -> tuple[list[float], list[list[Spans]], list[float]]:
+    """Return each iteration's seconds and the ranks' spans, and the fits."""
+    method = CpAls(operator)
     seconds, spans = [], []
-    engine.synchronize()
-    engine.clock.collect()
+    operator.synchronize()
+    operator.clock.collect()
     comm.allgather(None)
     last = time.perf_counter()
-    for _ in als.iterate(engine, state, count, tol=0):
-        mine = engine.clock.collect()
+    for _ in iterate(method, Rule(count, tol=0)):
+        mine = operator.clock.collect()
         seconds.append(max(comm.allgather(time.perf_counter() - last)))
         spans.append(comm.allgather(mine))
         last = time.perf_counter()
-    return seconds, spans, state.fits
+    return seconds, spans, method.state.series["fit"]
 
 
 def _split(spans: list[list[Spans]], order: int) -> dict[str, Any]:
-    """Return the median over iterations of the slowest rank's seconds, by kind, in all and for each mode."""
+    """Return the slowest rank's seconds by kind of work, in all and per mode; medians over iterations."""
 
     def slowest(kind: str, modes: range) -> float:
         each = [max(sum(s.get((kind, m), 0.0) for m in modes) for s in by_rank) for by_rank in spans]

@@ -1,12 +1,12 @@
-// The indices and values of synthetic nonzeros, each from its number alone: see draws.py, which does the same on the host.
+// Indices and values of synthetic nonzeros, each a function of its number; draws.py does the same on the host.
 //
-// Compiled for REAL, the type of values.
+// Compile-time parameter: REAL, the type of values.
 
 typedef unsigned long long word;
 typedef REAL real;
 
 constexpr word GOLDEN = 0x9E3779B97F4A7C15ull;
-constexpr int IN_SHARED = 8192;  // rows that a block of threads counts in shared memory
+constexpr int IN_SHARED = 8192;  // rows that a thread block counts in shared memory
 
 struct Distribution {
   word key;
@@ -32,14 +32,14 @@ __device__ __forceinline__ int index_of(const Distribution& d, word number) {
   return (int)((word)(k * 2654435761ll + 12345) % (word)d.length);
 }
 
-// Of the nonzeros `begin` on, or of those that `at` names.
+// For the nonzeros from `begin` on, or for those listed in `at`.
 extern "C" __global__ void indices(Distribution d, word begin, const long long* at, long long count, int* out) {
   long long step = (long long)gridDim.x * blockDim.x;
   for (long long t = blockIdx.x * (long long)blockDim.x + threadIdx.x; t < count; t += step)
     out[t] = index_of(d, at ? (word)at[t] : begin + t);
 }
 
-// Uniform in (0, 1] or, where `whole` is not 0, an integer from 1 to `whole`.
+// Uniform in (0, 1], or, if `whole` is not 0, an integer from 1 to `whole`.
 extern "C" __global__ void values(word key, int whole, word begin, const long long* at, long long count, real* out) {
   long long step = (long long)gridDim.x * blockDim.x;
   for (long long t = blockIdx.x * (long long)blockDim.x + threadIdx.x; t < count; t += step) {
@@ -48,7 +48,7 @@ extern "C" __global__ void values(word key, int whole, word begin, const long lo
   }
 }
 
-// Adds to each row's count how many of the nonzeros `begin` to `begin + count` are in it.
+// Histogram: adds the nonzeros `begin` to `begin + count` to the counts of their rows.
 extern "C" __global__ void counts(Distribution d, word begin, long long count, word* rows) {
   __shared__ unsigned mine[IN_SHARED];
   bool shared = d.length <= IN_SHARED;

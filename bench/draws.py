@@ -1,7 +1,7 @@
-"""Random indices and values of nonzeros, each from its number alone: any rank draws any nonzero, and all agree.
+"""Random nonzeros, each a function of its number, so that any rank can draw any nonzero and all agree.
 
-Nonzero number `p` is drawn from ``splitmix64`` of a stream for each mode and one for the values. The host and the
-GPU do the same arithmetic, but for the last bit of ``exp`` and ``pow``.
+Nonzero number `p` is drawn by ``splitmix64``, with one stream per mode and one for the values. Host and GPU give the
+same results but for the last bit of ``exp`` and ``pow``.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from amped.backend.cuda.source import REALS, compile_options
 
 Array = Any
 Numbers = range | Array
-"""Numbers of nonzeros: a run of them, or an int64 array."""
+"""Numbers of nonzeros: a range, or an int64 array."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 MIX = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)
 SCRAMBLE, OFFSET = 2654435761, 12345  # spread the popular indices over the mode
-WHOLE = 200  # the largest of small-integer values
+WHOLE = 200  # the largest integer value
 WORD = (1 << 64) - 1
 THREADS = 256
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a synthetic tensor is made from.
+    """The parameters of a synthetic tensor.
 
     Attributes
     ----------
     lengths : tuple of int
-        Of the modes.
+        Mode lengths.
     nonzeros : int
     skew : float
         Exponent of the bounded Zipf distribution of the indices; 0 is uniform.
     heavy : float
-        Share of the nonzeros in one row of mode 0, beside those that the distribution puts there.
+        Share of the nonzeros in one row of mode 0, in addition to those of the distribution.
     integers : bool
-        Values are integers from 1 to 200, rather than uniform in (0, 1].
+        Values are integers from 1 to 200 instead of uniform in (0, 1].
     seed : int
     """
 
@@ -56,16 +56,16 @@ class Recipe:
     seed: int = 1
 
     def key(self, stream: int) -> int:
-        """Return where a stream of random numbers begins."""
+        """Return the start state of a stream of random numbers."""
         return splitmix64(splitmix64(self.seed) + stream)
 
     def draws(self, xp: Any) -> Draws:
-        """Return what draws the nonzeros as arrays of NumPy or CuPy."""
+        """Return the generator of the nonzeros for `xp`, NumPy or CuPy."""
         return HostDraws(self) if xp is np else DeviceDraws(self)
 
 
 def splitmix64(state: int) -> int:
-    """Return the random 64 bits of a state."""
+    """Return the 64-bit output of SplitMix64 for a state."""
     z = (state + GOLDEN) & WORD
     for shift, factor in MIX:
         z = ((z ^ (z >> shift)) * factor) & WORD
@@ -79,10 +79,10 @@ class Draws(Protocol):
         """Return the int32 indices of one mode."""
 
     def values(self, numbers: Numbers, dtype: np.dtype[Any]) -> Array:
-        """Return the values; they are exact in single precision."""
+        """Return the values, which are exact in single precision."""
 
     def counts(self, mode: int, numbers: range) -> NDArray[np.int64]:
-        """Return how many of the nonzeros each row of a mode holds, in host memory."""
+        """Return the number of these nonzeros in each row of a mode, in host memory."""
 
 
 class HostDraws:
@@ -154,7 +154,7 @@ class DeviceDraws:
 
 
 def text() -> str:
-    """Return the source of the GPU's kernels."""
+    """Return the CUDA source of the draws."""
     return Path(__file__).with_suffix(".cu").read_text()
 
 
@@ -166,7 +166,7 @@ def _module(dtype: np.dtype[Any], device: int) -> Any:
 
 
 def distribution(recipe: Recipe, mode: int) -> Any:
-    """Return the distribution of one mode's indices as the kernels take it, by value."""
+    """Return the distribution of a mode's indices as a structure that kernels take by value."""
     names = [("key", "u8"), ("length", "i8"), ("heavy", "f8"), ("span", "f8"), ("power", "f8"), ("kind", "i4")]
     packed = np.zeros(1, np.dtype(names, align=True))
     kind, span, power = _inverse(recipe.skew, recipe.lengths[mode])
@@ -194,7 +194,7 @@ def _named(numbers: Numbers) -> Sequence[Any]:
 
 
 def _mixed(key: int, numbers: Numbers) -> NDArray[np.uint64]:
-    """Return `splitmix64` of each number in the stream that begins at `key`."""
+    """Return `splitmix64` of each number, in the stream of `key`."""
     at = np.arange(numbers.start, numbers.stop) if isinstance(numbers, range) else numbers
     z = (at.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN) + np.uint64(key)
     for shift, factor in MIX:

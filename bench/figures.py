@@ -1,4 +1,4 @@
-"""Draws the figures of AMPED's and GenTen's papers for this machine, and others, from the results on disk."""
+"""Draw figures from the results on disk, among them those of AMPED's and GenTen's papers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Draw a picture beside each result, and each figure whose results are there."""
+    """Draw a picture beside each result, and each figure that has results."""
     output, pyplot = args.output or args.input, pictures.plot()
     if pyplot is None:
         return

@@ -1,4 +1,4 @@
-"""Smaller groups of the ranks that a launch has: one launch measures on 1, 2 and 4 of them."""
+"""Subgroups of the ranks, so that one launch measures on 1, 2 and 4 of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from amped.errors import InputError
 from amped.parallel.mpi import Comm, MpiComm, SingleComm
 
-PATIENCE = 24 * 3600.0  # seconds that ranks wait for those that measure
+PATIENCE = 24 * 3600.0  # seconds that idle ranks wait for the others
 
 
 @cache
 def group(world: Comm, size: int) -> Comm | None:
-    """Return the group of the first `size` ranks, None on the others. Collective, once for each size."""
+    """Return the group of the first `size` ranks, None on the others. Collective; call it once per size."""
     if size == world.size:
         return world
     from mpi4py import MPI
@@ -27,7 +27,7 @@ def group(world: Comm, size: int) -> Comm | None:
 
 
 def on_groups(world: Comm, sizes: Sequence[int], action: Callable[[Comm], None]) -> None:
-    """Run `action` on the first ranks, so many at a time; the others wait without a load on their cores."""
+    """Run `action` on the first `size` ranks, for each of `sizes`; the others wait without using their cores."""
     for size in sizes:
         if not 1 <= size <= world.size:
             raise InputError(f"{size} ranks: {world.size} were started")
@@ -39,7 +39,7 @@ def on_groups(world: Comm, sizes: Sequence[int], action: Callable[[Comm], None])
 
 
 def free_memory(xp: Any) -> None:
-    """Give back what the last measurement held, page-locked memory too."""
+    """Free the memory pools of the last measurement, device and page-locked memory."""
     gc.collect()
     if xp.__name__ == "cupy":
         xp.get_default_memory_pool().free_all_blocks()

@@ -17,7 +17,7 @@ PARTS: dict[str, ModuleType] = {
     "mttkrp": host_mttkrp,
     "start": host_start,
 }
-"""What can be measured: modules with ``add_arguments``, ``measure``, ``PACKAGES`` to be named, and ``draw``."""
+"""The parts: modules with ``add_arguments``, ``measure``, ``draw``, and ``PACKAGES`` whose versions are recorded."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure the parts one after the other; write the result of each, and its picture, as it ends."""
+    """Measure the parts in turn; write each result and its picture as soon as it is done."""
     for name in args.part:
         part = PARTS[name]
         facts: dict[str, Any] = {"others": _versions(part.PACKAGES), **part.measure(args)}

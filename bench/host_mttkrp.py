@@ -1,4 +1,4 @@
-"""MTTKRPs of all modes on the cores of one process, against a plain kernel, other tools, and random reads of rows."""
+"""MTTKRPs of all modes on the CPU, one process, against a plain kernel, other tools, and random reads of rows."""
 
 from __future__ import annotations
 
@@ -13,9 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amped.backend import PERMUTED, Backend, Share, choose
+from amped.assembly import bring_up, place
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.mttkrp import Share
+from amped.backend.providers import mttkrp_kernels
 from amped.operators.source import TensorSource
-from amped.operators.sparse import Engine, Options
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import mode_order
@@ -29,15 +34,15 @@ Matrix = NDArray[np.float32]
 Sweep = Callable[[], object]
 
 PACKAGES = ("numba", "pyttb", "scipy", "sparse", "tensorly")
-NONZEROS = {"nell2": 5_000_000}  # of the shapes whose tensors are too large here; the others have all of theirs
-BLOCK = 1 << 18  # nonzeros that SciPy multiplies at once: their rows are products in memory
-FEW, FEW_COLUMNS = 20_000, 4  # for tools that take seconds a column, whose time grows with both
+NONZEROS = {"nell2": 5_000_000}  # reduced numbers for shapes that are too large here
+BLOCK = 1 << 18  # nonzeros that SciPy multiplies at once: their row products are held in memory
+FEW, FEW_COLUMNS = 20_000, 4  # nonzeros and columns for tools that take seconds per column
 COMPARED = ("amped", "permuted", "plain", "gather")
-PAUSE = 0.02  # seconds until the threads of a library that has just computed are asleep
+PAUSE = 0.02  # seconds after which idle threads of a library are asleep
 
 
 class Mode(NamedTuple):
-    """Nonzeros in the order of output rows, and of the other modes; where the rows begin, (I_n + 1,)."""
+    """Nonzeros sorted by output row, then by the other modes; where the rows begin, (I_n + 1,)."""
 
     rows: NDArray[np.int32]
     indices: tuple[NDArray[np.int32], ...]
@@ -46,7 +51,7 @@ class Mode(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A tensor, its nonzeros in the order of each mode, and factor matrices."""
+    """A tensor, its nonzeros sorted for each mode, and factor matrices."""
 
     tensor: SparseTensor
     modes: tuple[Mode, ...]
@@ -94,7 +99,7 @@ def _compare(
     cases = []
     for worker, times, chosen in zip(started, each, kernels, strict=True):
         for found in times.values():
-            del found[0]  # that compiled
+            del found[0]  # the warm-up run, which compiled
         cases.append(
             {
                 "shape": shape,
@@ -112,7 +117,7 @@ def _compare(
 
 
 def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> dict[str, Any]:
-    """Return the speeds of other tools on one core, by how many nonzeros and columns they were given."""
+    """Return the speeds of other tools on one core, each with the nonzeros and columns it can handle."""
     found: dict[str, Any] = {}
     for name in tools:
         if not all(map(find_spec, OTHERS[name])):
@@ -122,7 +127,7 @@ def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> d
         nonzeros, columns = (FEW, FEW_COLUMNS) if few else (NONZEROS.get(shape), 16)
         try:
             worker(prepare, shape, nonzeros, columns, ("amped", name), worker.cores)
-        except ValueError as error:  # TensorLy's coordinates are numbers of 64 bits
+        except ValueError as error:  # TensorLy's coordinates must fit 64 bits
             found[name] = {"not measured": str(error)}
             continue
         work = worker(nonzeros_of) * len(SHAPES[shape][0]) * columns
@@ -138,7 +143,7 @@ def _others(worker: Worker, shape: str, tools: Sequence[str], repeats: int) -> d
 
 
 def _overall(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what all cases come to, and what more cores gain."""
+    """Return the summary over all cases, and the speed-up by more cores."""
     ratios = [case["times_as_fast"]["plain"] for case in cases]
     gains = {}
     for case in cases:
@@ -155,26 +160,26 @@ def _overall(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-# In a worker: one problem at a time, and what computes it
+# State of a worker: the current problem, and its sweeps by name.
 
 _problem: Problem
 _sweeps: dict[str, Sweep] = {}
 
 
 def prepare(shape: str, nonzeros: int | None, columns: int, names: Sequence[str], cores: int) -> list[str]:
-    """Make a tensor and what computes it in turn; return the kernels that amped chose."""
+    """Make a tensor and the named sweeps over it; return the kernels that amped chose."""
     global _problem
     _sweeps.clear()
     rng = np.random.default_rng(0)
     _problem = Problem(*_draw(shape, nonzeros), [rng.random((n, columns), np.float32) for n in SHAPES[shape][0]])
-    engine = _engine(_problem, cores)
+    operator = _operator(_problem, cores)
     for name in names:
-        _sweeps[name] = _modes(engine) if name == "amped" else SWEEPS[name](_problem, cores)
-    return list(engine.kernels)
+        _sweeps[name] = _modes(operator) if name == "amped" else SWEEPS[name](_problem, cores)
+    return list(operator.kernels)
 
 
 def milliseconds(name: str) -> float:
-    """Return how long the MTTKRPs of all modes take, after others, as in a decomposition."""
+    """Return the milliseconds of a sweep, after other work, as in a decomposition."""
     time.sleep(PAUSE)
     if name in COMPARED:
         _sweeps[name]()
@@ -184,7 +189,7 @@ def milliseconds(name: str) -> float:
 
 
 def nonzeros_of() -> int:
-    """Return the nonzeros of the tensor, duplicates counted once."""
+    """Return the number of nonzeros of the tensor, duplicates counted once."""
     return _problem.tensor.nnz
 
 
@@ -204,29 +209,30 @@ def _mode(tensor: SparseTensor, mode: int) -> Mode:
     return Mode(rows, tuple(others), tensor.values[order].astype(np.float32), offsets)
 
 
-def _engine(problem: Problem, cores: int, kernel: str = "auto") -> Engine:
-    comm, columns = SingleComm(), problem.factors[0].shape[1]
-    engine = Engine(TensorSource(problem.tensor, comm), columns, comm, Options("cpu", kernel=kernel, threads=cores))
+def _operator(problem: Problem, cores: int, kernel: str = "auto") -> SparseOperator:
+    options, columns = Options("cpu", kernel=kernel, threads=cores), problem.factors[0].shape[1]
+    machine = bring_up(options, SingleComm())
+    operator = place(TensorSource(problem.tensor, machine.comm), columns, machine, options)
     for mode, factor in enumerate(problem.factors):
-        engine.set_factor(mode, factor)
-    return engine
+        operator.set_factor(mode, factor)
+    return operator
 
 
 def _permuted(problem: Problem, cores: int) -> Sweep:
-    """Compute all modes from one copy of the nonzeros."""
-    return _modes(_engine(problem, cores, PERMUTED))
+    """amped's `permuted`: all modes from one copy of the nonzeros."""
+    return _modes(_operator(problem, cores, "permuted"))
 
 
-def _modes(engine: Engine) -> Sweep:
+def _modes(operator: SparseOperator) -> Sweep:
     def sweep() -> None:
-        for mode in range(engine.order):
-            engine.mttkrp(mode)
+        for mode in range(operator.order):
+            operator.mttkrp(mode)
 
     return sweep
 
 
 def _plain(problem: Problem, cores: int) -> Sweep:
-    """What one writes in Numba: a loop over nonzeros while their row is the same, and over columns, a known number."""
+    """The plain Numba kernel: a loop over the nonzeros of a row and a compile-time number of columns."""
     import numba
 
     numba.set_num_threads(cores)
@@ -267,9 +273,9 @@ def kernel(cuts, rows, values, out, {names}):
 
 
 def _gather(problem: Problem, cores: int) -> Sweep:
-    """Read as many rows, of each matrix by itself, at random: what is left to do if nothing but reading takes time."""
-    backend, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
-    steps = [_reads(backend, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
+    """Read as many random rows, one matrix after the other: the time if only reads of rows counted."""
+    device, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
+    steps = [_reads(device, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
 
     def sweep() -> None:
         for step in steps:
@@ -278,28 +284,29 @@ def _gather(problem: Problem, cores: int) -> Sweep:
     return sweep
 
 
-def _reads(backend: Backend, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
-    """Add up rows of a matrix, in long sums that take no time beside."""
+def _reads(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
+    """Read rows of a matrix through MTTKRP with one input mode, in long sums whose cost is negligible."""
     length, columns = factor.shape
     rows = np.arange(values.size, dtype=np.int32) >> 10
-    matrix = backend.zeros((length, backend.stride(columns, factor.itemsize)), factor.dtype)
+    matrix = device.zeros((length, device.stride(columns, factor.itemsize)), factor.dtype)
     matrix[:, :columns] = factor
-    out = backend.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
+    out = device.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
     share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))
     indices = rng.integers(0, length, values.size, dtype=np.int32)
-    shards = [backend.shard([rows, indices], values, share, name, False) for name in ("segmented", "prefetched")]
-    best = min(shards, key=lambda shard: min(_seconds(backend, shard, matrix, out) for _ in range(3)))
-    return lambda: backend.mttkrp(best, [matrix], out, slice(0, len(out)))
+    kernels = [k for k in mttkrp_kernels(device) if k.name in ("segmented", "prefetched")]
+    shards = [kernel.make([rows, indices], values, share, False) for kernel in kernels]
+    best = min(shards, key=lambda shard: min(_seconds(shard, matrix, out) for _ in range(3)))
+    return lambda: best.kernel.run(best, [matrix], out, slice(0, len(out)))
 
 
-def _seconds(backend: Backend, shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
+def _seconds(shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
     started = time.perf_counter()
-    backend.mttkrp(shard, [matrix], out, slice(0, len(out)))
+    shard.kernel.run(shard, [matrix], out, slice(0, len(out)))
     return time.perf_counter() - started
 
 
 def _scipy(problem: Problem, cores: int) -> Sweep:
-    """Multiply a CSR matrix of rows by nonzeros with the products of rows, a block of nonzeros at a time."""
+    """SciPy: a CSR matrix (rows by nonzeros) times the row products of a block of nonzeros."""
     from scipy.sparse import csr_array
 
     def sweep() -> None:
@@ -328,7 +335,7 @@ def _pyttb(problem: Problem, cores: int) -> Sweep:
 
 
 def _tensorly(problem: Problem, cores: int) -> Sweep:
-    """Its way for sparse tensors: a column at a time, as its other one would make the whole Khatri-Rao product."""
+    """TensorLy's sparse MTTKRP, column by column; its other one would form the whole Khatri-Rao product."""
     from sparse import COO
     from tensorly.tenalg.core_tenalg.mttkrp import unfolding_dot_khatri_rao_memory
 
@@ -346,7 +353,7 @@ SWEEPS: dict[str, Callable[[Problem, int], Sweep]] = {
     "tensorly": _tensorly,
 }
 OTHERS = {"scipy": ("scipy",), "pyttb": ("pyttb",), "tensorly": ("tensorly", "sparse")}
-"""Tools to compare with, and the packages that they need."""
+"""Tools to compare with, and their packages."""
 
 
 def draw(pyplot: Any, facts: dict[str, Any]) -> Any:

@@ -1,6 +1,6 @@
-"""Seconds and memory of partitioning, in memory by the number of nonzeros, and of a large file in little memory.
+"""Seconds and memory of partitioning: in memory, by number of nonzeros, and of a large file within little memory.
 
-With a GPU, both are done by the CPU and with the GPU, in turn.
+With a GPU, both on the CPU and with the GPU, in turn.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .synthetic import SHAPES, recipe
 from .workers import touch_memory
 
 PACKAGES = ("numba",)
-DRAWN = 1 << 20  # nonzeros that are drawn together
-COPIED = 50_000_000  # nonzeros: of more, there is no second copy, and so one measurement
-WARM = 100_000  # nonzeros that are partitioned before anything is timed
-AT_HAND = 1.8  # times the bytes given: what partitioning takes beside them, and finds at hand
-REST = 4.0  # seconds after which memory is no longer at hand, on some machines
-TOUCHED = 1 << 29  # bytes
+DRAWN = 1 << 20  # nonzeros drawn together
+COPIED = 50_000_000  # nonzeros above which the input is not kept, so that there is only one measurement
+WARM = 100_000  # nonzeros partitioned as a warm-up
+AT_HAND = 1.8  # memory touched beforehand, relative to the input's bytes: what partitioning takes beside them
+REST = 4.0  # seconds after which some virtual machines have returned free memory to their host
+TOUCHED = 1 << 29  # bytes of the memory measurement
 SINGLE = np.dtype(np.float32)
 
 
@@ -53,7 +53,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Partition tensors of each size in a process of its own, and one more in little memory."""
+    """Partition a tensor of each size in its own process, and a file within little memory."""
     devices = ["cpu", "cuda"] if args.device == "cuda" else ["cpu"]
     gpu = _alone(gpu_name) if len(devices) > 1 else ""
     sizes = {}
@@ -80,14 +80,14 @@ def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _slope(sizes: dict[str, Any]) -> float:
-    """Return the exponent of the power of the nonzeros that the seconds grow with."""
+    """Return the exponent p of seconds ~ nonzeros ** p."""
     points = [(math.log(int(n)), math.log(found["seconds"]["median"])) for n, found in sizes.items()]
     return float(np.polyfit(*zip(*points, strict=True), 1)[0]) if len(points) > 1 else math.nan
 
 
 def gpu_name() -> str:
     """Return the name of the first GPU."""
-    make_sorter("cuda", Alone())  # or say why not
+    make_sorter("cuda", Alone())  # raises if there is no GPU
     import cupy
 
     name: bytes = cupy.cuda.runtime.getDeviceProperties(0)["name"]
@@ -95,7 +95,7 @@ def gpu_name() -> str:
 
 
 def memory(repeats: int) -> dict[str, Any]:
-    """Return how fast a process takes memory that was given back a moment ago, and some seconds ago."""
+    """Return the speed of taking memory that was freed a moment ago, and some seconds ago."""
     at_hand, rested = [], []
     for _ in range(repeats):
         time.sleep(REST)
@@ -105,7 +105,7 @@ def memory(repeats: int) -> dict[str, Any]:
 
 
 def in_memory(shape: str, nonzeros: int, repeats: int, devices: Sequence[DeviceName]) -> dict[str, Any]:
-    """Time everything between nonzeros as read and every mode's sorted copy in single precision."""
+    """Time the way from nonzeros as read to every mode's sorted copy in single precision."""
     sorters: list[Sorter] = [make_sorter(device, Alone()) for device in devices]
     for sorter in sorters:
         _mode_copies(*_drawn(shape, WARM), sorter.sort)
@@ -113,7 +113,7 @@ def in_memory(shape: str, nonzeros: int, repeats: int, devices: Sequence[DeviceN
     copied = nonzeros <= COPIED or len(sorters) > 1
     seconds: list[list[float]] = [[] for _ in sorters]
     for k in range(len(sorters) * (repeats if nonzeros <= COPIED else 1)):
-        # The tensor takes over the arrays that it is made of.
+        # The tensor takes ownership of its arrays.
         given = (columns.copy(), values.copy()) if copied else (columns, values)
         touch_memory(int(AT_HAND * (columns.nbytes + values.nbytes)))
         started = time.perf_counter()
@@ -158,13 +158,13 @@ def _drawn(shape: str, nonzeros: int) -> tuple[Any, Any, tuple[int, ...]]:
 
 
 def write_archive(path: Path, shape: str, nonzeros: int) -> None:
-    """Write nonzeros as an archive."""
+    """Write a synthetic tensor as an archive."""
     columns, values, lengths = _drawn(shape, nonzeros)
     np.savez(path, indices=np.ascontiguousarray(columns.T), values=values, shape=lengths)
 
 
 def spilled(path: Path, budget: int, device: DeviceName) -> dict[str, Any]:
-    """Partition an archive into a store beside it within a budget of memory."""
+    """Partition an archive within a memory budget, into a store beside it."""
     load_compiler()
     resting, started = resident_bytes(), time.perf_counter()
     store = partition(path, path.with_suffix(f".{device}"), memory=budget, device=device)
@@ -180,7 +180,7 @@ def spilled(path: Path, budget: int, device: DeviceName) -> dict[str, Any]:
 
 
 def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """Seconds, and bytes of memory a nonzero, by the number of nonzeros."""
+    """Seconds, and bytes of memory per nonzero, by number of nonzeros."""
     sizes = {int(n): found for n, found in facts["in_memory"].items()}
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
     left.loglog(list(sizes), [found["seconds"]["median"] for found in sizes.values()], "o-", label="CPU")

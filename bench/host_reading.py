@@ -21,17 +21,17 @@ from .draws import HostDraws
 from .synthetic import SHAPES, recipe
 from .workers import Worker, touch_memory, workers
 
-Columns = Sequence[Any]  # that become arrays when they are asked to, which is not timed
+Columns = Sequence[Any]  # converted to arrays later, untimed
 
 PACKAGES = ("numba", "pandas", "polars", "pyarrow")
-SHORTER = 10  # numpy.loadtxt reads so much less
-AT_HAND = 1 << 28, 4  # bytes of memory, and those for each byte of the file, that each reader finds at hand
+SHORTER = 10  # numpy.loadtxt reads a file this many times shorter
+AT_HAND = 1 << 28, 4  # memory touched before each reader: fixed bytes, and bytes per byte of the file
 VALUES: dict[str, Callable[[float], str]] = {
     "counts": lambda value: str(1 + int(value * 20)),
     "decimals": lambda value: f"{value * 100:.3f}",
     "doubles": repr,
 }
-"""How values in (0, 1] are written: in one or two digits, in four or five, in up to seventeen."""
+"""Formats of values in (0, 1]: one or two digits; four or five; up to seventeen."""
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -43,7 +43,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Write a file for each kind of values; the readers read it in turn, on each number of cores."""
+    """Write a file per kind of values; time the readers in turn, on each number of cores."""
     files = {}
     with tempfile.TemporaryDirectory() as folder, workers(args.cores) as started:
         for kind in args.values:
@@ -55,7 +55,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _write(folder: Path, args: argparse.Namespace, write: Callable[[float], str]) -> Path:
-    """Write nonzeros in the order of their indices, as tensors are published, and the values as they should be."""
+    """Write nonzeros sorted by index, as published tensors are, and the expected values."""
     made, numbers = recipe(args.lines_of, args.lines), range(args.lines)
     draws, path = HostDraws(made), folder / "whole.tns"
     columns = [draws.indices(mode, numbers) for mode in range(len(made.lengths))]
@@ -81,7 +81,7 @@ def _compare(path: Path, started: Sequence[Worker], repeats: int) -> dict[str, A
                 each[name].append(worker(megabytes_a_second, name, path, worker.cores))
     for each in speeds.values():
         for name in names:
-            del each[name][0]  # that loaded and compiled
+            del each[name][0]  # the warm-up, which loads and compiles
     return {
         "bytes": path.stat().st_size,
         "values_off": off,
@@ -95,7 +95,7 @@ def _compare(path: Path, started: Sequence[Worker], repeats: int) -> dict[str, A
 
 
 def megabytes_a_second(name: str, path: Path, cores: int) -> float:
-    """Return how fast a reader reads the file, or the shorter one."""
+    """Return a reader's MB/s on the file, or on the shorter one."""
     path = _file(name, path)
     size = path.stat().st_size
     touch_memory(AT_HAND[0] + AT_HAND[1] * size)
@@ -105,7 +105,7 @@ def megabytes_a_second(name: str, path: Path, cores: int) -> float:
 
 
 def values_off(name: str, path: Path) -> float:
-    """Return the share of values that are not the doubles nearest to what is written."""
+    """Return the share of values that are not correctly rounded."""
     values = np.asarray(READERS[name](_file(name, path), 1)[-1])
     return float(np.mean(values != np.load(path.with_suffix(".npy"))[: values.size]))
 
@@ -173,7 +173,7 @@ PACKAGE_OF = {"amped": "numba"}
 
 
 def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """MB/s of each reader by kind of values, a panel for each number of cores."""
+    """MB/s of each reader by kind of values, one panel per number of cores."""
     panels = sorted({cores for file in facts["files"].values() for cores in file["megabytes_a_second"]}, key=int)
     figure, rows = pyplot.subplots(1, len(panels), figsize=(4 * len(panels), 3), sharey=True, squeeze=False)
     for axes, cores in zip(rows[0], panels, strict=True):

@@ -1,6 +1,6 @@
-"""Seconds of the command line from its start: info of a small file, and the bundled example, which is a whole run.
+"""Seconds of whole commands: `info` of a small file, and the bundled example.
 
-Both with an empty cache of compiled kernels, and with a full one.
+Both with an empty and with a full cache of compiled kernels.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ finally:
     with open(told, "w") as file:
         json.dump(timer.duration if timer.done else 0.0, file)
 """
-"""Runs the command line, and writes the seconds that Numba compiled to a file."""
+"""Runs a command and writes Numba's compile seconds to a file."""
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -44,7 +44,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Start each command with an empty cache of kernels, each time anew, and then with a full one."""
+    """Start each command with an empty cache of kernels several times, then with a full one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         small = _small(folder / "small.tns")
@@ -75,11 +75,11 @@ def _columns(times: list[tuple[float, float]]) -> dict[str, list[float]]:
 
 
 def _start(cache: Path, how: list[str]) -> tuple[float, float]:
-    """Run a command with its kernels in a folder; return the seconds in all, and those of compiling."""
+    """Run a command with the cache folder `cache`; return its seconds, and those of compiling."""
     told = cache.with_suffix(".json")
     paths = filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join(paths)}
-    for name in ("NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):  # with the latter Python compiles its modules anew
+    for name in ("NUMBA_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):  # the latter makes Python recompile its modules
         environment.pop(name, None)
     line = [sys.executable, "-c", TIMED, str(told), *how]
     started = time.perf_counter()
@@ -88,7 +88,7 @@ def _start(cache: Path, how: list[str]) -> tuple[float, float]:
 
 
 def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
-    """Seconds of each command, cold and warm, and how many of them are compiling."""
+    """Seconds of each command, cold and warm, and of compiling."""
     figure, axes = pyplot.subplots(figsize=(6, 2))
     bars = [(f"{name}, {kind}", found[kind]) for name, found in facts["starts"].items() for kind in (WARM, COLD)]
     whole, compiling = ([found[what]["median"] for _, found in bars] for what in ("seconds", "compiling"))

@@ -1,4 +1,4 @@
-"""Sweeps, MTTKRPs of all modes in turn, measured on every rank: what all benchmarks of MTTKRP are views of."""
+"""Measure sweeps (MTTKRPs of all modes in turn) on every rank; used by all benchmarks of MTTKRP."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Backend
+from amped import assembly
+from amped.assembly import bring_up, solving_bytes
+from amped.backend.base import Device
+from amped.backend.choose import choose
 from amped.backend.rows import block_rows
-from amped.operators.sparse import Engine, Options
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.report.metrics import Spans, peak_resident_bytes
 
@@ -39,8 +43,8 @@ def measure(
 ) -> Facts:
     """Place a tensor and measure sweeps over its modes. Collective.
 
-    Each mode's rows are published after it, as CP-ALS does with the solved rows; a second series leaves that out. There
-    are pauses between sweeps of resident nonzeros: see `Pauses`.
+    Each mode's rows are published (exchanged) after it, as in CP-ALS; a second series leaves that out. Sweeps of
+    resident nonzeros are separated by pauses, see `Pauses`.
 
     Parameters
     ----------
@@ -50,69 +54,70 @@ def measure(
     options : Options
     comm : Comm
     sweeps : int
-        The fewest that are measured.
+        Number of sweeps at least.
     ceilings : dict, optional
-        From `bench.ceilings`, to tell the links' speed beside that of plain copies in turn with the sweeps.
+        From `bench.ceilings`; adds the link's ceiling to the plain copies that are measured in turn with the sweeps.
     compare : sequence of {"yardstick", "errors"}
-        What else to compute from the same nonzeros and factor matrices.
+        What else to measure on the same nonzeros and factor matrices.
     sustained : float
-        For so many seconds, sweeps of resident nonzeros are also repeated without a pause.
+        Seconds for which sweeps of resident nonzeros are also repeated without pauses.
     """
-    engine, loading = place(source, rank, options, comm)
-    seconds, spans, copies = timed_sweeps(engine, sweeps, publish=True)
-    alone = timed_sweeps(engine, sweeps, publish=False).seconds if comm.size > 1 else seconds
+    operator, loading = place(source, rank, options, comm)
+    seconds, spans, copies = timed_sweeps(operator, sweeps, publish=True)
+    alone = timed_sweeps(operator, sweeps, publish=False).seconds if comm.size > 1 else seconds
     facts: Facts = {
-        "device": engine.backend.name,
+        "device": operator.machine.device.name,
         "rank": rank,
         "ranks": comm.size,
         "precision": options.precision,
         "placement": options.placement,
         "kernel": options.kernel,
         "gather": options.gather,
-        "exchange": engine.exchange.name,
-        "kernels": comm.allgather(engine.kernels),
+        "exchange": operator.machine.exchange.name,
+        "kernels": comm.allgather(operator.kernels),
         "seconds_a_sweep": record.summary(seconds),
         "seconds_each_sweep": seconds,
         "seconds_a_sweep_without_exchange": record.summary(alone),
-        "seconds_by_kind": _by_kind(spans, engine.order),
+        "seconds_by_kind": _by_kind(spans, operator.order),
         "seconds_to_load": _slowest(comm.allgather(loading)),
-        "balance": balance(spans, engine.order),
-        "memory": comm.allgather(_memory(engine)),
-        "nonzeros_in_place": comm.allgather(_in_place(engine)),
+        "balance": balance(spans, operator.order),
+        "memory": comm.allgather(_memory(operator)),
+        "nonzeros_in_place": comm.allgather(_in_place(operator)),
     }
     facts["link"] = _link(facts, ceilings, copies)
     if sustained and not copies:
-        facts["seconds_a_sustained_sweep"] = record.summary(sustained_sweeps(engine, sustained))
-    return facts | (_compared(engine, source, compare) if compare else {})
+        facts["seconds_a_sustained_sweep"] = record.summary(sustained_sweeps(operator, sustained))
+    return facts | (_compared(operator, source, compare) if compare else {})
 
 
-def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> tuple[Engine, dict[str, float]]:
-    """Return the engine with its nonzeros in place and random factor matrices, and the seconds that it took by step.
+def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> tuple[SparseOperator, dict[str, float]]:
+    """Return the operator with its nonzeros in place and random factor matrices, and the seconds of each step.
 
-    Rows are counted once for a tensor; that time is told each time.
+    Rows are counted once per tensor; each call reports that time.
     """
     before, begin = dict(source.seconds), time.perf_counter()
-    engine = Engine(source, rank, comm, with_room(source, options, comm))
-    engine.synchronize()
+    machine, chosen = bring_up(options, comm), with_room(source, options, comm)
+    operator = assembly.place(source, rank, machine, chosen, solving_bytes(machine, chosen))
+    operator.synchronize()
     rest = time.perf_counter() - begin
     steps = {step: seconds - before[step] for step, seconds in source.seconds.items()}
     steps["pack, tune and place"] = rest - sum(steps.values())
     steps["count"] = sum(source.counting.values())
-    fill_factors(engine)
-    return engine, {"all": sum(steps.values()), **steps}
+    fill_factors(operator)
+    return operator, {"all": sum(steps.values()), **steps}
 
 
-def _compared(engine: Engine, source: SyntheticSource, compare: Sequence[str]) -> Facts:
+def _compared(operator: SparseOperator, source: SyntheticSource, compare: Sequence[str]) -> Facts:
     try:
-        return yardstick.compare(engine, source, compare)
-    except MemoryError as error:  # the nonzeros are there twice
-        if engine.comm.size > 1:
+        return yardstick.compare(operator, source, compare)
+    except MemoryError as error:  # the comparison holds the nonzeros twice
+        if operator.machine.comm.size > 1:
             raise  # the other ranks would wait
         return {"not_compared": str(error)}
 
 
 def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
-    """Return what identifies a tensor."""
+    """Return the facts that identify a tensor."""
     made = source.recipe
     return {
         "lengths": made.lengths,
@@ -124,26 +129,25 @@ def tensor_facts(source: SyntheticSource) -> dict[str, Any]:
 
 
 def with_room(source: SyntheticSource, options: Options, comm: Comm) -> Options:
-    """Leave room for the columns that are loaded on the device, where the plan would fill it."""
+    """Limit the plan's device memory to leave room for loading columns on the device."""
     if options.placement != "auto" or options.device_memory or source.xp is np:
         return options
-    from amped.backend.cuda.device import CudaBackend
 
     cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
     nonzeros = max(int(np.diff(cut.nonzeros).max()) for cut in cuts)
-    room = CudaBackend(comm.local_rank).memory(comm.local_size) - source.loading_bytes(nonzeros, options.dtype)
+    room = choose("cuda", comm).memory(comm.local_size) - source.loading_bytes(nonzeros, options.dtype)
     return replace(options, device_memory=max(1, min(comm.allgather(room))))
 
 
-def fill_factors(engine: Engine) -> None:
+def fill_factors(operator: SparseOperator) -> None:
     """Draw random factor matrices, uniform in (0, 1] and the same on every rank, in device memory."""
-    step = block_rows(engine.rank)
-    for mode, length in enumerate(engine.shape):
-        draws = Recipe((length,), length, seed=FACTOR_SEED + mode).draws(engine.backend.xp)
+    step = block_rows(operator.ranks[0])
+    for mode, length in enumerate(operator.shape):
+        draws = Recipe((length,), length, seed=FACTOR_SEED + mode).draws(operator.machine.device.xp)
         for b in range(0, length, step):
             end = min(b + step, length)
-            drawn = draws.values(range(b * engine.rank, end * engine.rank), engine.plan.dtype)
-            engine.factors[mode][b:end, : engine.rank] = drawn.reshape(-1, engine.rank)
+            drawn = draws.values(range(b * operator.ranks[0], end * operator.ranks[0]), operator.plan.dtype)
+            operator.work.factors[mode][b:end, : operator.ranks[0]] = drawn.reshape(-1, operator.ranks[0])
 
 
 def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> float:
@@ -151,7 +155,7 @@ def _median_spans(spans: Sequence[Spans], kind: str, modes: Sequence[int]) -> fl
 
 
 def _by_kind(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
-    """Return for each kind of work the seconds by rank, of all modes and of each mode."""
+    """Return seconds by kind of work and rank, for all modes and for each mode."""
     modes = range(order)
     return {
         kind: {
@@ -163,7 +167,7 @@ def _by_kind(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
 
 
 def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
-    """Return (max - mean) / mean of the ranks' seconds of computing, over all modes and for each."""
+    """Return (max - mean) / mean of the ranks' computing seconds, over all modes and for each mode."""
 
     def of(modes: Sequence[int]) -> float:
         seconds = [_median_spans(spans, "compute", modes) for spans in by_rank]
@@ -177,10 +181,10 @@ def _slowest(by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {step: max(seconds[step] for seconds in by_rank) for step in by_rank[0]}
 
 
-def _in_place(engine: Engine) -> list[Facts]:
-    """Return for each mode how many nonzeros of this rank are resident or streamed, and their bytes."""
+def _in_place(operator: SparseOperator) -> list[Facts]:
+    """Return this rank's nonzeros and bytes of each mode, resident and streamed."""
     result = []
-    for resident, streamed in shards(engine):
+    for resident, streamed in shards(operator):
         facts = {}
         for name, some in (("resident", resident), ("streamed", streamed)):
             nonzeros, nbytes = sum(s.nnz for s in some), sum(s.nbytes for s in some)
@@ -190,29 +194,29 @@ def _in_place(engine: Engine) -> list[Facts]:
     return result
 
 
-def _memory(engine: Engine) -> Facts:
-    planned = engine.plan.device_bytes
+def _memory(operator: SparseOperator) -> Facts:
+    planned = operator.plan.device_bytes
     return {
         "planned": planned,
         "planned_bytes": sum(planned.values()),
-        "peak_bytes_while_loading": engine.backend.peak_bytes(),  # the columns that were drawn are in it
-        "used_bytes": used_bytes(engine.backend),
+        "peak_bytes_while_loading": operator.machine.device.peak_bytes(),  # includes the drawn columns
+        "used_bytes": used_bytes(operator.machine.device),
         "host_peak_bytes": peak_resident_bytes(),
     }
 
 
-def used_bytes(backend: Backend) -> int | None:
-    """Return the device memory that arrays hold now; None on the host."""
-    if backend.name != "cuda":
+def used_bytes(backend: Device) -> int | None:
+    """Return the device memory held by arrays; None on the host."""
+    if backend.on_host:
         return None
     used: int = backend.xp.get_default_memory_pool().used_bytes()
     return used
 
 
 def _link(facts: Facts, ceilings: Mapping[str, Any] | None, copies: Sequence[float]) -> Facts | None:
-    """Return how fast streamed shards were copied, over whole sweeps, against the link; None if nothing was.
+    """Return the copy speed of streamed shards over whole sweeps, against the link; None if nothing is streamed.
 
-    The link is what plain copies of the same bytes took, in turn with the sweeps.
+    The link's speed is that of plain copies of the same bytes, in turn with the sweeps.
     """
     copied = [sum(mode["streamed"]["bytes"] for mode in modes) for modes in facts["nonzeros_in_place"]]
     if not sum(copied):

@@ -1,4 +1,4 @@
-"""Seconds of a sweep (MTTKRPs of all modes) for each shape, rank, kernel, placement and number of GPUs asked for."""
+"""Seconds of a sweep (MTTKRPs of all modes) for given shapes, ranks, kernels, placements and numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from amped.backend import choose
-from amped.backend.base import GATHERS
+from amped.backend.choose import choose
 from amped.errors import InputError
-from amped.operators.sparse import Options
+from amped.options import GATHERS, Options
 from amped.parallel.mpi import Comm, world
 
 from . import ceilings, pictures, record
@@ -23,7 +22,7 @@ from .synthetic import SHAPES, SyntheticSource, recipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this benchmark's flags. Those that take several values are measured in all combinations."""
+    """Add this benchmark's flags; flags with several values are measured in all combinations."""
     add = parser.add_argument
     add("--shape", nargs="+", choices=sorted(SHAPES), default=["nell2"], metavar="NAME", help=", ".join(SHAPES))
     add("--nonzeros", type=int, help="instead of the shape's own number")
@@ -59,7 +58,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure; write the results anew after each. Collective."""
+    """Measure; rewrite the results file after each case. Collective."""
     comm = world()
     backend = choose(args.device, comm)
     ranks = args.ranks or [comm.size]
@@ -97,7 +96,7 @@ def run(args: argparse.Namespace) -> None:
 def _cases(
     args: argparse.Namespace, shape: str, source: SyntheticSource, comm: Comm, found: dict[str, Any] | None
 ) -> Iterator[dict[str, Any]]:
-    """Measure one tensor on one group of ranks, in all the ways asked for."""
+    """Measure one tensor on one group of ranks, in all combinations asked for."""
     compare = [name for name in ("yardstick", "errors") if getattr(args, name)]
     series = args.precision, args.rank, args.placement, args.kernel, args.gather
     for precision, rank, placement, kernel, gather in itertools.product(*series):
@@ -109,7 +108,7 @@ def _cases(
             facts |= measure(source, rank, options, comm, args.sweeps, found, compare, args.sustained)
         except (InputError, MemoryError) as error:
             if isinstance(error, MemoryError) and comm.size > 1:
-                raise  # the other ranks would wait
+                raise  # else the other ranks would wait
             asked = {"rank": rank, "ranks": comm.size, "precision": precision, "placement": placement}
             facts |= asked | {"kernel": kernel, "gather": gather, "refused": str(error)}
         facts["deterministic"] = args.deterministic

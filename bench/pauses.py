@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 
 BURST = 0.1  # seconds of work without a pause
-PAUSE = 2.0  # times as long as that work
+PAUSE = 2.0  # length of a pause, relative to that work
 
 
 class Pauses:
-    """Rests after bursts of work, so that what is measured does not depend on what was measured before it.
+    """Rests after bursts of work, so that a measurement does not depend on the one before.
 
-    A GPU reaches its limit of power after half a second of MTTKRPs (an H200 at 700 W), and from then on its clock goes
-    up and down between a third of its rate and the whole: sweeps of the same nonzeros took 1.0 to 1.3 times as long.
+    After half a second of MTTKRPs a GPU reaches its power limit (an H200: 700 W), and its clock varies between a third
+    and the whole of its rate: sweeps of the same nonzeros took 1.0 to 1.3 times as long.
     """
 
     def __init__(self) -> None:
         self._worked = 0.0
 
     def after(self, seconds: float) -> None:
-        """Rest if the work since the last rest, with `seconds` more of it, was a burst."""
+        """Add `seconds` of work; rest if the work since the last rest makes a burst."""
         self._worked += seconds
         if self._worked >= BURST:
             time.sleep(PAUSE * self._worked)

@@ -1,4 +1,4 @@
-"""A picture beside each result; without Matplotlib (extra: bench) there is none, and a line says so."""
+"""Draw a picture beside each result; without Matplotlib (extra: bench) only a line is printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 COLOURS = {"compute": "#4477aa", "copy": "#ccbb44", "exchange": "#ee6677", "solve": "#228833", "other": "#bbbbbb"}
 CYCLE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
-"""Colours that those who see fewer of them can tell apart (Paul Tol's)."""
+"""Colour-blind safe colours (Paul Tol's)."""
 
 DOTS, SHADES = 120, 256
 USUAL = {"precision": "fp32", "kernel": "auto", "gather": "full"}
@@ -33,7 +33,7 @@ def plot() -> Any:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure, in few colours, and forget it."""
+    """Write a figure as a PNG with few colours, and close it."""
     from PIL import Image  # Matplotlib needs it too
 
     drawn = BytesIO()
@@ -43,7 +43,7 @@ def save(figure: Any, path: Path) -> None:
 
 
 def log_scale(axes: Any) -> None:
-    """Make the y axis logarithmic, with plain numbers at it."""
+    """Make the y axis logarithmic, with plain numbers as labels."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set_yscale("log")
@@ -53,7 +53,7 @@ def log_scale(axes: Any) -> None:
 
 
 def draw(path: Path) -> None:
-    """Draw the result at `path`, of any kind that there is a picture for, as a PNG beside it."""
+    """Draw the result at `path` as a PNG beside it, if there is a picture for its kind."""
     pyplot, result = plot(), json.loads(path.read_text())
     if pyplot is None:
         return
@@ -69,7 +69,7 @@ def draw(path: Path) -> None:
 
 
 def label(case: Mapping[str, Any]) -> str:
-    """Return what tells a case from the others, but for what most have."""
+    """Return a label for a case, without what most cases share."""
     ranks, unit = case["ranks"], "GPU" if case["device"] == "cuda" else "rank"
     parts = [f"{case['shape']}, skew {case['skew']:g}, {case['rank']} columns, {ranks} {unit}{'s' * (ranks > 1)}"]
     if case["values"] != "real":
@@ -95,7 +95,7 @@ def _cases(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _ceilings(pyplot: Any, speeds: Mapping[str, Any]) -> Any:
-    """GB/s of random rows by what they are out of, with the copy."""
+    """GB/s of random rows by size of the matrix, and of the copy."""
     figure, axes = pyplot.subplots(figsize=(5, 3.2))
     sizes = sorted(float(size) for size in speeds["gather"])
     axes.semilogx(sizes, [speeds["gather"][f"{size:g}"] for size in sizes], "o-", label="random rows of 128 bytes")

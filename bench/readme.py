@@ -1,4 +1,4 @@
-"""Prints the README's table of results, in Markdown, from the JSON files on disk."""
+"""Print the README's table of results, in Markdown, from the JSON files on disk."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .cases import (
 
 
 class Row(NamedTuple):
-    """What was measured of one tensor whose nonzeros are all resident or all streamed.
+    """The cases of one tensor with all nonzeros resident, or all streamed.
 
     Attributes
     ----------
     alone, together : dict, optional
-        The case on one rank, and that on as many as any.
+        The case on one rank, and that on the most ranks.
     """
 
     alone: Case | None
@@ -39,14 +39,14 @@ class Row(NamedTuple):
 
     @property
     def last(self) -> Case:
-        """The case on more ranks."""
+        """The case on the most ranks."""
         case = self.together or self.alone
         assert case is not None
         return case
 
     @property
     def both(self) -> list[Case]:
-        """The cases that there are."""
+        """The existing cases."""
         return [case for case in self if case is not None]
 
 
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def table(cases: Sequence[Case], unit: str) -> str:
-    """Return a row for each tensor, resident or streamed, and the columns that any row has something for."""
+    """Return the table: a row per tensor, resident or streamed, without empty columns."""
     most = max((c["ranks"] for c in cases), default=1)
     groups = grouped(cases, lambda c: (tensor(c), c["nonzeros"], c["placement"] in RESIDENT))
     alone = [_first(select(some, ranks=1)) for some in groups.values()]
@@ -96,7 +96,7 @@ def table(cases: Sequence[Case], unit: str) -> str:
 
 
 def by_columns(cases: Sequence[Case]) -> str:
-    """Return how many times as fast as the yardstick one GPU is, for each tensor and number of columns."""
+    """Return the table of one GPU's speed relative to the yardstick, by tensor and number of columns."""
     measured = against_yardstick(cases)
     ranks = sorted({rank for some in measured.values() for rank in some})
     rows = [
@@ -126,7 +126,7 @@ def _milliseconds(case: Case | None) -> str:
 
 
 def _link(row: Row) -> str:
-    linked = [case for case in row.both if case["device"] != "cpu"]  # a host streams within its own memory
+    linked = [case for case in row.both if case["device"] != "cpu"]  # streaming on a host stays within its memory
     shares = [case["link"].get("fraction_of_link") for case in linked if case["link"]]
     return ", ".join(f"{share:.1%}" for share in shares if share)
 

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON file a run, with what is needed to judge and to repeat it."""
+"""Results on disk: one JSON file per run, with the facts needed to judge and repeat it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 
 
 def machine(devices: Sequence[str]) -> dict[str, Any]:
-    """Return what was measured on: the processor, its cores, and the devices of the ranks."""
+    """Return the machine's facts: processor, cores, and the ranks' devices."""
     return {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "devices": list(devices)}
 
 
 def _processor() -> str:
-    """Return its name, and the kind that LLVM compiles for: virtual machines do not tell which model it is."""
+    """Return the processor's name and LLVM's name of its type, as virtual machines hide the model."""
     return f"{_model()} ({llvmlite.binding.get_host_cpu_name()})"
 
 

@@ -1,4 +1,4 @@
-"""What safety costs: an iteration with a checkpoint after each against one without, and the speed of verification."""
+"""Cost of reliability: an iteration with a checkpoint against one without, and the speed of verification."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend import choose
-from amped.checkpoint import Saver
-from amped.decomp import als
-from amped.operators.sparse import Engine, Options
+from amped.backend.choose import choose
+from amped.checkpoint import Origin, Saver
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
 from amped.parallel.mpi import world
 from partitioner import checked
 
@@ -44,9 +46,9 @@ def run(args: argparse.Namespace) -> None:
     comm = world()
     backend = choose(args.device, comm)
     source = SyntheticSource(recipe(args.shape, args.nonzeros), comm, backend.xp)
-    engine, _ = place(source, args.rank, Options(args.device), comm)
+    operator, _ = place(source, args.rank, Options(args.device), comm)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        seconds = _iterations(engine, Path(comm.bcast(folder)), args.rounds, args.iterations)
+        seconds = _iterations(operator, Path(comm.bcast(folder)), args.rounds, args.iterations)
         speeds = _verification(Path(folder))
     if comm.rank:
         return
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
         **tensor_facts(source),
         "rank": args.rank,
         "ranks": comm.size,
-        "checkpoint_bytes": sum(engine.factor(mode).nbytes for mode in range(engine.order)),
+        "checkpoint_bytes": sum(operator.factor(mode).nbytes for mode in range(operator.order)),
         "seconds_an_iteration": {name: record.summary(each) for name, each in seconds.items()},
         "overhead": medians["a checkpoint after each"] / medians["none"] - 1,
         "verified_bytes_a_second": record.summary(speeds),
@@ -66,20 +68,20 @@ def run(args: argparse.Namespace) -> None:
     print(f"{path.name}: checkpoints cost {facts['overhead']:.1%}, verification {verified / 1e9:.2f} GB/s", flush=True)
 
 
-def _iterations(engine: Engine, folder: Path, rounds: int, count: int) -> dict[str, list[float]]:
-    """Return the seconds of iterations of each kind, in rounds that alternate."""
+def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int) -> dict[str, list[float]]:
+    """Return the seconds of iterations with and without checkpoints, in alternating rounds."""
     seconds: dict[str, list[float]] = {"none": [], "a checkpoint after each": []}
-    state = als.State(np.ones(engine.rank))
-    steps = als.iterate(engine, state, WARM_UP + 2 * rounds * count, tol=0)
+    method = CpAls(operator)
+    steps = iterate(method, Rule(WARM_UP + 2 * rounds * count, tol=0))
     for _ in range(WARM_UP):
         next(steps)
-    with Saver(folder, engine, state, {}, 0) as saver:
+    with Saver(folder, method, Origin({}, 0, {})) as saver:
         for _ in range(rounds):
             for name, each in seconds.items():
                 for _ in range(count):
                     began = time.perf_counter()
                     next(steps)
-                    engine.clock.collect()
+                    operator.clock.collect()
                     if name != "none":
                         saver.save()
                     each.append(time.perf_counter() - began)
@@ -88,7 +90,7 @@ def _iterations(engine: Engine, folder: Path, rounds: int, count: int) -> dict[s
 
 
 def _verification(folder: Path) -> list[float]:
-    """Return the bytes a second at which one core checks a file, in memory already, against its checksums."""
+    """Return the bytes per second at which one core verifies a cached file against its checksums."""
     file = folder / "verified.npy"
     entry = checked.write_array(file, np.random.default_rng(0).integers(0, 255, VERIFIED, np.uint8))
     speeds = []

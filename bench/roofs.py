@@ -1,12 +1,12 @@
-"""Pictures that set kernels against the memory's measured speed: GenTen's figures 7 and 8b, and a roofline.
+"""Figures of kernels against the measured memory bandwidth: GenTen's figures 7 and 8b, and a roofline.
 
 Two models of the bytes that a mode's MTTKRP moves, for N modes, R columns of s bytes and P nonzeros:
 
-- GenTen's (7.1), as it stands in the paper: ``((N R + 3) s + 4 N) P``, with 4-byte indices.
-- The roofline's: each nonzero's record as it is packed, and a row of each input factor matrix, ``R s (N - 1)``; then
-  the output in double precision, once a row, or (`atomic`) read and written in the factors' precision once a nonzero.
+- GenTen's, equation (7.1) of the paper: ``((N R + 3) s + 4 N) P``, with 4-byte indices.
+- The roofline's: each nonzero's packed record and a row of each input factor matrix, ``R s (N - 1)``; then the output,
+  in double precision once per row, or (`atomic`) read and written in the factors' precision once per nonzero.
 
-Neither knows of caches, shared memory or registers: what reuses rows there lies above the roofs of its own model.
+Neither models caches, shared memory or registers: a kernel that reuses rows there lies above its roofs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .cases import Case, grouped, in_place, select, sweep, tensor
 
 ITEM = {"fp32": 4, "fp64": 8}
 FAMILIES = ("auto", "segmented", "fibre", "tiled", "blocked", "permuted", "atomic")
-GENTEN_RANK = 16  # of its figure 8b
-KERNELS_ALONE = 2  # the fewest kernels, or ranks, that make a picture
+GENTEN_RANK = 16  # columns in GenTen's figure 8b
+KERNELS_ALONE = 2  # kernels, or ranks, that a picture needs at least
 
 
 def genten_bytes(case: Case) -> float:
@@ -42,18 +42,18 @@ def model_bytes(case: Case, mode: int) -> float:
 
 
 def flops(case: Case) -> int:
-    """Return the multiplications and additions of a mode's MTTKRP."""
+    """Return the floating-point operations of a mode's MTTKRP."""
     return int(len(case["lengths"]) * case["rank"] * case["nonzeros"])
 
 
 def _alone(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases of one rank, on a GPU where there are any, whose nonzeros stay on the device."""
+    """Return the resident cases on one rank, on a GPU if there are any."""
     some = [c for c in cases if c["ranks"] == 1 and c["placement"] != "stream" and c["ceilings"]]
     return [c for c in some if c["device"] == "cuda"] or some
 
 
 def bandwidth(pyplot: Any, cases: Sequence[Case]) -> Any:
-    """Bandwidth by GenTen's model, as a share of the measured copy, over the columns of the factor matrices."""
+    """Bandwidth by GenTen's model, as a share of the measured copy, by columns of the factor matrices."""
     some = _alone(select(cases, values="real"))
     lines = grouped(some, lambda c: (c["kernel"], tensor(c), c["precision"]))
     lines = {name: same for name, same in lines.items() if len({c["rank"] for c in same}) >= KERNELS_ALONE}
@@ -85,19 +85,19 @@ def bandwidth(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 
 def _named(axes: Any, names: Sequence[str], style: str, **more: Any) -> None:
-    """Name in the legend what has a colour of its own."""
+    """Add a legend entry per colour."""
     for k, name in enumerate(names):
         axes.plot([], [], style, color=f"C{k}", label=name, **more)
 
 
 def _known(kernels: Iterable[str]) -> list[str]:
-    """Return the names of kernels, or of their families, in the order of `FAMILIES`."""
+    """Return the names of kernels or their families, in the order of `FAMILIES`."""
     at = {family: k for k, family in enumerate(FAMILIES)}
     return sorted(kernels, key=lambda name: (at.get(name.split("-")[0], len(at)), name))
 
 
 def _devices(cases: Sequence[Case]) -> str:
-    """Return what the cases ran on, and what open circles mean where ceilings are of another result."""
+    """Return the cases' device, and the meaning of open circles if ceilings are from another result."""
     text = f"one {', '.join(dict.fromkeys(c['model'] for c in cases))}"
     if all(c["own_ceilings"] for c in cases):
         return text
@@ -126,7 +126,7 @@ def kernels(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 
 def roofline(pyplot: Any, cases: Sequence[Case]) -> Any:
-    """Each kernel's operations a second and a byte of its model, mode by mode, under the measured copy and gathers."""
+    """Each kernel's flop/s by flop/byte of its model, mode by mode, with the measured copy and gathers as roofs."""
     chosen = _alone(select(cases, precision="fp32", values="real"))
     if not chosen:
         return None
@@ -165,7 +165,7 @@ def roofline(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 
 def _roofs(axes: Any, x: Any, cases: Sequence[Case]) -> None:
-    """Draw what the speeds of memory allow."""
+    """Draw the roofs of the measured memory bandwidths."""
     speeds = cases[-1]["ceilings"]
     sizes = sorted(speeds["gather"], key=float)
     some = sizes[-1], sizes[len(sizes) // 2], sizes[0]

@@ -1,4 +1,4 @@
-"""Sweeps, MTTKRPs of all modes in turn, timed: with pauses, without, and in turn with plain copies."""
+"""Time sweeps (MTTKRPs of all modes in turn): with pauses, without, and in turn with plain copies."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amped.operators.sparse import Engine
+from amped.operators.base import in_turn
+from amped.operators.sparse import SparseOperator
 from amped.report.metrics import Spans
 
 from .pauses import Pauses
 
 WARM = 2
-LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated so long, but no more often
-IN_A_ROW = 2  # sweeps of streamed nonzeros between plain copies of them
+LEAST_SECONDS, MOST_SWEEPS = 0.5, 40  # quick sweeps are repeated for this time, up to this number
+IN_A_ROW = 2  # streamed sweeps between plain copies
 
 
 class Sweeps(NamedTuple):
-    """Sweeps that were timed.
+    """Timed sweeps.
 
     Attributes
     ----------
     seconds : list of float
-        Of each, on the slowest rank.
+        Seconds of each sweep on the slowest rank.
     spans : list of list of Spans
-        Of each rank and sweep; the mean where copies run ahead into the next sweep.
+        Spans by rank and sweep; their mean if copies run ahead into the next sweep.
     copies : list of float
-        Seconds of plain copies of what is streamed, by all ranks at once, before each of `seconds`; none if nothing is.
+        Seconds of plain copies of the streamed bytes, all ranks at once, before each of `seconds`; empty if resident.
     """
 
     seconds: list[float]
@@ -36,59 +37,59 @@ class Sweeps(NamedTuple):
     copies: list[float]
 
 
-def timed_sweeps(engine: Engine, least: int, publish: bool) -> Sweeps:
-    """Time at least so many sweeps, after some that are not counted. Collective."""
+def timed_sweeps(operator: SparseOperator, least: int, publish: bool) -> Sweeps:
+    """Time at least `least` sweeps, after warm-up sweeps. Collective."""
     for _ in range(WARM):
-        warm = _timed_sweep(engine, publish)
+        warm = _timed_sweep(operator, publish)
     count = max(least, min(MOST_SWEEPS, int(LEAST_SECONDS / warm)))
-    streaming = any(engine.comm.allgather(bool(engine.plan.slot)))
-    return (_streamed_sweeps if streaming else _resident_sweeps)(engine, count, publish)
+    streaming = any(operator.machine.comm.allgather(bool(operator.plan.slot)))
+    return (_streamed_sweeps if streaming else _resident_sweeps)(operator, count, publish)
 
 
-def _resident_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
+def _resident_sweeps(operator: SparseOperator, count: int, publish: bool) -> Sweeps:
     seconds, spans, pauses = [], [], Pauses()
     for _ in range(count):
-        seconds.append(_timed_sweep(engine, publish))
-        spans.append(_settle(engine))
+        seconds.append(_timed_sweep(operator, publish))
+        spans.append(_settle(operator))
         pauses.after(seconds[-1])
-    return Sweeps(seconds, engine.comm.allgather(spans), [])
+    return Sweeps(seconds, operator.machine.comm.allgather(spans), [])
 
 
-def _timed_sweep(engine: Engine, publish: bool) -> float:
-    _settle(engine)
+def _timed_sweep(operator: SparseOperator, publish: bool) -> float:
+    _settle(operator)
     begin = time.perf_counter()
-    _sweep(engine, publish)
-    engine.synchronize()
-    return max(engine.comm.allgather(time.perf_counter() - begin))
+    _sweep(operator, publish)
+    operator.synchronize()
+    return max(operator.machine.comm.allgather(time.perf_counter() - begin))
 
 
-def _streamed_sweeps(engine: Engine, count: int, publish: bool) -> Sweeps:
-    """Time sweeps and plain copies of the same bytes in turn: what a host gives to several links changes by the second.
+def _streamed_sweeps(operator: SparseOperator, count: int, publish: bool) -> Sweeps:
+    """Time sweeps and plain copies of the same bytes in turn, as a host's bandwidth to its links varies by the second.
 
-    Each turn begins and ends with the slots filled, so that it copies what its sweeps stream.
+    Each turn begins and ends with filled slots, so that it copies as much as its sweeps stream.
     """
-    seconds, copies, comm = list[float](), list[float](), engine.comm
-    copy = _plain_copies(engine)
-    _settle(engine)
+    seconds, copies, comm = list[float](), list[float](), operator.machine.comm
+    copy = _plain_copies(operator)
+    _settle(operator)
     for _ in range(count):
-        for times, repeat, action in ((copies, 1, copy), (seconds, IN_A_ROW, lambda: _sweep(engine, publish))):
+        for times, repeat, action in ((copies, 1, copy), (seconds, IN_A_ROW, lambda: _sweep(operator, publish))):
             comm.allgather(None)
             begin = time.perf_counter()
             for _ in range(repeat):
                 action()
-            for slot in engine._stream._slots:
-                slot.shard()  # is there
-            engine.synchronize()
+            for slot in operator.stream.slots:
+                slot.shard()  # wait for the copy
+            operator.synchronize()
             times.append(max(comm.allgather(time.perf_counter() - begin)) / repeat)
-    spans = [{key: s / (IN_A_ROW * count) for key, s in engine.clock.collect().items()}]
+    spans = [{key: s / (IN_A_ROW * count) for key, s in operator.clock.collect().items()}]
     return Sweeps(seconds, comm.allgather(spans), copies)
 
 
-def _plain_copies(engine: Engine) -> Callable[[], None]:
-    """Return what copies all that this rank streams in a sweep, and does nothing else."""
-    backend, shares = engine.backend, [mode.share for mode in engine.plan.modes]
-    slot = backend.slot(shares, engine.plan.slot, backend.clock())
-    streamed = [(shard, mode) for mode, (_, some) in enumerate(shards(engine)) for shard in some]
+def _plain_copies(operator: SparseOperator) -> Callable[[], None]:
+    """Return a function that only copies what this rank streams in a sweep."""
+    device = operator.machine.device
+    slot = device.slot(operator.plan.slot_bytes, device.clock())
+    streamed = [(shard, mode) for mode, (_, some) in enumerate(shards(operator)) for shard in some]
 
     def copy() -> None:
         for shard, mode in streamed:
@@ -99,37 +100,37 @@ def _plain_copies(engine: Engine) -> Callable[[], None]:
     return copy
 
 
-def sustained_sweeps(engine: Engine, limit: float) -> list[float]:
-    """Return the seconds of sweeps without a pause, of those that began in the second half of the time."""
+def sustained_sweeps(operator: SparseOperator, limit: float) -> list[float]:
+    """Sweep without pauses for `limit` seconds; return the seconds of sweeps that began in the second half."""
     seconds, last = list[float](), time.perf_counter()
     while sum(seconds) < limit:
-        _sweep(engine, publish=True)
-        engine.synchronize()
+        _sweep(operator, publish=True)
+        operator.synchronize()
         now = time.perf_counter()
-        seconds.append(max(engine.comm.allgather(now - last)))
+        seconds.append(max(operator.machine.comm.allgather(now - last)))
         last = now
     begun = np.cumsum([0, *seconds[:-1]])
     return [s for s, at in zip(seconds, begun, strict=True) if at >= limit / 2] or seconds[-1:]
 
 
-def _sweep(engine: Engine, publish: bool) -> None:
-    for mode in range(engine.order):
-        engine.mttkrp(mode, _as_it_is if publish else None)
+def _sweep(operator: SparseOperator, publish: bool) -> None:
+    for mode in range(operator.order):
+        operator.mttkrp(mode, _as_it_is if publish else None, in_turn(mode, operator.order))
 
 
 def _as_it_is(rows: Any, target: Any) -> None:
-    """Leave rows of a factor matrix as they are."""
+    """Identity in place of an update: leaves factor rows unchanged."""
 
 
-def _settle(engine: Engine) -> Spans:
+def _settle(operator: SparseOperator) -> Spans:
     """Wait for the device, then for the other ranks; return the spans so far."""
-    engine.synchronize()
-    spans = engine.clock.collect()
-    engine.comm.allgather(None)
+    operator.synchronize()
+    spans = operator.clock.collect()
+    operator.machine.comm.allgather(None)
     return spans
 
 
-def shards(engine: Engine) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
-    """Yield for each mode the shards on the device and those that are streamed."""
-    for mode in engine._stream._modes:
+def shards(operator: SparseOperator) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+    """Yield each mode's resident and streamed shards."""
+    for mode in operator.stream.modes:
         yield mode.resident, mode.streamed

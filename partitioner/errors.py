@@ -1,15 +1,15 @@
-"""What can be wrong with an input, said in one line."""
+"""The one-line error for a wrong input, and the exit codes."""
 
 from __future__ import annotations
 
 from os import PathLike, fspath
 
-EXIT_FAILURE = 1  # something broke: a rank died or hung, or a defect
+EXIT_FAILURE = 1  # a rank died or hung, or a defect in amped
 EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
 
 
 class InputError(ValueError):
-    """Something wrong with what the user gave.
+    """A wrong input or option.
 
     Parameters
     ----------
@@ -36,12 +36,12 @@ class InputError(ValueError):
         super().__init__(_one_line(f"{where}: {cause}" if where else cause))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors found on one rank are told to the others, so they must survive pickling.
+        # Ranks exchange errors by pickling them.
         return (_rebuild, (self.cause, self.path, self.line))
 
 
 def _one_line(text: str) -> str:
-    """Return `text` with line ends and whatever else cannot be printed, in the name of a file say, as escapes."""
+    """Return `text` with line ends and unprintable characters (of a file name, say) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 

@@ -12,7 +12,7 @@ SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a wrong flag as any other wrong input: one line, exit code 2, once for all ranks."""
+    """Reports a wrong flag as an `InputError`: one line, exit code 2, once for all ranks."""
 
     def error(self, message: str) -> NoReturn:
         """Raise instead of printing on every rank."""
@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def path(text: str) -> Path:
-    """Read the name of a file or folder; an empty one, of a variable that is not set, would be the current folder."""
+    """Read the name of a file or folder; refuse an empty one (an unset variable), which would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("an empty name")
     return Path(text)

@@ -1,8 +1,8 @@
-"""The one way in which host kernels are compiled: no Python objects, no GIL, kept on disk.
+"""Compile host kernels with Numba: nopython mode, without the GIL, cached on disk.
 
-Numba's own cache lies beside the source, so that each environment compiles anew; it looks for changes in a function's
-own file alone; and the files that it numbers in an index can be mixed up by ranks that write it at the same time. Here
-a file is named by all that its content depends on: it is right for whoever finds it, and is never changed.
+Numba's own cache has three faults: it lies beside the source, so each environment compiles anew; it notices changes
+only in a function's own file; and ranks that write its index at the same time corrupt it. Here the name of a cache
+file is a digest of everything its content depends on, so a file that is found is valid and never changes.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function`, one of a module, so that threads run it side by side and later runs start at once."""
+    """Compile a module-level function without the GIL, cached on disk."""
     return _compiled(function, no_cpython_wrapper=False)
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function` for other compiled ones alone: ways in from Python take a tenth of the time."""
+    """Compile `function` for calls from compiled code only: without Python wrappers, a tenth of the compile time."""
     return _compiled(function, no_cpython_wrapper=True)
 
 
 def _compiled(function: Callable[..., Any], *, no_cpython_wrapper: bool) -> Callable[..., Any]:
     assert isinstance(function, FunctionType)
-    assert function.__closure__ is None  # what it holds is in no file's name
+    assert function.__closure__ is None  # captured values are not in the cache file's name
     make = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=no_cpython_wrapper)
     compiled: Callable[..., Any] = make(function)
     compiled._cache = _Cache(function)  # type: ignore[attr-defined]
@@ -51,29 +51,29 @@ def _compiled(function: Callable[..., Any], *, no_cpython_wrapper: bool) -> Call
 
 
 def cache_folder() -> Path:
-    """Return where compiled kernels are kept: ``NUMBA_CACHE_DIR`` if it is set, else the user's cache."""
+    """Return the cache folder: under ``NUMBA_CACHE_DIR`` if that is set, else under the user's cache."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     return Path(given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
 
 
 class _Cache(NullCache):  # type: ignore[misc]
-    """The forms of a function that were compiled for argument types, each in a file: what Numba asks of a cache."""
+    """The cache that Numba asks for a function's compiled forms: one file per signature."""
 
     def __init__(self, function: FunctionType) -> None:
         self._function = function
 
     def load_overload(self, types: Any, context: Any) -> Any:
-        """Return what was compiled for these types, on a machine like this; None if nothing was."""
-        rtsys.initialize(context)  # what compiled code calls; all that compiling needs takes another 0.4 s to load
+        """Return the compiled form for these types and this CPU type, or None."""
+        rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
         try:
             stored = self._path(types, context.codegen()).read_bytes()
-        except (OSError, RuntimeError):  # there is none, or no home to look in
+        except (OSError, RuntimeError):  # no such file, or no home folder
             return None
         whole = sha256(stored[32:]).digest() == stored[:32]
         return CompileResult._rebuild(context, *pickle.loads(stored[32:])) if whole else None
 
     def save_overload(self, types: Any, compiled: Any) -> None:
-        """Keep what was compiled, if the disk takes it."""
+        """Cache a compiled form; ignore a disk that refuses it."""
         if compiled.lifted or compiled.library.has_dynamic_globals:
             return
         data = dumps(compiled._reduce())
@@ -98,7 +98,7 @@ class _Cache(NullCache):  # type: ignore[misc]
 
 @cache
 def _sources(name: str) -> str:
-    """Return a digest of the source of a module, and of what it imports, at its top, of its package and of this one."""
+    """Return a digest of the source of a module and of all it imports, at top level, from its package and this one."""
     packages = name.partition(".")[0], __name__.partition(".")[0]
     found, left = dict[str, str](), [name]
     while left:
@@ -120,5 +120,5 @@ def _nothing() -> None:
 
 
 def load_compiler() -> None:
-    """Load what every compiled kernel needs, so that memory measured after it is the data's own."""
+    """Load Numba's runtime, so that memory measured afterwards is the data's own."""
     _nothing()

@@ -1,6 +1,6 @@
-"""The ranks that partition a tensor together, and what they say to each other.
+"""The group of ranks that partition a tensor, and their collective operations.
 
-MPI is imported only under a launcher, so that a process that is alone needs no MPI library.
+MPI is imported only under a launcher: a single process needs no MPI library.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 LAUNCHER_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID")
-ENDING_SECONDS = 5.0  # for all ranks to find the same error
-MESSAGE = 1 << 30  # bytes; MPI counts are 32-bit in many libraries
+ENDING_SECONDS = 5.0  # time for all ranks to report the same error
+MESSAGE = 1 << 30  # bytes of a message at most; MPI counts are 32-bit in many libraries
 
 
 class Ranks(Protocol):
-    """What partitioning asks of a group of ranks.
+    """The group operations that partitioning needs.
 
     Attributes
     ----------
     rank, size : int
-        This process among all.
+        This process's rank, and the number of processes.
     """
 
     rank: int
@@ -45,10 +45,10 @@ class Ranks(Protocol):
         """Return every rank's `item`, by rank."""
 
     def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
-        """Send a 1-d array, of any size, to one rank while another's is received; each of all ranks does so."""
+        """Send a 1-d array of any size to rank `to` and receive another from rank `source`. Collective."""
 
     def all_end(self, seconds: float) -> bool:
-        """Tell whether all ranks came here within so many seconds, so that they can end by themselves."""
+        """Return whether all ranks made this call within `seconds`, and so can exit without `abort`."""
 
     def abort(self, code: int) -> None:
         """End the processes of all ranks with this exit code."""
@@ -79,14 +79,14 @@ class Alone:
 
 
 class MpiRanks:
-    """The ranks of a communicator of mpi4py."""
+    """The ranks of an mpi4py communicator."""
 
     def __init__(self, comm: Any) -> None:
         from mpi4py import MPI
 
         self._mpi = MPI
         self._comm = comm
-        self._ending = comm.Dup()  # the others may be waiting for this rank on the first
+        self._ending = comm.Dup()  # others may still wait in a collective call on `comm`
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
 
@@ -119,13 +119,13 @@ class MpiRanks:
 
 
 def messages(array: NDArray[Any]) -> list[NDArray[Any]]:
-    """Cut a 1-d array into pieces that any MPI library sends."""
+    """Cut a 1-d array into pieces of at most `MESSAGE` bytes."""
     step = MESSAGE // array.itemsize
     return [array[k : k + step] for k in range(0, array.size, step)]
 
 
 def launched() -> bool:
-    """Tell whether an MPI launcher started this process."""
+    """Return whether an MPI launcher started this process."""
     env = os.environ
     if "mpi4py.MPI" in sys.modules or any(name in env for name in LAUNCHER_SIZES + LAUNCHER_RANKS):
         return True
@@ -138,7 +138,7 @@ def load_mpi() -> Any:
     Raises
     ------
     InputError
-        If it finds no MPI library, or one that is not the launcher's.
+        If mpi4py finds no MPI library, or one that does not match the launcher.
     """
     try:
         from mpi4py import MPI
@@ -150,7 +150,7 @@ def load_mpi() -> Any:
     started = max(int(os.environ.get(name, "1")) for name in LAUNCHED_SIZES)
     if started > MPI.COMM_WORLD.Get_size() == 1:
         raise InputError(
-            f"{started} processes were started, but MPI sees one: launcher and MPI library do not fit "
+            f"{started} processes were started, but MPI sees one: launcher and MPI library do not match "
             "(under Slurm, see `srun --mpi=list`)"
         )
     return MPI
@@ -158,19 +158,19 @@ def load_mpi() -> Any:
 
 @cache
 def world() -> Ranks:
-    """Return the group of all processes that were started together; see `load_mpi` for errors."""
+    """Return the group of all processes of this launch; see `load_mpi` for errors."""
     return MpiRanks(load_mpi().COMM_WORLD) if launched() else Alone()
 
 
 def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
-    """Say once what is wrong, and end all ranks, also when only this one found it (a disk that fills, say).
+    """Print the error once and end all ranks, even if only this one found it (a full disk, say).
 
     Returns
     -------
     int
-        The exit code. An `OSError` that names no file is a defect, and raised again.
+        The exit code. An `OSError` without a file name is a defect and is raised again.
     """
-    if isinstance(error, OSError):  # a path that cannot be looked at, a name that is too long
+    if isinstance(error, OSError):  # an inaccessible path, a name that is too long
         if error.filename is None:
             raise error
         error = InputError(error.strerror or str(error), path=error.filename)
@@ -184,9 +184,9 @@ def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
 
 
 def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
-    """Return a hook that ends all ranks when this one fails: the others would wait for it for ever.
+    """Return an excepthook that aborts all ranks when this one fails, as the others would wait for it for ever.
 
-    `where` may add lines that say where this rank was.
+    `where` may return lines that describe what this rank was doing.
     """
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -203,9 +203,9 @@ def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hoo
 
 
 def together(ranks: Ranks, action: Callable[[], T]) -> T:
-    """Run `action` on every rank; if the input is at fault on any, raise the same `InputError` on all.
+    """Run `action` on every rank; if it raises `InputError` on any, raise the same one on all. Collective.
 
-    Without this the ranks that found nothing wrong would wait for ever for the one that did.
+    Otherwise the other ranks would wait for ever for the one that failed.
     """
     fault: InputError | None = None
     try:
@@ -219,5 +219,5 @@ def together(ranks: Ranks, action: Callable[[], T]) -> T:
 
 
 def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
-    """Run `action` on rank 0 alone, under the promise of `together`; the other ranks get None."""
+    """Run `action` on rank 0 only, with errors as in `together`; the other ranks get None. Collective."""
     return together(ranks, lambda: action() if ranks.rank == 0 else None)

@@ -1,9 +1,8 @@
-"""Nonzeros in sorted runs, in memory or spilled to files, of one rank or of all; and what comes of merging them.
+"""External merge sort over all ranks: sorted runs of nonzeros, in memory or spilled to files.
 
-A run is a stretch of the nonzeros that a rank was given, sorted. The runs of rank 0, then of rank 1 and so on, each
-rank's in turn, hold the nonzeros in the order in which they were given, so that a stable merge gives the same
-result whatever the number of runs and ranks. To merge them, all ranks cut all runs at the same keys into slices of
-bounded size; the ranks take equal shares of the slices, in their order, and each sorts one slice after the other.
+A run is a sorted stretch of the input. Runs are numbered in input order, rank 0's first, so a stable merge gives the
+same result for any number of runs and ranks. To merge, all ranks cut all runs at the same keys into slices of bounded
+size. Each rank takes an equal, contiguous share of the slices and sorts them one after the other.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from .ranks import Ranks
 from .sort import Sort, Sorted, sort_nonzeros
 from .tables import Files, Held, Nonzeros, Table, mapped
 
-SAMPLES = 4096  # of a run
-SHARES = 16  # slices a rank at least, so that the ranks' shares are about equal
+SAMPLES = 4096  # keys sampled from a run
+SHARES = 16  # slices per rank at least, to balance the ranks' shares
 
 
 class Slice(NamedTuple):
-    """A part of the merged order: of each of all ranks' runs, from `begin` to `end`.
+    """A part of the merged order: `begin` to `end` of every run of all ranks.
 
-    Its nonzeros may be in order `as_is`, the runs' one after the other: where they all are equal in what they are
-    sorted by, for one. If there are very many of those, the next slice has `more`.
+    `as_is`: the runs' parts, concatenated, are in order already, for example as all keys are equal. `more`: the next
+    slice continues the same key.
     """
 
     begin: NDArray[np.int64]
@@ -43,7 +42,7 @@ class Slice(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Sorted nonzeros: where they are, how many, and every `step`-th of the keys that they are sorted by."""
+    """Sorted nonzeros: their table and place in it, their number, and every `step`-th sort key."""
 
     table: Table
     begin: int
@@ -53,7 +52,7 @@ class Run(NamedTuple):
 
 
 class Runs:
-    """Sorted runs, and their merge. `add` is for each rank by itself, all else is collective.
+    """Sorted runs, and their merge. All methods but `add` are collective.
 
     Parameters
     ----------
@@ -64,7 +63,7 @@ class Runs:
     dtype : numpy.dtype
         Of the values.
     limit : int
-        The most nonzeros that a rank merges together.
+        The most nonzeros that a rank merges at once.
     ranks : Ranks
     threads : int
     files : Files
@@ -74,7 +73,7 @@ class Runs:
     Attributes
     ----------
     duplicates, zeros : int
-        What this rank has merged and dropped so far.
+        Nonzeros that this rank has merged and dropped so far.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Runs:
     def add(
         self, columns: NDArray[np.int32], values: NDArray[np.floating], *, spill: bool = False, in_order: bool = False
     ) -> None:
-        """Add nonzeros, as a run after those that there are; the arrays are taken over."""
+        """Sort nonzeros and append them as a run; takes ownership of the arrays."""
         if not in_order:
             columns, values, *_ = self._sorted(columns, values, merge=False)
         table: Table = Held(columns, values)
@@ -123,11 +122,11 @@ class Runs:
         return self._sort(columns, values, self._modes, lengths, merge=merge, overwrite=True, threads=self._threads)
 
     def shares(self) -> list[list[Slice]]:
-        """Cut the merged order into slices; return those of each rank, about as many nonzeros for each."""
+        """Cut the merged order into slices; return each rank's, with about equal numbers of nonzeros."""
         keys, total = self._splitters()
         begin, end = self.spans(keys)
         sizes = list(chain.from_iterable(self._ranks.allgather([run.size for run in self._runs])))
-        # Before the first key, equal to it, between it and the second, equal to that one, and so on.
+        # Intervals: below the first key, equal to it, between it and the second, equal to the second, and so on.
         bounds = np.empty((len(sizes), 2 * begin.shape[1] + 2), np.int64)
         bounds[:, 0], bounds[:, 1:-1:2], bounds[:, 2:-1:2], bounds[:, -1] = 0, begin, end, sizes
         atoms = np.diff(bounds).sum(axis=0)
@@ -142,20 +141,20 @@ class Runs:
         return shares
 
     def shares_at(self, offsets: NDArray[np.int64], keys: NDArray[np.int32], as_is: bool = False) -> list[list[Slice]]:
-        """Cut the merged order at given offsets, ascending from 0 to the number of nonzeros; a slice for each rank.
+        """Cut the merged order at the given offsets, ascending from 0 to the number of nonzeros: one slice per rank.
 
-        Each offset but the first and the last is among, or right before, the nonzeros of one of the keys, (keys, n).
+        `keys` (modes, ranks - 1): each inner offset lies among, or right before, the nonzeros of its key.
         """
         begin, end = self.spans(keys)
         sizes = list(chain.from_iterable(self._ranks.allgather([run.size for run in self._runs])))
-        # Of a key's nonzeros, those of the first runs come first.
+        # Nonzeros of equal key are ordered by run.
         before = np.cumsum(end - begin, axis=0) - (end - begin)
         cuts = begin + np.clip(offsets[1:-1] - begin.sum(axis=0) - before, 0, end - begin)
         bounds = np.column_stack([np.zeros(len(sizes), np.int64), cuts, sizes])
         return [[Slice(bounds[:, r], bounds[:, r + 1], as_is)] for r in range(self._ranks.size)]
 
     def _splitters(self) -> tuple[NDArray[np.int32], int]:
-        """Choose keys, (keys, n), that cut all nonzeros into small parts; return how many nonzeros there are, too."""
+        """Return keys that cut all nonzeros into small parts, (modes, n), and the total number of nonzeros."""
         mine = [(run.size, run.step, run.samples) for run in self._runs]
         everyone = list(chain.from_iterable(self._ranks.allgather(mine)))
         total = sum(size for size, _, _ in everyone)
@@ -170,14 +169,14 @@ class Runs:
         return keys, total
 
     def spans(self, keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the nonzeros of each key, (keys, n), begin and end in each of all ranks' runs, (runs, n)."""
+        """Return where the nonzeros of each key (modes, n) begin and end in every run of all ranks, (runs, n) each."""
         mine = [[self._span(run, key) for key in keys.T] for run in self._runs]
         everyone = list(chain.from_iterable(self._ranks.allgather(mine)))
         found = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
         return found[:, :, 0], found[:, :, 1]
 
     def _span(self, run: Run, key: NDArray[np.int32]) -> tuple[int, int]:
-        # The samples tell between which two of them each end is.
+        # Search the samples first: each bound lies between two of them.
         bounds = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
         found = []
         for low, high in dict.fromkeys(bounds):
@@ -190,9 +189,9 @@ class Runs:
         return columns.reshape(self._order, nonzeros), mapped(nonzeros, self._dtype)
 
     def pieces(self, shares: Sequence[Sequence[Slice]], merge: bool = False) -> Iterator[Nonzeros]:
-        """Merge this rank's slices, one after the other; all ranks go through theirs in step.
+        """Merge this rank's slices, one after the other; all ranks proceed in step.
 
-        With `merge`, nonzeros of equal indices are summed, and those that are zero dropped.
+        With `merge`, sum nonzeros of equal indices and drop zero sums.
         """
         total = 0.0
         for slices in zip_longest(*shares):
@@ -212,10 +211,10 @@ class Runs:
                 columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self._dtype)
                 total = 0.0
             yield columns, values
-            del columns, values  # or they would be there beside the next
+            del columns, values  # free them before the next slice
 
     def _dealt(self, slices: Sequence[Slice | None]) -> Nonzeros:
-        """Give every rank its slice, one of each; return this rank's, in the order of the runs."""
+        """Exchange one slice per rank; return this rank's nonzeros, in the order of the runs."""
         ranks, mine = self._ranks, slices[self._ranks.rank]
         firsts = np.concatenate([[0], np.cumsum(ranks.allgather(len(self._runs)))])
         sizes = np.zeros(firsts[-1], np.int64) if mine is None else mine.end - mine.begin
@@ -246,7 +245,7 @@ class Runs:
 
 
 def _span(columns: Sequence[NDArray[np.int32]] | NDArray[np.int32], key: NDArray[np.int32]) -> tuple[int, int]:
-    """Return where the nonzeros of a key begin and end in sorted columns."""
+    """Return the first and the end position of a key in sorted columns."""
     low, high = 0, columns[0].size
     for column, index in zip(columns, key, strict=True):
         part = column[low:high]
@@ -255,7 +254,7 @@ def _span(columns: Sequence[NDArray[np.int32]] | NDArray[np.int32], key: NDArray
 
 
 def _joined(atoms: NDArray[np.int64], sizes: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
-    """Join neighbours of up to `limit` nonzeros together; yield the first and the last of each."""
+    """Group consecutive atoms up to `limit` nonzeros; yield the first and the last atom of each group."""
     first = last = -1
     held = 0
     for atom in atoms.tolist():
@@ -270,7 +269,7 @@ def _joined(atoms: NDArray[np.int64], sizes: NDArray[np.int64], limit: int) -> I
 
 
 def _cut(part: Slice, limit: int) -> Iterator[Slice]:
-    """Cut a slice of equal nonzeros into some of at most `limit`, in the order of the runs."""
+    """Cut a slice of equal keys into slices of at most `limit` nonzeros, in the order of the runs."""
     ends = np.cumsum(part.end - part.begin)
     total = int(ends[-1])
     for start in range(0, total, limit):
@@ -281,7 +280,7 @@ def _cut(part: Slice, limit: int) -> Iterator[Slice]:
 
 @jit
 def add_up(total, values):  # type: ignore[no-untyped-def]
-    """Add values to a sum, one after the other."""
+    """Add values to a sum, in order."""
     for value in values:
         total += np.float64(value)
     return total

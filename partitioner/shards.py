@@ -1,9 +1,9 @@
-"""Who computes what: one sorted copy of the nonzeros for each mode, cut by output index.
+"""Partition of the nonzeros over ranks: one sorted copy per mode, cut by output index.
 
 The scheme is that of AMPED (Wijeratne, Kannan and Prasanna, ICPP 2025, section 3.1): nonzeros are grouped by
-their output index, so that parts write disjoint rows. It differs in two points. Cuts fall at equal
-numbers of nonzeros instead of equal numbers of rows, and a row that alone would spoil the balance is split over
-several parts, whose sums are added up afterwards; so any tensor is balanced, down to a mode with a single row.
+output index, so that parts write disjoint rows. It differs in two points. Parts have equal numbers of nonzeros, not
+of rows. And a row too long for balance is split over several parts, whose partial sums are reduced afterwards; so any
+tensor is balanced, even a mode with a single row.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def mode_order(order: int, mode: int) -> list[int]:
 
 
 class SortedTensor:
-    """The mode copy of a tensor in memory; that of mode 0 is the tensor itself."""
+    """The mode copy of a tensor in memory; for mode 0 it shares the tensor's arrays."""
 
     def __init__(
         self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None, sort: Sort = sort_nonzeros
     ) -> None:
-        """Sort the tensor by `mode`; values are in `dtype`, or as the tensor has them."""
+        """Sort the tensor by `mode`; values are cast to `dtype`, by default the tensor's."""
         self._modes = mode_order(tensor.order, mode)
         self._columns, self._values = tensor.columns, tensor.values
         if mode:
-            # The tensor is in lexicographic order: one stable sort by the output index gives the whole order.
+            # The tensor is in lexicographic order: a stable sort by the output index alone is enough.
             sorted_ = sort(tensor.columns, tensor.values, [mode], tensor.shape, dtype=dtype)
             self._columns, self._values = sorted_.columns, sorted_.values
         elif dtype is not None:
@@ -66,16 +66,16 @@ class SortedTensor:
 
 @dataclass(frozen=True)
 class Cut:
-    """How the nonzeros and the output rows of one mode are dealt to `parts` ranks.
+    """The nonzeros and output rows of one mode that each of `parts` ranks gets.
 
     Attributes
     ----------
     nonzeros : (parts + 1,) int64 array
         Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``.
     rows : (parts + 1,) int64 array
-        It owns the output rows ``rows[p]`` up to ``rows[p + 1]``; together they are all rows of the mode.
+        It owns the output rows ``rows[p]`` up to ``rows[p + 1]``; every row of the mode has one owner.
     heads : (parts,) int64 array
-        The row, owned by an earlier part, that its first nonzeros belong to; -1 if there is none.
+        The row of its first nonzeros if an earlier part owns that row, else -1.
     """
 
     nonzeros: NDArray[np.int64]
@@ -95,7 +95,7 @@ class Cut:
 
 
 class SortedRows:
-    """The output indices of sorted nonzeros, and where the nonzeros of a row are among them."""
+    """Finds rows and their nonzeros in ascending output indices."""
 
     def __init__(self, rows: NDArray[np.int32]) -> None:
         self._rows, self.nnz = rows, rows.size
@@ -105,20 +105,20 @@ class SortedRows:
         return int(self._rows[at])
 
     def span(self, at: int) -> tuple[int, int]:
-        """Return where the nonzeros of the same row as a nonzero begin and end."""
+        """Return where the nonzeros of the row of nonzero `at` begin and end."""
         row = self._rows[at]
         return int(np.searchsorted(self._rows, row, "left")), int(np.searchsorted(self._rows, row, "right"))
 
 
 class CountedRows:
-    """The same, from how many nonzeros each row has: nothing is sorted."""
+    """As `SortedRows`, from the number of nonzeros of each row: needs no sort."""
 
     def __init__(self, counts: NDArray[np.int64]) -> None:
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
         self.nnz = int(self.offsets[-1])
 
     def row(self, at: int) -> int:
-        """See `SortedRows`; the number of rows if there are not so many nonzeros."""
+        """See `SortedRows`; the number of rows if `at` is past the last nonzero."""
         return int(np.searchsorted(self.offsets, at, "right")) - 1
 
     def span(self, at: int) -> tuple[int, int]:
@@ -150,7 +150,7 @@ def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int) -> NDArray[np.int6
 
 
 def _near_rows(rows: Rows, targets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Move offsets to the nearest row boundary that is within `BALANCE` of a part."""
+    """Move each offset to the nearest row boundary, if that is within `BALANCE` of a part."""
     offsets, parts = targets.copy(), targets.size - 1
     for p in range(1, parts):
         target = int(targets[p])
@@ -161,13 +161,13 @@ def _near_rows(rows: Rows, targets: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return where parts would take equal times, if all nonzeros of a part so far take the same.
+    """Return offsets of parts that take equal times, assuming equal time per nonzero within a present part.
 
     Parameters
     ----------
     offsets : (parts + 1,) int64 array
     seconds : (parts,) float64 array
-        What each part takes.
+        Time of each present part.
     """
     clock = np.concatenate([np.zeros(1), np.cumsum(seconds)])
     even: NDArray[np.int64] = np.rint(np.interp(np.linspace(0, clock[-1], clock.size), clock, offsets)).astype(np.int64)
@@ -175,10 +175,9 @@ def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> ND
 
 
 def cut_mode(rows: NDArray[np.int32] | Rows, length: int, parts: int, targets: NDArray[np.int64] | None = None) -> Cut:
-    """Deal the nonzeros of a mode of `length` rows, sorted or counted by row, to `parts` ranks.
+    """Cut the nonzeros of a mode of `length` rows into `parts`.
 
-    All get as many, or, with (parts + 1,) `targets`, those between these offsets; rows are kept whole as far as
-    balance allows.
+    Parts are equal, or end at the `targets`, (parts + 1,) offsets. Rows are kept whole where balance allows.
     """
     rows = rows if isinstance(rows, Rows) else SortedRows(rows)
     offsets = equal_offsets(rows, parts) if targets is None else _near_rows(rows, targets)

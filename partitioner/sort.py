@@ -1,7 +1,7 @@
-"""Counting sorts of nonzeros by their indices: small integers need no comparisons.
+"""Radix sorts of nonzeros by their indices.
 
-`sort_nonzeros` moves the nonzeros themselves, in two steps: all of them, once, into buckets that are as small as a
-core's cache, and then within each bucket. `stable_argsort` gives a permutation, where nonzeros are to stay.
+`sort_nonzeros` moves the nonzeros: first into buckets that fit a core's cache, then within each bucket.
+`stable_argsort` returns a permutation and leaves them in place.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .threads import side_by_side, usable_cores
 DIGIT_BITS = 16
 INT64 = np.dtype(np.int64)
 
-BIN_BITS = 16  # by which nonzeros are counted
-BLOCK = 4096  # nonzeros whose places are found before they are moved
-BUCKET = 1 << 15  # nonzeros, where bins are not larger: a column of a bucket, and its keys, stay in a core's cache
-TASKS = 8  # for each thread: they end at about the same time
-KEY_BYTES = 24  # two keys and two places, for each nonzero of a bucket that is being sorted
+BIN_BITS = 16  # leading index bits that make a nonzero's bin
+BLOCK = 4096  # nonzeros whose targets are computed before they are moved
+BUCKET = 1 << 15  # nonzeros, unless one bin has more: a column of a bucket and its keys stay in a core's cache
+TASKS = 8  # per thread, for balance
+KEY_BYTES = 24  # per nonzero of a bucket being sorted: two uint64 keys and two uint32 positions
 
 Leading = tuple[NDArray[np.int64], ...]
-"""What makes a nonzero's bin: modes, how far their indices are shifted down, and then up."""
+"""How a nonzero's bin is formed: modes, and the right and left shifts of their indices."""
 
 
 @jit
 def _counting_pass(keys, shift, ends, before, after):  # type: ignore[no-untyped-def]
-    """Sort by a digit; `ends`, zeros, has room for one more number than there are digits."""
+    """Sort by one digit; `ends`, (digits + 1,), comes in as zeros."""
     mask = ends.size - 2
     for key in keys:
         ends[((key >> shift) & mask) + 1] += 1
@@ -70,7 +70,7 @@ def stable_argsort(
     lengths : sequence of int
         Mode lengths: column ``k`` holds values below ``lengths[k]``.
     dtype : numpy.dtype
-        Of the result: an integer type that holds the number of nonzeros.
+        Integer type of the result; it must hold the number of nonzeros.
 
     Returns
     -------
@@ -79,11 +79,11 @@ def stable_argsort(
 
     Notes
     -----
-    Least-significant-digit radix sort, one counting pass for each digit of at most 16 bits. From the second pass on
-    there are two permutations in memory.
+    Least-significant-digit radix sort, one counting pass per digit of at most 16 bits. From the second pass on it
+    holds two permutations.
     """
     nonzeros = columns[0].size
-    order = spare = np.empty(0, dtype)  # no order stands for the one that there is
+    order = spare = np.empty(0, dtype)  # empty: the identity
     for column, length in zip(reversed(columns), reversed(lengths), strict=True):
         bits = max(1, (length - 1).bit_length())
         passes = -(-bits // DIGIT_BITS)
@@ -96,7 +96,7 @@ def stable_argsort(
 
 
 def strictly_increasing(columns: NDArray[np.int32]) -> bool:
-    """Tell whether nonzeros, given as (order, nnz) columns, are in lexicographic order with none twice."""
+    """Return whether nonzeros, (order, nnz) columns, are in lexicographic order without duplicates."""
     return bool(_strictly_increasing(columns))
 
 
@@ -108,7 +108,7 @@ class Sorted(NamedTuple):
     columns : (order, nnz) int32 array
     values : (nnz,) float array
     room : int
-        Bytes of memory that sorting took beside these and what was given.
+        Scratch memory of the sort in bytes, beside its input and result.
     duplicates, zeros : int
         How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
     """
@@ -121,7 +121,7 @@ class Sorted(NamedTuple):
 
 
 class Sort(Protocol):
-    """What `sort_nonzeros` does, wherever it is done."""
+    """The interface of `sort_nonzeros`, on any device."""
 
     def __call__(
         self,
@@ -157,17 +157,17 @@ def sort_nonzeros(
         Indices, each non-negative.
     values : (nnz,) float array
     modes : sequence of int
-        To sort by, the most significant first.
+        Modes to sort by, the most significant first.
     lengths : sequence of int
         Mode lengths: column ``m`` holds values below ``lengths[m]``.
     dtype : numpy.dtype, optional
-        Of the sorted values; by default the same.
+        Type of the sorted values; by default that of `values`.
     merge : bool
-        Sum nonzeros of equal indices, in double precision, and drop those that are zero; `modes` are all modes.
+        Sum nonzeros of equal indices, in double precision, and drop zero sums; `modes` must be all modes.
     overwrite : bool
-        Put the result in the memory of `columns` and `values`.
+        Store the result in the memory of `columns` and `values`.
     threads : int, optional
-        By default one for each core.
+        By default one per usable core.
     """
     threads, nonzeros = threads or usable_cores(), values.size
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
@@ -197,24 +197,24 @@ def sort_nonzeros(
 
 
 def key_bytes(nonzeros: int, largest: int = BUCKET, threads: int | None = None) -> int:
-    """Return the bytes that `sort_nonzeros` takes to sort buckets: the keys of as many as there are threads.
+    """Return the bytes of keys and positions in `sort_nonzeros`: one bucket per thread.
 
-    The largest bucket has `BUCKET` nonzeros, or as many as are equal in the leading `BIN_BITS` bits of their indices.
+    The `largest` bucket has `BUCKET` nonzeros, or as many as share the leading `BIN_BITS` bits of their indices.
     """
     return KEY_BYTES * min(nonzeros, (threads or usable_cores()) * largest)
 
 
 def sort_bytes(nonzeros: int, each: int, threads: int | None = None) -> int:
-    """Return the bytes that it takes if it merges or overwrites: a copy of the nonzeros, `each` bytes, and the keys."""
+    """Return the scratch bytes of `sort_nonzeros` with merge or overwrite: a copy, `each` bytes a nonzero, and keys."""
     return nonzeros * each + key_bytes(nonzeros, threads=threads)
 
 
 Task = tuple[int, int]
-"""Some buckets: the first, and the one after the last."""
+"""A range of buckets: the first, and the one after the last."""
 
 
 def _leading(modes: Sequence[int], lengths: Sequence[int]) -> Leading:
-    """Return which bits of which indices make a nonzero's bin."""
+    """Return the index bits that form a nonzero's bin."""
     taken, room = [], BIN_BITS
     for mode in modes:
         bits = (lengths[mode] - 1).bit_length()
@@ -234,7 +234,7 @@ def _into_buckets(
     moved_columns: NDArray[np.int32],
     moved_values: NDArray[np.floating],
 ) -> NDArray[np.int64]:
-    """Move the nonzeros into buckets, each thread an equal run of them; return where each bucket begins."""
+    """Move the nonzeros into buckets, each thread an equal part; return where each bucket begins."""
     runs = list(pairwise(values.size * t // threads for t in range(threads + 1)))
     counts = np.zeros((threads, 1 << BIN_BITS), np.int64)
     rooms = [(np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)) for _ in runs]
@@ -250,12 +250,12 @@ def _into_buckets(
 
 
 def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64]]:
-    """Give neighbouring bins to buckets of about `BUCKET` nonzeros.
+    """Join neighbouring bins into buckets of about `BUCKET` nonzeros.
 
     Parameters
     ----------
     counts : (runs, bins) array
-        The nonzeros of each bin, by run.
+        Number of nonzeros of each run (a thread's part of the input) in each bin.
 
     Returns
     -------
@@ -263,7 +263,7 @@ def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.u
         Where each bucket begins, and the end.
     bucket_of : (bins,) array
     places : (runs, buckets) array
-        Where each run's nonzeros begin: a bucket holds the first run's, then the second's.
+        Where each run's nonzeros begin in each bucket: the first run's come first, then the second's.
     """
     ends, first = counts.sum(axis=0).cumsum(), [0]
     while (bin := first[-1]) < ends.size:
@@ -276,7 +276,7 @@ def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.u
 
 
 def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
-    """Deal the buckets in runs of about equal size, a few for each thread."""
+    """Cut the buckets into tasks of about equal numbers of nonzeros, `TASKS` per thread."""
     parts = TASKS * threads
     targets = bounds[-1] * np.arange(1, parts) // parts
     cuts = np.unique([0, *np.searchsorted(bounds[:-1], targets), bounds.size - 1])
@@ -286,7 +286,7 @@ def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
 def result_room(
     columns: NDArray[np.int32], values: NDArray[np.floating], nonzeros: int, dtype: np.dtype[Any], overwrite: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
-    """Return arrays for sorted nonzeros, in the memory of those given if asked."""
+    """Return arrays for sorted nonzeros: new, or with `overwrite` in the memory of the given ones."""
     order = len(columns)
     if not overwrite:
         return np.empty((order, nonzeros), np.int32), np.empty(nonzeros, dtype)

@@ -1,8 +1,8 @@
 """The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
 
-A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file for each index column and one for the
-values, sorted as `ModeCopy` says. Files are memory-mapped, and checked block by block against the
-checksums in the manifest, so that a rank reads and checks only what it computes on.
+A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file per index column and one for the values,
+sorted as in `ModeCopy`. Files are memory-mapped and verified block by block against the manifest's checksums, so a
+rank reads and verifies only its own nonzeros.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .tables import Files
 
 KIND = "store"
 FORMAT, VERSION = "amped-store", 2
-BLOCK = 1 << 20  # values looked at together
+BLOCK = 1 << 20  # values checked together
 SINGLE = np.dtype(np.float32)
 
 
@@ -40,13 +40,13 @@ class Store:
         Frobenius norm of the tensor.
     value_range : ValueRange
     duplicates, zeros : int
-        What was merged and dropped when the tensor was read.
+        Nonzeros merged and dropped when the tensor was read.
     """
 
     def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
-        """Open the store at `path`; raise `InputError` if it is not a whole store of this version.
+        """Open the store at `path`; raise `InputError` if it is not a complete store of this version.
 
-        Unless `verify`, only the manifest and the sizes of files are checked, then and later.
+        Without `verify`, only the manifest and the file sizes are ever checked.
         """
         self.path = Path(path)
         self._verify = verify
@@ -59,7 +59,7 @@ class Store:
             raise InputError(f"damaged manifest: {error!r}", path=self.path / MANIFEST) from None
 
     def _take(self, manifest: dict[str, Any]) -> None:
-        """Take over what the manifest says, if it makes sense: its checksum may be right all the same."""
+        """Read the manifest's fields; raise if they are invalid, which a right checksum does not rule out."""
         if manifest["block_bytes"] != checked.BLOCK:
             raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
         self.shape = tuple(int(s) for s in manifest["shape"])
@@ -92,7 +92,7 @@ class Store:
         return StoredMode(self, mode)
 
     def tensor(self) -> SparseTensor:
-        """Read the whole tensor into memory, checked."""
+        """Read the whole tensor into memory, verified."""
         copy = self.mode(0)
         copy.verify(0, self.nnz)
         columns = np.stack([copy.column(k) for k in range(self.order)])
@@ -102,7 +102,7 @@ class Store:
 
     def array(self, name: str) -> NDArray[Any]:
         """Memory-map one file of the store."""
-        # The header of the file says what the manifest says already, and might be damaged.
+        # Type and length come from the manifest: the file's own header might be damaged.
         try:
             array: NDArray[Any] = np.memmap(self.path / name, self._dtype(name), "c", self._header(name), (self.nnz,))
         except (OSError, ValueError) as error:
@@ -113,18 +113,18 @@ class Store:
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
 
     def _header(self, name: str) -> int:
-        """Return the bytes of a file before its first element."""
+        """Return the size of a file's header in bytes."""
         return int(self._files[name]["bytes"]) - self.nnz * self._dtype(name).itemsize
 
     def verify(self, name: str, start: int, stop: int) -> None:
-        """Check the blocks that hold the elements `start` to `stop` of one file, if this store is to be verified."""
+        """Verify the blocks that hold elements `start` to `stop` of one file; do nothing without `verify`."""
         if not self._verify:
             return
         header, item = self._header(name), self._dtype(name).itemsize
         checked.verify(self.path / name, self._files[name], KIND, header + start * item, header + stop * item)
 
     def check_indices(self, name: str, start: int, stop: int, length: int) -> None:
-        """Refuse indices that kernels would read out of bounds with: a right checksum does not make them right."""
+        """Refuse indices out of bounds, which a right checksum does not rule out."""
         column = self.array(name) if self._verify else np.empty(0, np.int32)
         for begin in range(start, stop if self._verify else start, BLOCK):
             part = column[begin : min(begin + BLOCK, stop)]
@@ -133,7 +133,7 @@ class Store:
 
 
 class StoredMode:
-    """The mode copy (`ModeCopy`) that a store holds."""
+    """A mode copy (`ModeCopy`) in a store."""
 
     def __init__(self, store: Store, mode: int) -> None:
         self._store = store
@@ -150,7 +150,7 @@ class StoredMode:
         return self._store.array(self.names[-1])
 
     def verify(self, start: int, stop: int) -> None:
-        """Check the nonzeros `start` to `stop` against the checksums and the shape; raise `InputError` if they fail."""
+        """Verify nonzeros `start` to `stop` against checksums and shape; raise `InputError` if they fail."""
         if stop > start:
             for name in self.names:
                 self._store.verify(name, start, stop)
@@ -159,7 +159,7 @@ class StoredMode:
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Find out before any work whether a store can be written at `target`."""
+    """Refuse a `target` where no store can be written, before any work."""
     if target.exists():
         if not force:
             raise InputError("exists already; --force replaces it", path=target)
@@ -180,7 +180,7 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
         for k, name in enumerate(file_names(tensor.order, mode)):
             array = copy.column(k) if k < tensor.order else copy.values
             files[name] = checked.write_array(folder / name, array)
-        del copy, array  # or they would be there beside the next
+        del copy, array  # free them before the next mode
     facts = tensor.nnz, tensor.norm(), tensor.value_range(), narrow, tensor.duplicates, tensor.zeros
     write_manifest(folder, tensor.shape, *facts, files)
 
@@ -196,7 +196,7 @@ def write_manifest(
     zeros: int,
     files: dict[str, checked.Entry],
 ) -> None:
-    """Write the manifest of a store, whose files are on the disk."""
+    """Write the manifest of a store whose files are synced to disk."""
     body = {
         "format": FORMAT,
         "version": VERSION,
@@ -214,12 +214,12 @@ def write_manifest(
 
 
 def file_names(order: int, mode: int) -> list[str]:
-    """Return the names of the files of a mode copy: its columns, in their order, and its values."""
+    """Return the file names of a mode copy: its index columns in `mode_order`, then its values."""
     return [*(f"mode{mode}.index{m}.npy" for m in mode_order(order, mode)), f"mode{mode}.values.npy"]
 
 
 def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -> None:
-    """Make the files of a store in their full length, to be filled with nonzeros."""
+    """Make the files of a store at full length, to be filled later."""
     for mode in range(order):
         for name in file_names(order, mode):
             dtype = value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
@@ -230,7 +230,7 @@ def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -
 
 
 def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> Files:
-    """Return the nonzeros of a mode copy, in the order of its modes, to be written and read."""
+    """Open the files of a mode copy, columns in `mode_order`, for writing and reading."""
     names = file_names(order, mode)
     return Files([folder / name for name in names], value_dtype, len(checked.header(value_dtype, (nnz,))))
 

@@ -1,4 +1,4 @@
-"""Nonzeros in memory or in files, read and written by the piece."""
+"""Tables of nonzeros, in memory or in files, read and written in pieces."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-LEAST = 1 << 14  # nonzeros that a pile grows by
+LEAST = 1 << 14  # nonzeros that a pile grows by at least
 
 Nonzeros = tuple[NDArray[np.int32], NDArray[np.floating]]
 """(order, n) indices and (n,) values."""
 
 
 class Table(Protocol):
-    """Nonzeros that are somewhere."""
+    """Nonzeros in memory or in files."""
 
     def read(self, begin: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
-        """Fill arrays with those from number `begin` on."""
+        """Fill the arrays with nonzeros `begin`, `begin + 1`, ..."""
 
     def read_column(self, mode: int, begin: int, end: int) -> NDArray[np.int32]:
-        """Return some indices of one mode."""
+        """Return the indices of one mode, nonzeros `begin` to `end`."""
 
 
 class Held:
@@ -46,28 +46,28 @@ class Held:
 
 
 class Files:
-    """Nonzeros in files, one for each mode and one for the values. See `Table`.
+    """Nonzeros in files, one per mode and one for the values. See `Table`.
 
     Parameters
     ----------
     paths : sequence of Path
-        Made when they are written to.
+        Made at the first write.
     dtype : numpy.dtype
-        Of the values.
+        Type of the values.
     skip : int
-        Bytes of a header, in each file.
+        Header bytes of each file.
     """
 
     def __init__(self, paths: Sequence[Path], dtype: np.dtype[Any], skip: int = 0) -> None:
         self._paths, self._dtype, self._skip = paths, dtype, skip
 
     def write(self, at: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
-        """Write nonzeros from number `at` on."""
+        """Write nonzeros, the first as number `at`."""
         for k, array in enumerate((*columns, values.astype(self._dtype, copy=False))):
             self.write_column(k, at, array)
 
     def write_column(self, k: int, at: int, array: NDArray[Any]) -> None:
-        """Write what nonzeros from number `at` on have in file number `k`."""
+        """Write to file `k` its part of the nonzeros from number `at` on."""
         self._paths[k].touch()
         with open(self._paths[k], "r+b") as file:
             file.seek(self._skip + at * array.itemsize)
@@ -102,7 +102,7 @@ class Files:
 
 
 class Pile:
-    """Nonzeros that come in pieces, and lie in one place when all are there.
+    """Collects nonzeros that arrive in pieces into contiguous arrays.
 
     Parameters
     ----------
@@ -112,13 +112,13 @@ class Pile:
     limit : int
         The most nonzeros that it takes.
     expected : int
-        About how many will come, if that is known. Memory for so many is mapped at once, and taken as they come; if
-        there are more, all are copied in the end.
+        About how many will come, if known. Memory for these is mapped at once and becomes resident as they come; if
+        more come, all are copied at the end.
 
     Attributes
     ----------
     size : int
-        How many there are.
+        Nonzeros so far.
     """
 
     def __init__(self, order: int, dtype: np.dtype[Any], limit: int, expected: int = 0) -> None:
@@ -127,7 +127,7 @@ class Pile:
         self._free = self.size = 0
 
     def reserve(self, count: int) -> list[Nonzeros]:
-        """Return where the next nonzeros are to be written, one place after the other; fewer if there is a limit."""
+        """Return arrays, in order, for the next `count` nonzeros, or for fewer at the limit."""
         places = []
         count = min(count, self._limit - self.size)
         while count:
@@ -145,12 +145,12 @@ class Pile:
         self._slabs.append((columns, mapped(self._free, self._dtype)))
 
     def add(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> Nonzeros | None:
-        """Copy nonzeros; return those that are too many."""
+        """Copy nonzeros; return those beyond the limit, or None."""
         taken = copy_to(self.reserve(values.size), columns, values)
         return None if taken == values.size else (columns[:, taken:], values[taken:])
 
     def take(self) -> Nonzeros:
-        """Return all nonzeros; the pile is empty then."""
+        """Return all nonzeros and empty the pile."""
         if len(self._slabs) == 1:
             columns, values = self._slabs.pop()
             taken = _close_gaps(columns, self.size), values[: self.size]
@@ -166,7 +166,7 @@ class Pile:
 
 
 def copy_to(places: Sequence[Nonzeros], columns: NDArray[np.int32], values: NDArray[np.floating]) -> int:
-    """Copy nonzeros to some places, one after the other; return how many of them have one."""
+    """Copy nonzeros to reserved places, in order; return how many fitted."""
     at = 0
     for to_columns, to_values in places:
         stop = at + to_values.size
@@ -180,17 +180,17 @@ def _nothing(order: int, dtype: np.dtype[Any]) -> Nonzeros:
 
 
 def _close_gaps(columns: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """Move the first `size` of each row so that rows follow each other in memory; return them."""
+    """Move the first `size` elements of each row so that the rows are contiguous; return these."""
     order, room = columns.shape
     flat = columns.reshape(-1)
-    memory = flat.data  # NumPy would copy what overlaps
+    memory = flat.data  # NumPy would make a copy, as the ranges overlap
     for m in range(1, order if size < room else 0):
         memory[m * size : (m + 1) * size] = memory[m * room : m * room + size]
     return flat[: order * size].reshape(order, size)
 
 
 def mapped(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array that is mapped by itself: its memory goes back to the system, whatever malloc would keep."""
+    """Return an array in its own memory mapping: freed memory goes back to the system, which malloc might keep."""
     room = mmap.mmap(-1, max(1, size * dtype.itemsize), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(AttributeError, OSError):  # not on every system
         room.madvise(mmap.MADV_HUGEPAGE)

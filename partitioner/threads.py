@@ -1,4 +1,4 @@
-"""Work side by side on the cores that this process may use."""
+"""Run work in threads on the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ R = TypeVar("R")
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may run on, by its affinity and the limit of its control group."""
+    """Return the number of cores that this process may use: the least of its affinity and its cgroup's limit."""
     return min(len(_own_cores()), _group_cores())
 
 
 def fair_threads(ranks: Ranks) -> int:
-    """Return how many threads this rank may run: its cores, shared with the node's ranks that have the same ones.
+    """Return how many threads this rank may run: its cores over the number of ranks on the node with the same ones.
 
-    ``OMP_NUM_THREADS`` may ask for fewer. Collective.
+    ``OMP_NUM_THREADS`` can lower it. Collective.
     """
     mine = os.uname().nodename, _own_cores()
     share = max(1, usable_cores() // ranks.allgather(mine).count(mine))
@@ -38,7 +38,7 @@ def _own_cores() -> frozenset[int]:
 
 
 def _group_cores() -> int:
-    """Return the whole cores that the control group grants, or a large number where it sets no limit."""
+    """Return the whole cores that the cgroup grants, or a large number if it sets no limit."""
     try:
         with open("/sys/fs/cgroup/cpu.max") as file:
             quota, period = file.read().split()
@@ -48,7 +48,7 @@ def _group_cores() -> int:
 
 
 def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
-    """Do `work`, which lets go of the interpreter, on every item; return the results in the order of the items."""
+    """Run `work`, which should release the GIL, on every item in threads; return the results in item order."""
     if threads == 1:
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
@@ -56,7 +56,7 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
 
 
 class Turns:
-    """Numbers that threads draw one after the other, to do a part of their work in the order of these."""
+    """Tickets by which threads do one part of their work in order."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -64,13 +64,13 @@ class Turns:
         self._given_up = False
 
     def draw(self) -> int:
-        """Return the next number, for one thread at a time; whoever draws it takes that turn."""
+        """Return the next number; call it from one thread at a time. Whoever draws a number must take its turn."""
         self._drawn += 1
         return self._drawn - 1
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
-        """Wait until those with lower numbers had their turn."""
+        """Wait until all lower numbers have had their turn."""
         with self._changed:
             self._changed.wait_for(lambda: self._now == number or self._given_up)
         if self._given_up:
@@ -82,7 +82,7 @@ class Turns:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """If one thread fails in its work, the others leave theirs: they would wait for its turn for ever."""
+        """If one thread fails, end the others, which would wait for its turn for ever."""
         try:
             yield
         except _GivenUpError:

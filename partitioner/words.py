@@ -1,8 +1,8 @@
-"""Nonzeros as words of 64 bits, whose order is theirs: bits of indices above, the place that each comes from below.
+"""64-bit sort words of the GPU sort: index bits above, the nonzero's position below.
 
-Places make all words different, so that any sort of them is stable, and the sorted words say the order. Where indices
-have more bits than a word has room for, nonzeros are sorted several times, by the least significant bits first. This
-is all that is needed to check the GPU's sort where there is no GPU and no CuPy.
+Positions make all words distinct, so that any sort of them is stable, and the sorted words give the permutation.
+Indices with more bits than fit a word are sorted in several passes, the least significant bits first. Tests use this
+module to check the GPU's sort without a GPU or CuPy.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import NamedTuple
 
 WORD = 64
 KERNELS = ("join", "split", "mark", "add_up_32", "add_up_64", "gather_32", "gather_64")
-OPTIONS = ("-std=c++17",)  # of their compiler
+OPTIONS = ("-std=c++17",)  # of the kernels' compiler
 MOST = 2**31 - 1  # nonzeros: 33 bits are left for indices, so one of 31 bits is in two passes at most
 
 
 class Field(NamedTuple):
-    """Some bits of an index in a word.
+    """A field of a word: some bits of one mode's index.
 
     Attributes
     ----------
     mode : int
     down : int
-        The bits of the index below them.
+        Lowest bit taken from the index.
     bits : int
+        How many bits.
     up : int
-        Where they are in the word.
+        Lowest bit of the field in the word.
     """
 
     mode: int
@@ -37,17 +38,17 @@ class Field(NamedTuple):
 
 
 def place_bits(nonzeros: int) -> int:
-    """Return the bits of a word that say where a nonzero comes from."""
+    """Return how many bits of a word hold the nonzero's position."""
     return (nonzeros - 1).bit_length()
 
 
 def passes(modes: Sequence[int], lengths: Sequence[int], nonzeros: int) -> list[list[Field]]:
-    """Return what is in the words of each sort, in their order.
+    """Return the fields of the words of each sorting pass, in order.
 
     Parameters
     ----------
     modes : sequence of int
-        To sort by, the most significant first.
+        Modes to sort by, the most significant first.
     lengths : sequence of int
         Mode lengths: indices of mode ``m`` are below ``lengths[m]``.
     nonzeros : int
@@ -68,5 +69,5 @@ def passes(modes: Sequence[int], lengths: Sequence[int], nonzeros: int) -> list[
 
 
 def text() -> str:
-    """Return the source of the GPU's kernels."""
+    """Return the CUDA source of the sort's kernels."""
     return files(__package__).joinpath("cuda_sort.cu").read_text()

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from .base import Array
+from .solve import Sums
+
 BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # of rows that are solved, and multiplied with themselves, at once
 STEP, FEW = 1024, 4096  # rows
 
@@ -25,37 +27,43 @@ def _blocks(rows: int, step: int) -> Iterator[slice]:
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
 
 
-def solve(
-    xp: ModuleType,
-    source: Array,
-    inverse: Array,
-    target: Array,
-    gram: Array,
-    largest: Array,
-    dots: Array | None = None,
-) -> None:
-    """Write ``source @ inverse`` to `target`, and add up what is to be known of it.
+class RowSolver:
+    """Solves rows by matrix products of blocks of rows; suits all. See `solve.Solver`.
 
     Parameters
     ----------
     xp : module
         NumPy or CuPy.
-    source, target : (rows, R) arrays
-    inverse : (R, R) float64 array
-    gram : (R, R) float64 array
-        The target's Gram matrix is added to it.
-    largest : (R,) float64 array
-        Grows to the largest magnitude of each column, before it is rounded to the target's type.
-    dots : (R,) float64 array, optional
-        The inner products of the source's columns with the target's are added to it.
+    blocks : int
+        How many blocks of rows, as doubles, are in memory at once.
     """
-    for block in _blocks(len(source), block_rows(source.shape[1])):
-        rows = xp.matmul(source[block], inverse)
-        target[block] = rows
-        xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
-        add_gram(xp, target[block], gram)
-        if dots is not None:
-            dots += _down(xp, xp.sum, source[block] * target[block])
+
+    name = "rows"
+
+    def __init__(self, xp: ModuleType, blocks: int) -> None:
+        self._xp, self._blocks = xp, blocks
+
+    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+        """See `Solver`."""
+        return True
+
+    def bytes(self, rows: int, rank: int) -> int:
+        """See `Solver`."""
+        return 8 * rank * (self._blocks * min(rows, block_rows(rank)) + 4 * rank)
+
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `Solver`: nothing is prepared."""
+
+    def run(self, made: None, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
+        """See `Solver`."""
+        xp, largest = self._xp, sums.largest
+        for block in _blocks(len(source), block_rows(source.shape[1])):
+            rows = xp.matmul(source[block], inverse)
+            target[block] = rows
+            xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
+            add_gram(xp, target[block], sums.gram)
+            if sums.dots is not None:
+                sums.dots[...] += _down(xp, xp.sum, source[block] * target[block])
 
 
 def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:

@@ -1,1 +1,1 @@
-"""Decompositions, written in terms of the engine."""
+"""Decompositions: the one loop, and methods written in terms of an operator."""

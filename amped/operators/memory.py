@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..backend import Backend, Share
+from partitioner.shards import Cut
+
+from ..backend.mttkrp import Kernel, Share
 from ..errors import InputError
 
 SLOTS = 2
@@ -23,20 +25,91 @@ def fraction(nnz: int, part: int, total: int) -> int:
     return nnz * part // total if total else 0
 
 
+@dataclass(frozen=True)
+class ModePlan:
+    """One rank's share of one mode.
+
+    Attributes
+    ----------
+    mode : int
+    rank : int
+        Columns of the mode's factor matrix.
+    cut : Cut
+        How all ranks share the mode.
+    owned : slice
+        The output rows that this rank owns.
+    share : Share
+        What it computes.
+    kernels : tuple of Kernel
+        Those that may compute it; the first one's memory is what the plan counts for shards.
+    resident : int
+        How many of this rank's nonzeros, the first ones, stay on the device.
+    parts : tuple of float
+        Shares of the nonzeros that are shards of their own, so that rows are exchanged before all are done.
+    spare : int
+        Bytes of device memory that its shards may take beyond what the plan counts.
+    """
+
+    mode: int
+    rank: int
+    cut: Cut
+    owned: slice
+    share: Share
+    kernels: tuple[Kernel, ...] = ()
+    resident: int = 0
+    parts: tuple[float, ...] = (1.0,)
+    spare: int = 0
+
+    @property
+    def nnz(self) -> int:
+        """Nonzeros of this rank."""
+        return self.share.nnz
+
+    @property
+    def rows(self) -> slice:
+        """The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank."""
+        return self.share.rows
+
+    @property
+    def streamed(self) -> int:
+        """Nonzeros that are copied in for each MTTKRP."""
+        return self.nnz - self.resident
+
+    @property
+    def any_row(self) -> bool:
+        """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
+        return self.share.column > 0
+
+    def shard_bytes(self, nnz: int, streamed: bool = False) -> int:
+        """Return the most bytes that shards of so many nonzeros take."""
+        return self.kernels[0].bytes(replace(self.share, streamed=streamed), nnz).shard
+
+    def making_bytes(self, nnz: int) -> int:
+        """Return the bytes that making a shard takes for a while, of any of the kernels."""
+        return max(kernel.bytes(self.share, min(self.nnz, nnz)).making for kernel in self.kernels)
+
+    def running_bytes(self, nnz: int) -> int:
+        """Return the bytes of scratch memory that computing a shard takes, of any of the kernels."""
+        return max(kernel.bytes(self.share, min(self.nnz, nnz)).running for kernel in self.kernels)
+
+    def room(self, nnz: int, streamed: bool = False) -> int:
+        """Return the most bytes that a shard of so many nonzeros may take."""
+        return self.shard_bytes(nnz, streamed) + self.spare * nnz // max(1, self.nnz)
+
+
 class Need:
     """Bytes of device memory, by what is there.
 
     Parameters
     ----------
-    shares : sequence of Share
-        What a rank computes, of each mode.
+    modes : sequence of ModePlan
+        What a rank computes.
     fixed : dict of str to int
         Bytes that are always there, by use.
-    dense : int
-        Bytes that solving takes for a while.
+    solving : int
+        Bytes that the method takes beside an MTTKRP.
     limit : int
         Bytes of device memory.
-    backend : Backend
 
     Attributes
     ----------
@@ -46,21 +119,18 @@ class Need:
         Bytes that are left for them.
     """
 
-    def __init__(
-        self, shares: Sequence[Share], fixed: dict[str, int], dense: int, limit: int, backend: Backend
-    ) -> None:
-        self._shares, self._dense, self._limit, self._backend = shares, dense, limit, backend
-        self._streamed = [replace(share, streamed=True) for share in shares]
+    def __init__(self, modes: Sequence[ModePlan], fixed: dict[str, int], solving: int, limit: int) -> None:
+        self._modes, self._solving, self._limit = modes, solving, limit
         self.fixed, self.room = fixed, limit - sum(fixed.values())
-        self.total, self.largest = sum(s.nnz for s in shares), max(s.nnz for s in shares)
+        self.total, self.largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
 
     def resident(self, nonzeros: int) -> int:
         """Of so many resident nonzeros, the same fraction of each mode."""
-        return sum(self._backend.shard_bytes(s, fraction(s.nnz, nonzeros, self.total)) for s in self._shares)
+        return sum(m.shard_bytes(fraction(m.nnz, nonzeros, self.total)) for m in self._modes)
 
     def slot(self, nonzeros: int) -> int:
         """Of a slot for so many."""
-        return max(self._backend.shard_bytes(share, nonzeros) for share in self._streamed)
+        return max(m.shard_bytes(nonzeros, streamed=True) for m in self._modes)
 
     def slots(self, nonzeros: int) -> int:
         """Of all slots."""
@@ -68,28 +138,28 @@ class Need:
 
     def piece(self, spare: int) -> int:
         """Return the most nonzeros of a resident shard, where so many bytes are left to make it in."""
-        largest = max(1, min(self._backend.most_nonzeros, self.largest))
+        most = min(kernel.most_nonzeros for m in self._modes for kernel in m.kernels)
+        largest = max(1, min(most, self.largest))
         sizes = range(min(largest, max(SMALLEST_SLOT, largest // PIECES)), largest + 1)
-        fair = bisect_right(sizes, self._limit // PACKING_SHARE, key=self._packing)
+        fair = bisect_right(sizes, self._limit // PACKING_SHARE, key=self._making)
         fitting = bisect_right(sizes, spare, key=lambda size: self.working(size, 0))
         return sizes[max(0, min(fair, fitting) - 1)]
 
     def working(self, piece: int, slot: int) -> int:
-        """Of everything that is there for a while; shards are made before there are slots."""
-        scratch = max(self._backend.scratch_bytes(share, min(share.nnz, piece)) for share in self._shares)
+        """Of everything that is there for a while: shards are made before there are slots and scratch memory."""
+        running = max(m.running_bytes(piece) for m in self._modes)
+        making = self._making(piece)
         # Beside a shard that is being made there is the best so far, where there is a choice; if making takes memory.
-        beside = (slot > 0) + any(len(share.kernels) > 1 for share in self._shares) * (self._packing(piece) > 0)
-        made = max(self._backend.shard_bytes(share, piece) for share in self._shares)
-        packing = self._packing(piece) - self.slots(slot) + beside * made
-        kept = scratch if self._backend.keeps_scratch else 0
-        return int(max(scratch, kept + max(self._dense, packing)))
+        beside = (slot > 0) + any(len(m.kernels) > 1 for m in self._modes) * (making > 0)
+        made = max(m.shard_bytes(piece) for m in self._modes) if beside else 0
+        return max(running + self._solving, making - self.slots(slot) + beside * made)
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""
         return self.slots(slot) + self.working(slot, slot)
 
-    def _packing(self, nonzeros: int) -> int:
-        return max(self._backend.packing_bytes(share, min(share.nnz, nonzeros)) for share in self._shares)
+    def _making(self, nonzeros: int) -> int:
+        return max(m.making_bytes(nonzeros) for m in self._modes)
 
     def check(self, needed: int, what: str) -> None:
         """Raise `InputError` if so many bytes, beside the fixed ones, do not fit."""

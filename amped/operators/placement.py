@@ -1,27 +1,26 @@
 """What goes where: the bytes that a rank needs on its device, and which nonzeros stay there or are streamed.
 
-The plan is made before anything is allocated; the engine then allocates what the plan says.
+The plan is made before anything is allocated; the operator then allocates what the plan says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
-from ..backend import PERMUTED, Backend, Share
-from ..backend.base import GatherName
+from ..backend.base import Device
+from ..backend.mttkrp import Kernel, Share
+from ..backend.providers import mttkrp_kernels, roundings
 from ..backend.rows import block_rows
 from ..errors import InputError
-from .memory import Need, fit, fraction
-
-PlacementName = Literal["auto", "resident", "stream"]
-PLACEMENTS = get_args(PlacementName)
+from ..options import Options
+from .memory import ModePlan, Need, fit, fraction
 
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
@@ -29,60 +28,13 @@ PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more sh
 MAX_RANK = 1024
 INDEX_BYTES = 4
 
+Solving = Callable[[int, int], int]
+"""Bytes that a method takes on the device beside an MTTKRP, for so many owned rows and columns."""
 
-@dataclass(frozen=True)
-class ModePlan:
-    """One rank's share of one mode.
 
-    Attributes
-    ----------
-    mode : int
-    cut : Cut
-        How all ranks share the mode.
-    resident : int
-        How many of this rank's nonzeros, the first ones, stay on the device.
-    owned : slice
-        The output rows that this rank owns.
-    share : Share
-        What it computes.
-    parts : tuple of float
-        Shares of the nonzeros that are shards of their own, so that rows are exchanged before all are done.
-    spare : int
-        Bytes of device memory that its shards may take beyond what the plan counts.
-    """
-
-    mode: int
-    cut: Cut
-    resident: int
-    owned: slice
-    share: Share
-    parts: tuple[float, ...] = (1.0,)
-    spare: int = 0
-
-    @property
-    def nnz(self) -> int:
-        """Nonzeros of this rank."""
-        return self.share.nnz
-
-    @property
-    def rows(self) -> slice:
-        """The output rows that it computes: `owned`, and before them the row that it shares with an earlier rank."""
-        return self.share.rows
-
-    @property
-    def streamed(self) -> int:
-        """Nonzeros that are copied in for each MTTKRP."""
-        return self.nnz - self.resident
-
-    def room(self, backend: Backend, nnz: int, streamed: bool = False) -> int:
-        """Return the most bytes that a shard of so many nonzeros may take."""
-        share = replace(self.share, streamed=streamed)
-        return backend.shard_bytes(share, nnz) + self.spare * nnz // max(1, self.nnz)
-
-    @property
-    def any_row(self) -> bool:
-        """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
-        return self.share.column > 0
+def moving_bytes(rows: int, rank: int) -> int:
+    """Return what it takes to give a factor matrix to the device: a block of rows at a time."""
+    return 8 * rank * min(rows, block_rows(rank))
 
 
 class Loading(NamedTuple):
@@ -119,16 +71,40 @@ ALREADY_LOADED = Loading()
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What the plans of all ranks have in common.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Columns of each mode's factor matrix, 1 to 1024.
+    options : Options
+    device : Device
+    values : ValueRange
+    memory : int
+        Bytes of device memory to use.
+    overlaps : bool
+        Whether rows of factor matrices can be exchanged while others are computed.
+    solving : callable
+        See `Solving`.
+    """
+
+    ranks: tuple[int, ...]
+    options: Options
+    device: Device
+    values: ValueRange
+    memory: int
+    overlaps: bool = False
+    solving: Solving = moving_bytes
+
+
+@dataclass(frozen=True)
 class Plan:
     """What one rank holds.
 
     Attributes
     ----------
     modes : tuple of ModePlan
-    rank : int
-        Columns of the factor matrices.
-    stride : int
-        Columns with the padding that the kernels need.
     dtype : numpy.dtype
         Of values and factors.
     slot : int
@@ -142,8 +118,6 @@ class Plan:
     """
 
     modes: tuple[ModePlan, ...]
-    rank: int
-    stride: int
     dtype: np.dtype[Any]
     slot: int
     piece: int
@@ -155,29 +129,18 @@ class Plan:
         """Bytes of all memory by use."""
         return self.device_bytes | {"host": self.host_bytes}
 
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of one slot."""
+        return max(m.shard_bytes(self.slot, streamed=True) for m in self.modes) if self.slot else 0
+
 
 def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
     """Return the bytes of a nonzero in coordinate form: a 32-bit index for each mode, and a value."""
     return INDEX_BYTES * order + dtype.itemsize
 
 
-def make_plan(
-    cuts: Sequence[Cut],
-    part: int,
-    rank: int,
-    dtype: np.dtype[Any],
-    values: ValueRange,
-    backend: Backend,
-    loading: Loading = ALREADY_LOADED,
-    *,
-    kernel: str = "auto",
-    deterministic: bool = False,
-    gather: GatherName = "full",
-    placement: PlacementName = "auto",
-    memory: int | None = None,
-    local_ranks: int = 1,
-    overlaps: bool = False,
-) -> Plan:
+def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading = ALREADY_LOADED) -> Plan:
     """Decide what rank number `part` keeps on its device.
 
     Parameters
@@ -186,50 +149,32 @@ def make_plan(
         One for each mode.
     part : int
         Which of the cuts' parts.
-    rank : int
-        Columns of the factor matrices, 1 to 1024.
-    dtype : numpy.dtype
-        float32 or float64.
-    values : ValueRange
-    backend : Backend
+    setting : Setting
     loading : Loading
         Host memory beside the shards; see `Source.loading`.
-    kernel : str
-        The one to use; "auto" leaves the choice to timing, unless `deterministic`. `PERMUTED` keeps everything.
-    deterministic : bool
-    gather : {"full", "fp16", "bf16"}
-    placement : {"auto", "resident", "stream"}
-        Keep everything, nothing, or (auto) as much as fits.
-    memory : int, optional
-        Bytes of device memory to use; by default this rank's share of what is free.
-    local_ranks : int
-        Among how many ranks of the node that is shared.
-    overlaps : bool
-        Whether rows of factor matrices can be exchanged while others are computed.
 
     Raises
     ------
     InputError
-        If the rank is out of range, there is no such kernel or way to gather, or the device memory cannot hold what
-        has to be there.
+        If a rank is out of range, the device has no such kernel or format, or its memory cannot hold what has to be
+        there.
     """
-    check_rank(rank)
-    if gather not in ("full", *backend.roundings):
-        raise InputError(f"gather {gather!r}: {backend.name} has {', '.join(('full', *backend.roundings))}")
-    stride = backend.stride(rank, dtype.itemsize if gather == "full" else 2)
-    limit = backend.memory(local_ranks) if memory is None else memory
-    modes = [_mode_plan(mode, cuts, part, stride, dtype, values, gather) for mode in range(len(cuts))]
-    if kernel == PERMUTED:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
+    options, device = setting.options, setting.device
+    check_options(options, device)
+    kernels = mttkrp_kernels(device)
+    modes = [_mode_plan(mode, cuts, part, setting) for mode in range(len(cuts))]
+    placement, one_copy = options.placement, any(k.name == options.kernel and k.derive for k in kernels)
+    if one_copy:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
         modes, placement = _one_copy(modes), "resident"
-    modes = [replace(m, share=_with_kernels(m.share, backend, kernel, deterministic)) for m in modes]
-    need = _need(modes, rank, limit, backend)
+    modes = [replace(m, kernels=_candidates(m.share, kernels, setting)) for m in modes]
+    need = _need(modes, setting)
     fitting = fit(need, placement)
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
     modes = [
         replace(
             m,
             resident=fraction(m.nnz, fitting.resident, need.total),
-            parts=exchanged_parts(m, dtype) if overlaps and not m.any_row else m.parts,
+            parts=exchanged_parts(m, options.dtype) if setting.overlaps and not m.any_row else m.parts,
             spare=fraction(m.nnz, fitting.spare, need.total),
         )
         for m in modes
@@ -241,11 +186,45 @@ def make_plan(
         "working memory": need.working(fitting.piece, fitting.slot),
     }
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
-    if kernel == PERMUTED:
+    if one_copy:
         mine = mine._replace(sorting=0)
-    runtime = backend.host_runtime_bytes({name for m in modes for name in m.share.kernels})
-    host = _host_bytes(modes, backend, sum(bytes_of.values()), mine) + runtime
-    return Plan(tuple(modes), rank, stride, dtype, fitting.slot, fitting.piece, bytes_of, host)
+    compiled = len({kernel.code for m in modes for kernel in m.kernels})
+    runtime = device.host_bytes + device.code_bytes * compiled
+    host = _host_bytes(modes, device, sum(bytes_of.values()), mine) + runtime
+    return Plan(tuple(modes), options.dtype, fitting.slot, fitting.piece, bytes_of, host)
+
+
+def check_options(options: Options, device: Device) -> None:
+    """Raise `InputError` if a device does not have what the options ask for; nothing of a tensor need be known."""
+    formats = "full", *roundings(device)
+    if options.gather not in formats:
+        raise InputError(f"gather {options.gather!r}: {device.name} has {', '.join(formats)}")
+    if options.kernel == "auto":
+        return
+    kernels = mttkrp_kernels(device)
+    asked = next((k for k in kernels if k.name == options.kernel), None)
+    if asked is None:
+        raise InputError(f"kernel {options.kernel!r}: {device.name} has auto, {', '.join(k.name for k in kernels)}")
+    if asked.derive and options.placement == "stream":
+        raise InputError(f"kernel {asked.name!r} keeps its nonzeros on the device: not with placement 'stream'")
+    if options.gather != "full" and not asked.reads_narrow:
+        raise InputError(f"kernel {asked.name!r} reads factor matrices as they are: not with gather {options.gather!r}")
+    if options.deterministic and not asked.repeatable:
+        repeatable = ", ".join(k.name for k in kernels if k.repeatable)
+        raise InputError(f"kernel {asked.name!r} is not deterministic: {repeatable} are")
+
+
+def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tuple[Kernel, ...]:
+    """Return the kernels that may compute a share: the one asked for, or those worth timing."""
+    wanted, suiting = setting.options.kernel, [k for k in kernels if k.suits(share)]
+    if wanted == "auto":
+        plain, *others = suiting
+        return (plain,) if setting.options.deterministic else (plain, *(k for k in others if k.gains(share)))
+    chosen = tuple(k for k in suiting if k.name == wanted)
+    if not chosen:
+        known = ", ".join(k.name for k in suiting)
+        raise InputError(f"kernel {wanted!r}: {setting.device.name} has auto, {known} for this tensor")
+    return chosen
 
 
 def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
@@ -263,53 +242,51 @@ def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
     return tuple(shares.tolist())
 
 
-def _need(modes: Sequence[ModePlan], rank: int, limit: int, backend: Backend) -> Need:
+def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     shares = [m.share for m in modes]
-    first = shares[0]
-    row = first.stride * first.dtype.itemsize + (0 if first.gather == "full" else first.row_bytes)
     fixed = {
-        "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * row,
-        "MTTKRP output": max(s.rows.stop - s.rows.start for s in shares) * first.stride * 8,
+        "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
+        "MTTKRP output": max((s.rows.stop - s.rows.start) * s.stride for s in shares) * 8,
     }
-    owned = max(m.owned.stop - m.owned.start for m in modes)
-    dense = backend.dense_blocks(rank) * min(owned, block_rows(rank)) * rank * 8 + 4 * rank * rank * 8
-    return Need(shares, fixed, dense, limit, backend)
+    owned = [m.owned.stop - m.owned.start for m in modes]
+    solving = max(setting.solving(rows, m.rank) for m, rows in zip(modes, owned, strict=True))
+    return Need(modes, fixed, solving, setting.memory)
 
 
-def _host_bytes(modes: Sequence[ModePlan], backend: Backend, on_device: int, loading: Loading) -> int:
+def _held_bytes(share: Share) -> int:
+    """Return the bytes of a row of a factor matrix, its copy in 16 bits included if there is one."""
+    return share.stride * share.dtype.itemsize + (0 if share.gather == "full" else share.row_bytes)
+
+
+def _host_bytes(modes: Sequence[ModePlan], device: Device, on_device: int, loading: Loading) -> int:
     """Return the peak of host memory. Where that is the device's, all bytes of the plan, `on_device`, are in it."""
     streamed = sum(m.streamed for m in modes)
-    if backend.name == "cuda":  # shards are packed on the device, from columns that are all there at once
-        shards = sum(backend.shard_bytes(m.share, m.streamed) for m in modes)
+    if not device.on_host:  # shards are packed on the device, from columns that are all there at once
+        shards = sum(m.shard_bytes(m.streamed) for m in modes)
         columns = max(m.nnz for m in modes) * loading.streamed
         return max(loading.reading, loading.tensor + loading.dealing + loading.sorting + columns + shards)
-    resident = sum(backend.shard_bytes(m.share, m.resident) for m in modes)
+    resident = sum(m.shard_bytes(m.resident) for m in modes)
     shards = streamed * loading.streamed + resident
     first = modes[0]
-    copied = 0 if backend.keeps_columns(first.share) else INDEX_BYTES * len(modes) * first.resident
+    copied = 0 if first.kernels[0].keeps_columns(first.share) else INDEX_BYTES * len(modes) * first.resident
     tensor = loading.tensor - max(0, loading.shareable - copied)
     return max(
         loading.reading, tensor + loading.dealing + loading.sorting + shards, tensor + shards + on_device - resident
     )
 
 
-def _mode_plan(
-    mode: int,
-    cuts: Sequence[Cut],
-    part: int,
-    stride: int,
-    dtype: np.dtype[Any],
-    values: ValueRange,
-    gather: GatherName,
-) -> ModePlan:
-    cut = cuts[mode]
+def _mode_plan(mode: int, cuts: Sequence[Cut], part: int, setting: Setting) -> ModePlan:
+    rank, cut, options = setting.ranks[mode], cuts[mode], setting.options
+    check_rank(rank)
     nnz = int(cut.nonzeros[part + 1] - cut.nonzeros[part])
     owned = slice(int(cut.rows[part]), int(cut.rows[part + 1]))
     head = int(cut.heads[part])
     # An owned range starts right after the shared row, because rows between them would be empty and owned earlier.
     rows = owned if head < 0 else slice(head, max(owned.stop, head + 1))
     lengths = tuple(int(other.rows[-1]) for m, other in enumerate(cuts) if m != mode)
-    return ModePlan(mode, cut, 0, owned, Share(lengths, rows, nnz, stride, dtype, values, gather=gather))
+    stride = setting.device.stride(rank, options.dtype.itemsize if options.gather == "full" else 2)
+    share = Share(lengths, rows, nnz, stride, options.dtype, setting.values, gather=options.gather)
+    return ModePlan(mode, rank, cut, owned, share)
 
 
 def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:
@@ -320,17 +297,6 @@ def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:
         share = replace(m.share, rows=slice(0, int(m.cut.rows[-1])), nnz=first.nnz, column=m.mode)
         rest.append(replace(m, cut=cut, share=share))
     return [first, *rest]
-
-
-def _with_kernels(share: Share, backend: Backend, kernel: str, deterministic: bool) -> Share:
-    known = backend.kernels(len(share.lengths) + 1)
-    if kernel != "auto" and kernel not in known:
-        raise InputError(f"kernel {kernel!r}: {backend.name} has auto, {', '.join(known)} for this tensor")
-    if deterministic and kernel not in ("auto", *backend.repeatable):
-        raise InputError(f"kernel {kernel!r} is not deterministic: {', '.join(backend.repeatable)} are")
-    candidates = backend.candidates(share)
-    chosen = candidates[:1] if deterministic else candidates
-    return replace(share, kernels=chosen if kernel == "auto" else (kernel,))
 
 
 def check_rank(rank: int) -> None:

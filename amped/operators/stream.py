@@ -1,7 +1,7 @@
 """A rank's nonzeros in place: the shards that stay on the device, and those that pass through it.
 
 Streamed shards go through two slots, so that one is copied in while the other is computed on. Copies run ahead from
-mode to mode: the modes are expected to come in turn, as they do in a decomposition.
+mode to mode, as far as the modes to come are known.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from numpy.typing import NDArray
 
 from partitioner.shards import BALANCE, equal_offsets
 
-from ..backend import Backend, Clock, Shard, Slot
-from ..backend.base import NOTHING
-from .memory import SLOTS
-from .placement import ModePlan, Plan
+from ..backend.base import NOTHING, Clock, Device, Slot
+from ..backend.mttkrp import Kernel, Shard
+from .memory import SLOTS, ModePlan
+from .placement import Plan
 from .source import Source
+from .tuning import Make
 
-Make = Callable[[str, int], Shard]
-"""Make a shard for a kernel from the first nonzeros of a mode, at most so many."""
-
-Choose = Callable[[ModePlan, Make], tuple[str, Shard | None]]
-"""Return the kernel to use for a mode, and the whole first shard if it was made."""
+Choose = Callable[[ModePlan, Make], tuple[Kernel, Shard | None]]
+"""Return the kernel to use for a mode, and the whole first shard if it was made; see `Tuner.choose`."""
 
 
 class Step(NamedTuple):
@@ -48,85 +46,97 @@ class Step(NamedTuple):
 class ModeShards:
     """One rank's nonzeros of one mode: the first ones on the device, the others on the host; a step for each shard."""
 
-    kernel: str
-    resident: Sequence[Any]
-    streamed: Sequence[Any]
-    steps: Sequence[Step]
-
-
-NO_SHARDS = ModeShards("", [], [], [])
+    kernel: Kernel | None = None
+    resident: Sequence[Shard] = ()
+    streamed: Sequence[Shard] = ()
+    steps: Sequence[Step] = ()
 
 
 class Stream:
     """The shards of all modes, in the order in which a rank computes them.
 
+    Parameters
+    ----------
+    device : Device
+    clock : Clock
+    choose : callable
+        See `Choose`.
+
     Attributes
     ----------
+    modes : list of ModeShards
+    slots : list of Slot
     kernels : list of str
-        The kernel that each mode's shards are made for.
+        The name of the kernel that each mode's shards are made for.
     steps : list of sequence of Step
         Of each mode's shards.
     """
 
-    def __init__(self, plan: Plan, source: Source, backend: Backend, clock: Clock, choose: Choose) -> None:
-        """Load this rank's share of `source` as `plan` says. Collective."""
-        self._backend, self._clock, self._choose = backend, clock, choose
-        self._modes = [NO_SHARDS] * len(plan.modes)
-        self._slots: list[Slot] = []
+    def __init__(self, device: Device, clock: Clock, choose: Choose) -> None:
+        self._device, self._clock, self._choose = device, clock, choose
+        self.modes: list[ModeShards] = []
+        self.slots: list[Slot] = []
         self._filled: list[tuple[int, int]] = []  # (mode, shard) in slots, in the order in which they were filled
         self._next_slot = 0
-        self.load(plan, source, range(len(plan.modes)))
 
     def load(self, plan: Plan, source: Source, modes: Iterable[int]) -> None:
-        """Load some modes anew, as a new plan says; nothing was streamed so far. Collective."""
+        """Load some modes, at first all, as a plan says; nothing was streamed so far. Collective."""
         modes = list(modes)
+        self.modes = self.modes or [ModeShards()] * len(plan.modes)
         for m in modes:  # their memory is needed
-            self._modes[m] = NO_SHARDS
+            self.modes[m] = ModeShards()
         for m in modes:
             if plan.modes[m].any_row:
-                self._modes[m] = _permuted(self._modes[0], plan.modes[m], self._backend, self._choose)
+                self.modes[m] = _derived(self.modes[0], plan.modes[m], self._choose)
             else:
-                self._modes[m] = _load(plan, plan.modes[m], source, self._backend, self._choose)
-        self.kernels = [shards.kernel for shards in self._modes]
-        self.steps = [shards.steps for shards in self._modes]
-        shares = [mode.share for mode in plan.modes]
-        count = SLOTS if any(mode.streamed for mode in self._modes) else 0
-        self._slots = [self._backend.slot(shares, plan.slot, self._clock) for _ in range(count)]
+                self.modes[m] = _load(plan, plan.modes[m], source, self._choose)
+        self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self.modes]
+        self.steps = [shards.steps for shards in self.modes]
+        slots = SLOTS if any(shards.streamed for shards in self.modes) else 0
+        self.slots = [self._device.slot(plan.slot_bytes, self._clock) for _ in range(slots)]
 
-    def shards(self, mode: int) -> Iterator[Any]:
-        """Yield the shards of `mode`, each usable by the work queued until the next is asked for."""
-        data = self._modes[mode]
-        if self._slots:
-            if self._filled and self._filled[0] != self._at_or_after(mode, 0):
-                self._filled.clear()  # not the mode that was expected
-            self._fill(mode, 0)
+    def scratch_bytes(self, plan: Plan) -> int:
+        """Return the most bytes of scratch memory that any shard's kernel takes."""
+        every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in (*of.resident, *of.streamed))
+        return max((shard.kernel.bytes(m.share, shard.nnz).running for m, shard in every), default=0)
+
+    def resident(self, mode: int) -> Sequence[Shard]:
+        """Return the shards of `mode` that stay on the device."""
+        return self.modes[mode].resident
+
+    def shards(self, mode: int, then: Sequence[int] = ()) -> Iterator[Shard]:
+        """Yield the shards of `mode`, each usable by the work queued until the next is asked for.
+
+        `then` are the modes to come: their streamed shards are copied ahead.
+        """
+        data, coming = self.modes[mode], self._streamed([mode, *then])
+        if self.slots:
+            if self._filled != coming[: len(self._filled)]:
+                self._filled.clear()  # not the modes that were expected
+            self._fill(coming)
         yield from data.resident
-        for k in range(len(data.streamed)):
-            slot = self._slots[(self._next_slot - len(self._filled)) % SLOTS]
+        for _ in data.streamed:
+            slot = self.slots[(self._next_slot - len(self._filled)) % SLOTS]
             yield slot.shard()
             slot.release()
             self._filled.pop(0)
-            self._fill(mode, k + 1)
+            coming.pop(0)
+            self._fill(coming)
 
-    def _fill(self, mode: int, k: int) -> None:
-        """Fill free slots with the streamed shards that come after those that are there, or from `k` of `mode` on."""
-        while len(self._filled) < len(self._slots):
-            wanted = self._at_or_after(mode, k)
-            if self._filled:
-                last_mode, last = self._filled[-1]
-                wanted = self._at_or_after(last_mode, last + 1)
-            self._slots[self._next_slot].fill(self._modes[wanted[0]].streamed[wanted[1]], wanted[0])
-            self._filled.append(wanted)
+    def _fill(self, coming: Sequence[tuple[int, int]]) -> None:
+        """Fill free slots with the first of the shards to come that are not there yet."""
+        for mode, k in coming[len(self._filled) : len(self.slots)]:
+            self.slots[self._next_slot].fill(self.modes[mode].streamed[k], mode)
+            self._filled.append((mode, k))
             self._next_slot = (self._next_slot + 1) % SLOTS
 
-    def _at_or_after(self, mode: int, k: int) -> tuple[int, int]:
-        """Return the streamed shard number `k` of `mode`, or the next one there is; some mode has one."""
-        while k >= len(self._modes[mode].streamed):
-            mode, k = (mode + 1) % len(self._modes), 0
-        return mode, k
+    def _streamed(self, modes: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the streamed shards of modes in turn: all of the first, and as many more as there are slots."""
+        first, *others = ([(m, k) for k in range(len(self.modes[m].streamed))] for m in modes)
+        return first + [shard for shards in others for shard in shards][:SLOTS]
 
 
-def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: Choose) -> ModeShards:
+def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose) -> ModeShards:
     """Make the shards of one mode."""
     columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype)))
     keep, nnz = mode.resident, mode.nnz
@@ -134,34 +144,36 @@ def _load(plan: Plan, mode: ModePlan, source: Source, backend: Backend, choose: 
     bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
     bounds = [*bounds, *(keep + columns.cuts(keep, plan.slot)), nnz]
     pieces = [(a, b) for a, b in pairwise(bounds) if b > a]
-    kernel, first = mode.share.kernels[0], None
+    plain = mode.kernels[0]
+    chosen, first = plain, None
     if pieces:
         end = pieces[0][1]
-        kernel, first = choose(mode, lambda name, most: columns.shard(backend, mode, name, 0, min(most, end)))
+        chosen, first = choose(mode, lambda kernel, most: columns.shard(mode, kernel, 0, min(most, end)))
     resident, streamed = [], []
     for start, stop in pieces:
         passes = start >= keep
-        shard = first or columns.shard(backend, mode, kernel, start, stop, streamed=passes)
+        shard = first or columns.shard(mode, chosen, start, stop, streamed=passes)
         first = None
-        plain = mode.share.kernels[0]
-        if kernel != plain and shard.nbytes > mode.room(backend, shard.nnz, passes):  # as the first one was not
-            shard = columns.shard(backend, mode, plain, start, stop, streamed=passes)
+        if chosen is not plain and shard.nbytes > mode.room(shard.nnz, passes):  # as the first one was not
+            shard = columns.shard(mode, plain, start, stop, streamed=passes)
         if stop <= keep:
             resident.append(shard)
         else:
-            streamed.append(backend.unload(shard))
-    return ModeShards(kernel, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]))
+            streamed.append(shard.unloaded())
+    return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]))
 
 
-def _permuted(first: ModeShards, mode: ModePlan, backend: Backend, choose: Choose) -> ModeShards:
+def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
     """Make the shards of a mode from those of mode 0."""
-    shards = [backend.permuted(shard, mode.share) for shard in first.resident]
+    derive = mode.kernels[0].derive
+    assert derive is not None
+    shards = [derive(shard, mode.share) for shard in first.resident]
     if shards:
-        choose(mode, lambda name, most: shards[0])
+        choose(mode, lambda kernel, most: shards[0])
     rows = mode.rows
     last = len(shards) - 1
     steps = [Step(NOTHING if k else rows, 0 if k < last else rows.stop) for k in range(len(shards))]
-    return ModeShards(first.kernel, shards, [], steps)
+    return ModeShards(mode.kernels[0], shards, [], steps)
 
 
 class _Columns:
@@ -187,15 +199,11 @@ class _Columns:
             begin = end
         return result
 
-    def shard(
-        self, backend: Backend, mode: ModePlan, kernel: str, start: int, stop: int, streamed: bool = False
-    ) -> Shard:
+    def shard(self, mode: ModePlan, kernel: Kernel, start: int, stop: int, streamed: bool = False) -> Shard:
         """Make the shard of the nonzeros `start` to `stop`."""
         rows = self._indices[0]
         continues = bool(start and rows[start] == rows[start - 1])
         columns, values = [column[start:stop] for column in self._indices], self._values[start:stop]
-        if not streamed:  # what is may stay mapped from a file, as it is there
+        if not streamed:  # streamed values stay memory-mapped; no cast
             values = values.astype(mode.share.dtype, copy=False)
-        share = replace(mode.share, streamed=streamed)
-        shard: Shard = backend.shard(columns, values, share, kernel, continues)
-        return shard
+        return kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)

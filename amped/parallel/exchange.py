@@ -9,45 +9,31 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend import Backend
+from ..backend.base import Collectives, Device
 from .mpi import Comm, Reduction
 
 
-class Exchange(Protocol):
-    """Collectives on the arrays of a backend, in place.
+@dataclass(frozen=True)
+class Machine:
+    """What a run computes on: its ranks, this rank's device, and what carries rows between them.
 
     Attributes
     ----------
-    name : str
-        What carries the data, for reports.
-    overlaps : bool
-        Whether rows travel while the device computes.
+    comm : Comm
+    device : Device
+    exchange : Collectives
     """
 
-    name: str
-    overlaps: bool
-
-    def aside(self) -> AbstractContextManager[None]:
-        """Queue what is within beside the work that is queued from now on, until `join`."""
-
-    def join(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued aside."""
-
-    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`."""
-
-    def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """Add up the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``, others are lost."""
-
-    def reduce(self, array: Any, reduction: Reduction) -> None:
-        """Combine the ranks' arrays elementwise, on all ranks."""
+    comm: Comm
+    device: Device
+    exchange: Collectives
 
 
 class Block(NamedTuple):
@@ -97,24 +83,14 @@ def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | N
     return [*blocks, Block(max(0, count - since), begin, rows[1:], last=True)]
 
 
-def connect(backend: Backend, comm: Comm) -> Exchange:
-    """Return the collectives for arrays of `backend` among the ranks of `comm`."""
-    if backend.name != "cuda":
-        return HostExchange(comm)
-    identities = comm.allgather((os.uname().nodename, backend.description))
-    if comm.size == 1 or len(set(identities)) < comm.size:
-        return StagedExchange(comm, backend.to_host)
-    return _nccl(comm) or StagedExchange(comm, backend.to_host)
-
-
-@cache
-def _nccl(comm: Comm) -> Exchange | None:
-    """Return the NCCL communicator of these ranks, made once in a process; None if NCCL is not installed."""
-    try:
-        from ..backend.cuda.nccl import NcclExchange
-    except (ImportError, AttributeError):  # CuPy without the NCCL wheel
-        return None
-    return NcclExchange(comm)
+def connect(device: Device, comm: Comm) -> Machine:
+    """Return the machine of these ranks and their devices. Collective."""
+    if device.on_host:
+        return Machine(comm, device, HostExchange(comm))
+    identities = comm.allgather((os.uname().nodename, device.description))
+    alone = comm.size > 1 and len(set(identities)) == comm.size
+    own = device.collectives(comm) if alone else None
+    return Machine(comm, device, own or StagedExchange(comm, device.to_host))
 
 
 class _AtOnce:
@@ -123,11 +99,14 @@ class _AtOnce:
     overlaps = False
 
     def aside(self) -> AbstractContextManager[None]:
-        """See `Exchange`."""
+        """See `Collectives`."""
         return nullcontext()
 
     def join(self) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
+
+    def abort(self) -> None:
+        """See `Collectives`: the communicator of MPI is aborted with the process."""
 
 
 class HostExchange(_AtOnce):
@@ -138,16 +117,16 @@ class HostExchange(_AtOnce):
         self.name = "MPI" if comm.size > 1 else "none"
 
     def gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         self._comm.all_gather_rows(matrix, begin, end)
 
     def reduce_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         for owner, (begin, end) in enumerate(pairwise(offsets)):
             self._comm.sum_on(owner, matrix[begin:end])
 
     def reduce(self, array: NDArray[Any], reduction: Reduction) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         self._comm.all_reduce(array, reduction)
 
 
@@ -160,7 +139,7 @@ class StagedExchange(_AtOnce):
         self.name = "MPI, staged through the host" if comm.size > 1 else "none"
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         if self._comm.size > 1:
             blocks = [slice(int(b), int(e)) for b, e in zip(begin, end, strict=True)]
             host = np.empty(matrix.shape, matrix.dtype)
@@ -170,7 +149,7 @@ class StagedExchange(_AtOnce):
                 matrix[block].set(host[block])
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """See `Exchange`. One owner's rows at a time, so that no whole matrix is in host memory."""
+        """See `Collectives`. One owner's rows at a time, so that no whole matrix is in host memory."""
         for owner, (begin, end) in enumerate(pairwise(offsets)):
             if self._comm.size > 1 and end > begin:
                 host = np.ascontiguousarray(self._to_host(matrix[begin:end]))
@@ -179,7 +158,7 @@ class StagedExchange(_AtOnce):
                     matrix[begin:end].set(host)
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         if self._comm.size > 1:
             host = np.ascontiguousarray(self._to_host(array))
             self._comm.all_reduce(host, reduction)

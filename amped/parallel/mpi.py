@@ -1,7 +1,7 @@
-"""The ranks of a run: MPI where a launcher started several processes, otherwise a world of one.
+"""The ranks of a run: MPI if a launcher started several processes, else a single process.
 
-MPI is imported only under a launcher, so that a single process needs no MPI library. Device pointers never
-come here: MPI carries host data, NCCL device data.
+MPI is imported only under a launcher: a single process needs no MPI library. MPI carries host data only; device data
+goes through NCCL.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Reduction = Literal["sum", "max"]
 
 
 class Comm(ranks.Ranks, Protocol):
-    """What amped asks of a group of ranks: what the partitioner does, and more.
+    """The collective operations of amped: those of the partitioner, and more.
 
     Attributes
     ----------
     local_rank, local_size : int
-        This process among those of its node.
+        This process's rank on its node, and the number of processes there.
     """
 
     local_rank: int
     local_size: int
 
     def __hash__(self) -> int:
-        """Make it a key: there is one for each group of ranks."""
+        """Hash by identity: there is one object per group of ranks."""
 
     def bcast(self, item: T) -> T:
         """Return rank 0's `item` on every rank."""
@@ -62,14 +62,14 @@ class Comm(ranks.Ranks, Protocol):
         """Combine the ranks' arrays elementwise, in place."""
 
     def sum_on(self, rank: int, array: NDArray[Any]) -> None:
-        """Add up the ranks' arrays in place of the one on `rank`; the others stay as they are."""
+        """Sum the ranks' arrays into the one on `rank`; the others do not change."""
 
     def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """Give all ranks rows ``begin[r]`` to ``end[r]`` of rank ``r``'s `matrix`, in place."""
+        """All-gather: copy rows ``begin[r]`` to ``end[r]`` of each rank ``r``'s `matrix` to all ranks, in place."""
 
 
 class SingleComm(ranks.Alone):
-    """A world of one process."""
+    """A single process."""
 
     local_rank = 0
     local_size = 1
@@ -94,7 +94,7 @@ class SingleComm(ranks.Alone):
 
 
 class MpiComm(ranks.MpiRanks):
-    """A communicator of mpi4py."""
+    """An mpi4py communicator."""
 
     allgather = recorded(ranks.MpiRanks.allgather)
     swap = recorded(ranks.MpiRanks.swap)
@@ -125,7 +125,7 @@ class MpiComm(ranks.MpiRanks):
             theirs = np.ascontiguousarray(array[offsets[other] : offsets[other + 1]], dtype)
             for piece in messages(theirs):
                 self._comm.Send(piece, dest=other)
-        # A copy if there are other ranks, so that their share does not stay in memory.
+        # With other ranks a copy, so that the whole array can be freed.
         return array[: offsets[1]].astype(dtype, copy=self.size > 1)
 
     @recorded
@@ -162,12 +162,12 @@ def world() -> Comm:
 
 
 def abort_all(comm: Comm) -> ranks.Hook:
-    """Return a hook that ends all ranks when this one fails, and says where it was."""
+    """Return an excepthook that prints where this rank was and aborts all ranks."""
     return ranks.abort_all(comm, "amped", lambda: f"amped: rank {comm.rank} was {HERE.where()}\n" * (comm.size > 1))
 
 
 def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
-    """Return rank 0's matrix on every rank, of any size."""
+    """Return rank 0's matrix, of any size, on every rank."""
     if comm.size == 1:
         assert array is not None
         return array

@@ -1,4 +1,4 @@
-"""How long a step of an iteration may take before its rank is taken to be hung: by what iterations have taken."""
+"""Time limit of a step of an iteration, from past iterations; a rank that exceeds it counts as hung."""
 
 from __future__ import annotations
 
@@ -13,39 +13,38 @@ from .recorder import HERE
 
 T = TypeVar("T")
 
-# In the first iteration, that compiles too, so many times what an iteration is foreseen to take; then so many times
-# what the longest one took.
+# First iteration, which also compiles: MANY x the predicted iteration time. Later: SOME x the longest so far.
 FIRST_SECONDS, MANY = 120.0, 100
 LEAST_SECONDS, SOME = 20.0, 5
 
 
 def first_limit(expected: float) -> float:
-    """Return the limit of the first iteration from what one is foreseen to take, in seconds."""
+    """Return the limit of the first iteration, from the predicted iteration time; both in seconds."""
     return max(FIRST_SECONDS, MANY * expected)
 
 
 def paced(steps: Iterator[T], done: int, first: float, deadline: float | None = None) -> Iterator[T]:
-    """Yield from `steps`, which is an iteration each, and end a run that does not go on.
+    """Yield from `steps`, one iteration each, and set the watchdog's limit for each.
 
     Parameters
     ----------
     steps : iterator
     done : int
-        Iterations before the first of them.
+        Iterations done before.
     first : float
-        Seconds that a step from one collective to the next may take in the first iteration.
+        Limit, in seconds, from one collective to the next in the first iteration.
     deadline : float, optional
-        Seconds that it may take in any.
+        Limit in all iterations, in place of `first` and of the measured ones.
     """
     limit, longest, begin = deadline or first, 0.0, time.perf_counter()
     for number in count(1):
         HERE.iteration = done + number
-        with HERE.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found
+        with HERE.limited(limit), np.errstate(over="ignore", invalid="ignore"):  # CP-ALS checks finiteness itself
             step = next(steps, None)
         if step is None:
             return
         yield step
         now = time.perf_counter()
-        longest = max(longest, now - begin) if number > 2 else now - begin  # the first one has compiled, too
+        longest = max(longest, now - begin) if number > 2 else now - begin  # without the first, which compiles
         limit = deadline or max(LEAST_SECONDS, SOME * longest)
         begin = now

@@ -1,4 +1,4 @@
-"""What this rank is at: kept all the time, for the report of a run that does not go on."""
+"""Records what this rank is doing, for the report of a run that hangs or fails."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-KEPT = 4  # collectives
-FRAMES = 3  # of the stack
-LOADING_SECONDS = 3600.0  # to read and deal a tensor, or to write a model to a slow disk, while others wait
+KEPT = 4  # collectives reported
+FRAMES = 3  # stack frames reported
+LOADING_SECONDS = 3600.0  # limit of reading and distributing a tensor or writing a model, while others wait
 
 
 class Collective(NamedTuple):
@@ -36,14 +36,14 @@ class Collective(NamedTuple):
 
 
 class Recorder:
-    """Where the main thread is. Other threads read it.
+    """The state of the main thread, read by other threads.
 
     Attributes
     ----------
     iteration : int
-        The one being computed; 0 before the first.
+        The current iteration; 0 before the first.
     limit : float
-        Seconds after which a step, from one collective or mode to the next or within a collective, is taken to be hung.
+        Seconds after which a step counts as hung: from one collective or mode to the next, or within a collective.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Recorder:
 
     @property
     def mode(self) -> int | None:
-        """The mode at hand; setting it begins a step."""
+        """The current mode; setting it begins a step."""
         return self._mode
 
     @mode.setter
@@ -65,13 +65,13 @@ class Recorder:
         self._mode, self._since = mode, time.monotonic()
 
     def queued(self, operation: str, nbytes: int) -> None:
-        """Note a collective that a device will run, or that is about to begin."""
+        """Record a collective that is queued on a device or about to begin."""
         number = self._last[-1].number + 1 if self._last else 1
         self._last.append(Collective(number, operation, nbytes, self.iteration, self.mode))
 
     @contextmanager
     def collective(self, operation: str, nbytes: int) -> Iterator[None]:
-        """Note a collective that ends within."""
+        """Record a collective that runs inside the block."""
         self.queued(operation, nbytes)
         self._waiting, self._since = True, time.monotonic()
         try:
@@ -81,7 +81,7 @@ class Recorder:
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Set another limit within."""
+        """Set another limit inside the block."""
         before, self._since = self.limit, time.monotonic()
         self.limit = seconds
         try:
@@ -90,16 +90,16 @@ class Recorder:
             self.limit, self._since = before, time.monotonic()
 
     def excuse(self, seconds: float) -> None:
-        """Do not count so many seconds of the step at hand."""
+        """Exclude so many seconds from the current step."""
         self._since += seconds
 
     def overdue(self) -> tuple[bool, bool]:
-        """Tell whether this rank has computed, and whether it has waited for others, for too long."""
+        """Return whether this rank has computed, and whether it has waited in a collective, beyond the limit."""
         late = time.monotonic() - self._since > self.limit
         return late and not self._waiting, late and self._waiting
 
     def where(self) -> str:
-        """Return in a few words where this rank is, and its last collectives."""
+        """Return a description of the current step and the last collectives."""
         seconds = time.monotonic() - self._since
         last = ", ".join(map(str, reversed(self._last))) or "none"
         at = "not yet in an iteration" if self.mode is None else f"in iteration {self.iteration}, mode {self.mode}"
@@ -107,20 +107,20 @@ class Recorder:
         return f"{at}, {doing} for {seconds:.1f} s; last collectives: {last}"
 
     def stack(self) -> str:
-        """Return the functions that the main thread is in, the innermost first."""
+        """Return the main thread's stack frames, the innermost first."""
         frame = sys._current_frames().get(self._main or 0)
         frames = traceback.extract_stack(frame)[-FRAMES:] if frame else []
         return " < ".join(f"{f.name} ({f.filename.rpartition('/')[2]}:{f.lineno})" for f in reversed(frames))
 
 
 HERE = Recorder()
-"""The one of this process."""
+"""The recorder of this process."""
 
 
 def recorded(
     operation: Callable[Concatenate[S, P], T],
 ) -> Callable[Concatenate[S, P], T]:
-    """Let a method, a collective that ends when it returns, be noted."""
+    """Decorate a method that is a blocking collective, so that it is recorded."""
 
     @wraps(operation)
     def noted(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it finishes the mode it is at, saves what is done, and says how to go on."""
+"""Signals that stop a run: it finishes the current mode, writes a checkpoint, and says how to resume."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .mpi import Comm
 
 
 class StopRequest:
-    """Whether this run was told to stop, by a signal to any of its ranks.
+    """Whether any rank of this run received a signal to stop.
 
-    SIGUSR1 is listened to from the start, as its default action would kill a job that is told to stop while it still
-    reads. SIGTERM and SIGINT count while there is something to save, and end the run at once before that.
+    SIGUSR1 is handled from the start, as its default action would kill a job that is still reading. SIGTERM and SIGINT
+    end the run at once until there is something to save.
 
     Attributes
     ----------
     signal : signal.Signals or None
-        What told it to, as the ranks have agreed.
+        The signal, once the ranks have agreed on it.
     """
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class StopRequest:
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         self._told = max(self._told, number)
-        if number == signal.SIGINT:  # a second one does not wait
+        if number == signal.SIGINT:  # a second Ctrl-C ends at once
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen to SIGTERM and SIGINT within."""
+        """Handle SIGTERM and SIGINT inside the block."""
         before = {number: signal.signal(number, self._hear) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -46,7 +46,7 @@ class StopRequest:
                 signal.signal(number, handler)
 
     def agreed(self, comm: Comm) -> bool:
-        """Tell whether any rank was told to stop. Collective."""
+        """Return whether any rank was told to stop. Collective."""
         told = np.array([self._told], np.int64)
         comm.all_reduce(told, "max")
         self.signal = signal.Signals(int(told[0])) if told[0] else None
@@ -54,7 +54,7 @@ class StopRequest:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a run that went on until now."""
+        """The exit code of the run, as agreed so far."""
         if self.signal is None:
             return 0
         return EXIT_INTERRUPTED if self.signal == signal.SIGINT else EXIT_STOPPED

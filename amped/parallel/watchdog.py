@@ -1,10 +1,10 @@
-"""Notices a rank that is dead, frozen or hung, so that no run waits for ever.
+"""Watchdog: ends the run if a rank is dead, frozen or hung, as MPI and NCCL wait without a deadline.
 
-MPI and NCCL wait without a deadline. Beside them each rank keeps a TCP connection to rank 0 and a thread that
-sends a beat over it every second. What ends the run: a connection that breaks or is silent, a rank whose main thread
-does not come to its next step in time (`Recorder.limit`), and ranks that all wait in collectives for too long.
-Each rank then says where it was, aborts its communicators and ends with an error code, upon which the launcher ends
-what is left. A process that is alone has the thread, too. A job that is suspended as a whole goes on when it may.
+Each rank keeps a TCP connection to rank 0 and a thread that sends a heartbeat over it every second. The run ends if a
+connection breaks or is silent, if a rank's main thread exceeds the limit of a step (`Recorder.limit`), or if all ranks
+wait in collectives for longer than it. Each rank then reports where it was, aborts its communicators and exits with
+an error code, and the launcher ends the rest. A single process has the thread too. A job that is suspended as a whole
+goes on when it is resumed.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
 CONNECT_SECONDS = 20.0
 ABORT_SECONDS = 3.0
-START_SECONDS = 120.0  # for all ranks to load Python and MPI, from a slow file system say
+START_SECONDS = 120.0  # for all ranks to load Python and MPI, possibly from a slow file system
 ENDING_SECONDS = 25
-LAST_WORDS_SECONDS = 1.0  # before the launcher learns that a rank has ended, and kills the others
+LAST_WORDS_SECONDS = 1.0  # for the other ranks' reports, before the launcher kills them
 BEAT, WAIT, BYE, FAILED = b".", b"w", b"q", b"f"
 
 
 @contextlib.contextmanager
 def starting() -> Iterator[None]:
-    """End this process if what is within, the start of MPI say, waits too long for another rank."""
+    """End this process if the block (the start of MPI, say) waits longer than `START_SECONDS` for another rank."""
     if not launched():
         yield
         return
-    faulthandler.dump_traceback_later(START_SECONDS, exit=True)  # needs no interpreter, which MPI may hold
+    faulthandler.dump_traceback_later(START_SECONDS, exit=True)  # works while MPI holds the GIL
     try:
         yield
     finally:
@@ -49,11 +49,11 @@ def starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending(comm: Comm) -> Iterator[None]:
-    """Let this process end in time after what is within, though MPI waits for ranks that do not."""
+    """After the block, kill this process if it does not end within `ENDING_SECONDS`: MPI may wait for other ranks."""
     try:
         yield
     finally:
-        if comm.size > 1:  # the interpreter is all but gone when MPI waits
+        if comm.size > 1:  # an alarm, as MPI waits when the interpreter is all but gone
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(ENDING_SECONDS)
 
@@ -65,11 +65,11 @@ class Watchdog:
     ----------
     comm : Comm
     deadline : float, optional
-        Seconds after which a rank that sends no beat is taken to be dead, if fewer than those that are usual.
+        Seconds without a heartbeat after which a rank counts as dead, if below `SILENCE_SECONDS`.
     """
 
     def __init__(self, comm: Comm, deadline: float | None = None) -> None:
-        """Start to watch."""
+        """Connect the ranks and start the thread."""
         self._rank = comm.rank
         self._silence = min(SILENCE_SECONDS, deadline or SILENCE_SECONDS)
         self._closing = threading.Event()
@@ -78,13 +78,13 @@ class Watchdog:
         self._heard: dict[socket.socket, float] = {}
         self._waiting: set[socket.socket] = set()
         self.aborts: list[Callable[[], object]] = []
-        """Called, each in a thread of its own, before this process ends with a fault."""
+        """Called before this process exits after a fault, each in its own thread."""
         if comm.size == 1 or self._connected(comm):
             self._thread = threading.Thread(target=self._watch, name="amped-watchdog", daemon=True)
             self._thread.start()
 
     def _connected(self, comm: Comm) -> bool:
-        """Connect the ranks; without the connections a run is as safe as its launcher makes it, and goes on."""
+        """Connect the ranks; if that fails, warn and let the run go on without a watchdog."""
         fault = ""
         try:
             self._peers = self._connect(comm)
@@ -105,7 +105,7 @@ class Watchdog:
                 address = "127.0.0.1" if one_node else socket.gethostname(), server.getsockname()[1]
             except OSError as error:
                 fault = str(error)
-        address, fault = comm.bcast((address, fault))  # whatever happened: the others wait for it
+        address, fault = comm.bcast((address, fault))  # also after a fault, as the others wait
         if fault:
             raise OSError(fault)
         peers: dict[socket.socket, int] = {}
@@ -141,17 +141,17 @@ class Watchdog:
             self._check_silence()
 
     def _check_here(self) -> None:
-        """Look at what this process is at, and tell the others."""
+        """Check this process's main thread, and send the heartbeat."""
         hung, waiting = HERE.overdue()
         if hung:
             self._fail(f"does not go on: more than {HERE.limit:.0f} s in one step")
-        # Rank 0 hears all others; where a rank hears nobody any more, nobody will come to where it waits.
+        # Rank 0 hears all others. A rank that hears nobody any more waits in vain.
         if waiting and (self._rank == 0 or not self._heard) and self._waiting.issuperset(self._heard):
             self._fail(f"and all others have waited for each other for more than {HERE.limit:.0f} s")
         self._send(list(self._heard), WAIT if waiting else BEAT)
 
     def _excuse(self, late: float) -> None:
-        """Do not count the time in which this process did not run at all, and with it, it may be, the others."""
+        """Exclude time in which this process, and perhaps the others, was suspended."""
         if late > BEAT_SECONDS:
             HERE.excuse(late)
             self._heard = {link: last + late for link, last in self._heard.items()}
@@ -177,7 +177,7 @@ class Watchdog:
             self._fail_with(self._peers[link], "has ended the run")
         if not data and not self._closing.is_set():
             self._fail_with(self._peers[link], "has died")
-        return not data or BYE in data  # a last beat may follow it
+        return not data or BYE in data  # a last heartbeat may follow BYE
 
     @staticmethod
     def _send(links: list[socket.socket], message: bytes) -> None:
@@ -185,7 +185,7 @@ class Watchdog:
             try:
                 link.send(message)
             except OSError:
-                continue  # full: the peer is silent, or broken: reading finds that out
+                continue  # full (a silent peer) or broken: detected on reading
 
     def _fail_with(self, peer: int, what: str) -> None:
         self._end(f"rank {peer} {what}; rank {self._rank} ends")
@@ -194,7 +194,7 @@ class Watchdog:
         self._end(f"rank {self._rank} {what}")
 
     def _end(self, why: str) -> None:
-        """Tell all, say where this rank is, abort the communicators and end this process."""
+        """Notify all ranks, report where this one is, abort the communicators and exit."""
         began = time.monotonic()
         self._send(list(self._peers), FAILED)
         print(f"amped: {why}: {HERE.where()}; in {HERE.stack()}", file=sys.stderr, flush=True)
@@ -212,7 +212,7 @@ class Watchdog:
             abort()
 
     def close(self) -> None:
-        """Tell the others that this rank is done, and stop watching them."""
+        """Tell the other ranks that this one is done, and stop watching."""
         if self._thread is None:
             return
         self._closing.set()

@@ -28,8 +28,8 @@ class Display(Protocol):
     def reading(self, done: int, total: int | None) -> None:
         """Show how many bytes of the input are read."""
 
-    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
-        """Show the fit after an iteration."""
+    def iteration(self, number: int, of: int, facts: str) -> None:
+        """Show what an iteration has reached."""
 
     def close(self) -> None:
         """Take the live display away."""
@@ -50,7 +50,7 @@ class Silent:
     def reading(self, done: int, total: int | None) -> None:
         """See `Display`."""
 
-    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+    def iteration(self, number: int, of: int, facts: str) -> None:
         """See `Display`."""
 
     def close(self) -> None:
@@ -68,9 +68,9 @@ class Plain(Silent):
         """See `Display`."""
         say(text)
 
-    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+    def iteration(self, number: int, of: int, facts: str) -> None:
         """See `Display`."""
-        say(f"iteration {number:3d}  {_facts(fit, change)}  {self._eta(number, of)}".rstrip())
+        say(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
 
     def _eta(self, number: int, of: int) -> str:
         now = time.perf_counter()
@@ -111,10 +111,10 @@ class Live(Plain):
         self._drawn = now
         self._show("reading", done, total, f"{done / 1e6:.0f} MB, {done / (now - self._opened) / 1e6:.0f} MB/s")
 
-    def iteration(self, number: int, of: int, fit: float, change: float | None) -> None:
+    def iteration(self, number: int, of: int, facts: str) -> None:
         """See `Display`."""
-        self._show("iterating", number, of, _facts(fit, change))
-        self.note(f"iteration {number:3d}  {_facts(fit, change)}")
+        self._show("iterating", number, of, facts)
+        self.note(f"iteration {number:3d}  {facts}")
 
     def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
         if name not in self._tasks:
@@ -141,7 +141,3 @@ def display(rank: int, quiet: bool) -> Display:
         return Silent()
     # Launchers give ranks a terminal of their own even where their output goes to a file.
     return Live() if sys.stdout.isatty() and not launched() else Plain()
-
-
-def _facts(fit: float, change: float | None) -> str:
-    return f"fit {fit:.6f}" + (f"  change {change:+.1e}" if change is not None else "")

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 
-from ..backend import Backend
-from ..decomp.als import State
+from ..backend.base import Device
+from ..decomp.driver import State
 from ..operators.placement import Plan
 from ..operators.prediction import Forecast
 
@@ -49,17 +49,33 @@ def tensor_line(name: str, shape: Sequence[int], nnz: int, norm: float, duplicat
 
 def progress(state: State) -> str:
     """Return how far a decomposition is."""
-    text = f"iteration {len(state.fits)}"
+    text = f"iteration {state.iterations}"
     return f"{text} and {state.mode} mode{'s' * (state.mode > 1)} of the next" if state.mode else text
+
+
+def _headline(state: State) -> str:
+    name, numbers = next(iter(state.series.items()))
+    return f"{name} {numbers[-1]:.6f}" if numbers else f"no {name}"
+
+
+def iteration_facts(state: State, change: float | None) -> str:
+    """Return what a decomposition has reached after an iteration."""
+    return _headline(state) + (f"  change {change:+.1e}" if change is not None else "")
 
 
 def end_line(state: State, told: Signals | None) -> str:
     """Return how a decomposition ended, told to by a signal or by itself."""
-    fit = f"fit {state.fits[-1]:.6f}" if state.fits else "no fit"
     if told is not None:
-        return f"{fit}: stopped by {told.name} after {progress(state)}"
+        return f"{_headline(state)}: stopped by {told.name} after {progress(state)}"
     why = "converged" if state.converged else "not converged"
-    return f"{fit} after {len(state.fits)} iterations ({why})"
+    return f"{_headline(state)} after {state.iterations} iterations ({why})"
+
+
+def memory_line(by_rank: Sequence[dict[str, tuple[int, int]]]) -> str:
+    """Return the bytes used and planned at each place, each of the rank that used most."""
+    most = {place: max(ranks[place] for ranks in by_rank) for place in by_rank[0]}
+    texts = (f"{place} {human(used)} ({human(plan)} planned)" for place, (used, plan) in most.items())
+    return "memory of a rank: " + ", ".join(texts)
 
 
 def out_of_memory(error: MemoryError, room: int) -> str:
@@ -105,7 +121,7 @@ def skew_table(rows: Sequence[dict[str, Any]]) -> str:
     return table(head, cells)
 
 
-def plan_text(plans: Sequence[Plan], backend: Backend) -> str:
+def plan_text(plans: Sequence[Plan], device: Device) -> str:
     """Return the plans of all ranks as text."""
     rows = []
     for part, plan in enumerate(plans):
@@ -114,7 +130,7 @@ def plan_text(plans: Sequence[Plan], backend: Backend) -> str:
                 "resident" if not m.streamed else "streamed" if not m.resident else f"{m.resident / m.nnz:.0%} resident"
             )
             owned = f"{m.owned.stop - m.owned.start:,}"
-            size = human(backend.shard_bytes(m.share, m.nnz))
+            size = human(m.shard_bytes(m.nnz))
             rows.append((part, m.mode, owned, f"{m.nnz:,}", size, where if m.nnz else "-"))
     balance = max(m.cut.imbalance for m in plans[0].modes)
     lines = [table(("rank", "mode", "rows owned", "nonzeros", "bytes", "placement"), rows)]
@@ -124,7 +140,7 @@ def plan_text(plans: Sequence[Plan], backend: Backend) -> str:
         (part, *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
         for part, p in enumerate(plans)
     ]
-    lines.append(f"memory by rank on the device ({backend.description}), and the peak in the host's memory:")
+    lines.append(f"memory by rank on the device ({device.description}), and the peak in the host's memory:")
     lines.append(table(("rank", *uses, "device", "host"), cells))
     return "\n".join(lines)
 

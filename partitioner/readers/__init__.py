@@ -1,4 +1,4 @@
-"""Readers: from a file, or a store, to a `SparseTensor`, or to the nonzeros of a file chunk by chunk."""
+"""Readers: a file or store as a `SparseTensor`, or a file's nonzeros in chunks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .pieces import Outcome, Part, Progress, chunks, settle
 
 __all__ = ["Outcome", "Part", "Progress", "chunks", "open_part", "read", "settle"]
 
-# Readers are imported where they are used: one that is not costs no time at the start.
+# Readers are imported where they are used, to save start-up time.
 
 
 def read(path: str | PathLike[str], *, progress: Progress | None = None) -> SparseTensor:
@@ -20,11 +20,11 @@ def read(path: str | PathLike[str], *, progress: Progress | None = None) -> Spar
     Parameters
     ----------
     path : str or PathLike
-        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; anything else is text, a nonzero
-        a line, plain or compressed by gzip.
+        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; anything else is text, one nonzero
+        per line, plain or gzip-compressed.
     progress : callable, optional
-        Called now and then while a file is read, with the bytes read so far and those of the whole file (None
-        where that is not known, as for a pipe).
+        Called now and then while a file is read, with the bytes read so far and the file's size (None if unknown,
+        as for a pipe).
 
     Returns
     -------
@@ -33,7 +33,7 @@ def read(path: str | PathLike[str], *, progress: Progress | None = None) -> Spar
     Raises
     ------
     InputError
-        If it cannot be read: the message names the file, the line where there is one, and the cause.
+        If it cannot be read: the message names the file, the line if any, and the cause.
     """
     _check_name(path)
     if Path(path).is_dir():
@@ -57,39 +57,38 @@ def open_part(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Part:
-    """Open one part of a file that is no store, to read its nonzeros in chunks of bounded size.
+    """Open one part of a file (not a store), to read its nonzeros in chunks of bounded size.
 
-    Each rank opens one part, and tells the others how its reading ended::
+    Each rank opens one part and shares its outcome::
 
-        part = open_part(path, rank, ranks)  # raises if there is no such file, or its head is wrong
+        part = open_part(path, rank, ranks)  # raises if the file is missing or its header is wrong
         for columns, values, more in chunks(part, 10**6):  # (order, n) int32 and (n,) float64
             ...
         whole = settle(path, comm.allgather(part.outcome))
 
-    `settle` raises the same error on all ranks, that of the first wrong line of the file, and returns the order, the
-    declared mode lengths and the number of nonzeros of the whole. A part never raises while it is read: at a fault
-    it ends. One process does the same with the only part, ``settle(path, [part.outcome])``.
+    `settle` raises the error of the file's first wrong line on all ranks, or returns the whole file's order, declared
+    mode lengths and number of nonzeros. Reading a part never raises: it ends at a fault. A single process calls
+    ``settle(path, [part.outcome])``.
 
-    Parts are equal ranges of bytes of plain text; a line is read by the part in which it begins. Gzip, a pipe and a
-    NumPy archive are the first part, and the others are empty. The nonzeros of part 0, 1, ... in turn are those of
-    the file, as it gives them: not sorted, duplicates and zeros kept. Beside them, a few MB are held for each
-    thread; the arrays are the caller's.
+    Parts of plain text are equal byte ranges; a line belongs to the part in which it begins. Gzip, a pipe and a NumPy
+    archive are read by part 0 alone, and the other parts are empty. Parts 0, 1, ... in turn give the nonzeros in file
+    order, unsorted, with duplicates and zeros. Each thread holds a few MB of buffers; the caller owns the arrays.
 
     Parameters
     ----------
     path : str or PathLike
-        As for `read`, but for stores.
+        As for `read`, except stores.
     part, of : int
-        Which part, counted from 0, of how many.
+        Number of this part, from 0, and number of parts.
     threads : int, optional
-        That parse text; by default as many as this process may use cores.
+        Threads that parse text; by default one per usable core, at most 16.
     progress : callable, optional
-        As for `read`, of this part.
+        As for `read`, for this part.
 
     Raises
     ------
     InputError
-        If the file cannot be opened, or what is before its first nonzero is wrong.
+        If the file cannot be opened, or a line before its first nonzero is wrong.
     """
     _check_name(path)
     if _is_archive(path):
@@ -103,7 +102,7 @@ def open_part(
 
 def _check_name(path: str | PathLike[str]) -> None:
     if "\0" in fspath(path):
-        raise InputError("a file name holds no null byte")
+        raise InputError("the file name contains a null byte")
 
 
 def _is_archive(path: str | PathLike[str]) -> bool:

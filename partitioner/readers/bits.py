@@ -1,4 +1,4 @@
-"""What Numba lacks for reading text: loads of whole words, blanks of 64 bytes at once, and counts of bits."""
+"""LLVM intrinsics that Numba lacks, for parsing text: word loads, a blank search over 64 bytes, and bit counts."""
 
 # Numba infers the types of the compiled functions.
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
@@ -14,12 +14,12 @@ from numba import types
 from numba.extending import intrinsic
 
 NEWLINE = 10
-_inline: Callable[..., Any] = intrinsic  # a function of LLVM instructions
+_inline: Callable[..., Any] = intrinsic  # a function written in LLVM instructions
 
 
 @_inline
 def load_word(typing_context, text, at):
-    """The eight bytes at `at`, the first one lowest."""
+    """The eight bytes from `at` on, little-endian."""
 
     def generate(context, builder, signature, args):
         data = context.make_array(signature.args[0])(context, builder, args[0]).data
@@ -31,7 +31,7 @@ def load_word(typing_context, text, at):
 
 @_inline
 def find_blanks(typing_context, text, at):
-    """Bit b of the first result: byte `at` + b is a blank or a control byte; of the second: a newline."""
+    """Two masks of 64 bytes: bit b is set if byte `at` + b is a blank or control byte; if it is a newline."""
     pair = types.UniTuple(types.uint64, 2)
 
     def generate(context, builder, signature, args):
@@ -49,7 +49,7 @@ def find_blanks(typing_context, text, at):
 
 
 def _bit_count(name):
-    """One of LLVM's ctlz, cttz (64 for zero) and ctpop."""
+    """LLVM's ctlz or cttz (64 for a zero word) or ctpop."""
 
     @_inline
     def count(typing_context, word):
@@ -67,7 +67,7 @@ leading_zeros, trailing_zeros, count_ones = (_bit_count(name) for name in ("ctlz
 
 @_inline
 def product_high(typing_context, a, b):
-    """The upper half of the 128-bit product; ``a * b`` is the lower one."""
+    """The upper 64 bits of the 128-bit product; ``a * b`` gives the lower ones."""
 
     def generate(context, builder, signature, args):
         wide = ir.IntType(128)
@@ -79,7 +79,7 @@ def product_high(typing_context, a, b):
 
 @_inline
 def as_double(typing_context, bits):
-    """The double of these bits."""
+    """The double with these bits."""
 
     def generate(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())

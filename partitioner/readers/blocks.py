@@ -1,4 +1,4 @@
-"""From a file to blocks of whole lines, gzip or not: bounded memory, however long the file."""
+"""Cut a file, plain or gzip, into blocks of whole lines, in bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tokens import MANY
 
 _GZIP = b"\x1f\x8b"
 _FOREIGN = {
-    b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end so)",
+    b"PK\x03\x04": "a zip archive, not text (the name of an .npz file must end in .npz)",
     b"\x93NUMPY": "a NumPy array, not text",
     b"\x89HDF": "an HDF5 file, not text",
     b"BZh": "compressed by bzip2: only gzip is read",
@@ -26,7 +26,7 @@ _FOREIGN = {
 
 
 class Slot:
-    """The memory of one block, used again and again: whole lines from `start` to `stop`, and what is made of them.
+    """The buffers of one block, reused: whole lines from `start` to `stop`, and what parsing them yields.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Slot:
     marks : (n,) uint32 array
     room : (5, MANY) uint64 array
     decimals : (MANY,) int64 array
-        What parsing needs to work in.
+        Scratch memory of the parser.
     start, stop : int
-        Where the lines are.
+        Where the lines are in `raw`.
     consumed : int
-        Bytes of the file up to them.
+        Bytes of the file read up to the end of this block.
     """
 
     def __init__(self, block: int) -> None:
@@ -54,7 +54,7 @@ class Slot:
         self._late = np.empty((0, 4), np.int64)
 
     def table(self, order: int, lines: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]:
-        """Return room for what so many lines hold: (order, lines) indices, (lines,) values, (lines, 4) late."""
+        """Return arrays for the indices (order, lines), values (lines,) and values put aside (lines, 4)."""
         if lines > self._values.size:
             room = lines + lines // 8
             self._columns, self._values = np.empty(order * room, np.int32), np.empty(room)
@@ -63,16 +63,16 @@ class Slot:
 
 
 class Source(Protocol):
-    """Where text comes from."""
+    """A stream of text."""
 
-    consumed: int  # bytes of the file
+    consumed: int  # bytes read from the file
 
     def readinto(self, view: memoryview) -> int:
-        """Write what comes next to `view` and say how many bytes; none is the end."""
+        """Read the next bytes into `view`; return their number, 0 at the end."""
 
 
 class Plain:
-    """The bytes of a file from where it stands, all or so many. See `Source`."""
+    """The bytes of a file from its position on, all or `size`. See `Source`."""
 
     def __init__(self, file: io.BufferedReader, size: int | None = None) -> None:
         self._file, self._size = file, size
@@ -114,7 +114,7 @@ class Gzip:
         return data
 
     def _next_member(self) -> bool:
-        data = self._inflate.unused_data.lstrip(b"\0")  # some tools pad the end
+        data = self._inflate.unused_data.lstrip(b"\0")  # some tools pad the end with zeros
         while not data:
             data = self._more()
             if not data:
@@ -125,7 +125,7 @@ class Gzip:
 
 
 def text_source(file: io.BufferedReader) -> Source:
-    """Tell by its first bytes how the text of `file` is read; raise `InputError` for another kind of file."""
+    """Return the source for a file, by its first bytes; raise `InputError` if it is not text or gzip."""
     start = file.peek(8)
     for magic, what in _FOREIGN.items():
         if start.startswith(magic):
@@ -134,9 +134,9 @@ def text_source(file: io.BufferedReader) -> Source:
 
 
 def line_start(file: io.BufferedReader, at: int, size: int) -> int:
-    """Return where the first line begins at or after byte `at` > 0, or the end of the file.
+    """Return where the first line at or after byte `at` > 0 begins, or the end of the file.
 
-    Also the end if that is after a line that `Cutter` refuses in blocks of `size`: whoever reads it stops there.
+    Also returns the end if the line before is too long for `Cutter` with blocks of `size`: reading stops at that line.
     """
     file.seek(at - 1)
     line = file.readline(2 * size)
@@ -153,9 +153,9 @@ class Cutter:
         self._ended = False
 
     def cut(self, slot: Slot) -> bool:
-        """Put the next block in a slot; tell whether there is one.
+        """Read the next block into a slot; return False at the end.
 
-        Raises `BrokenError` after the last whole line of a file that is cut short or damaged.
+        Raises `BrokenError` after the last whole line of a truncated or damaged file.
         """
         if self._broken is not None:
             raise self._broken
@@ -176,7 +176,7 @@ class Cutter:
 
 
 def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenError | None, bool]:
-    """Read on from `end`, `size` bytes in all and a newline among them: the new end, trouble, if all is read."""
+    """Read from `end` on until the slot holds `size` bytes and a newline: the new end, an error, if all is read."""
     room = memoryview(slot.raw)[: PAD + 2 * size]
     while end < PAD + size or slot.raw.rfind(b"\n", PAD, end) < 0:
         if end == len(room):

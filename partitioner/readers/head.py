@@ -1,4 +1,4 @@
-"""The lines before the first nonzero, and what is wrong with a line."""
+"""The header of a text file (the lines before the first nonzero), and error messages for wrong lines."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
 _OTHER_KINDS = (b"tensor", b"matrix", b"ktensor", b"ttensor", b"sumtensor")
-# What the next line is to hold.
+# What the next line must hold.
 _FIRST, _NONZERO = "first line", "nonzero"
 _ORDER, _LENGTHS, _COUNT = "order", "mode lengths", "number of nonzeros"
 
 
 class Head:
-    """What the first lines tell of those after them: comments, a header of another tool, the first nonzero.
+    """The format of a text file, from its comments, header and first nonzero.
 
-    Two headers are known. The Tensor Toolbox and GenTen begin with a line ``sptensor`` (GenTen may add
-    ``indices-start-at-zero``), the order, the mode lengths and the number of nonzeros; ParTI and others with the
-    order, alone in its line, and the mode lengths.
+    Two headers are known. The Tensor Toolbox and GenTen write a line ``sptensor`` (GenTen may add
+    ``indices-start-at-zero``), the order, the mode lengths and the number of nonzeros; ParTI and others write the
+    order alone in a line, and the mode lengths.
 
     Attributes
     ----------
@@ -36,11 +36,11 @@ class Head:
     base : int
         The lowest index.
     lengths : tuple of int, optional
-        The mode lengths that a header declares.
+        Declared mode lengths.
     declared : tuple of int, optional
-        The number of nonzeros that a header declares, and the line where it does.
+        Declared number of nonzeros, and the line that declares it.
     lines, size : int
-        How many lines come before the first nonzero, and how many bytes of text.
+        Lines and bytes before the first nonzero.
     """
 
     def __init__(self) -> None:
@@ -49,17 +49,17 @@ class Head:
         self.lengths: tuple[int, ...] | None = None
         self.declared: tuple[int, int] | None = None
         self.lines = self.size = 0
-        self._reason = ""  # of the number of columns
+        self._reason = ""  # why this number of columns is expected
         self._after_lengths = _NONZERO
         self._next = _FIRST
 
     @property
     def limits(self) -> NDArray[np.uint64]:
-        """The mode lengths, or what none may exceed."""
+        """The declared mode lengths, or the longest allowed."""
         return np.array(self.lengths or (MAX_MODE_LENGTH,) * self.order, np.uint64)
 
     def read(self, cutter: Cutter, slot: Slot) -> None:
-        """Read up to the first nonzero; the block that starts with it is in the slot then."""
+        """Read up to the first nonzero; leave the block that starts with it in the slot."""
         while cutter.cut(slot):
             raw, at = slot.raw, PAD
             if not self.lines and raw.startswith(codecs.BOM_UTF8, PAD):
@@ -82,7 +82,7 @@ class Head:
         raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
 
     def explain(self, line: bytes) -> str:
-        """Say what is wrong with a line that the parser refused."""
+        """Return what is wrong with a line that the parser refused."""
         try:
             _refuse_binary(line)
             tokens = line.split()
@@ -103,7 +103,7 @@ class Head:
             index = _integer(token)
             if index is None:
                 raise InputError(f"{what} is not an integer")
-            if index < self.base or token.startswith(b"-"):  # the parser knows no -0 either
+            if index < self.base or token.startswith(b"-"):  # the parser refuses -0 too
                 raise InputError(f"{what}: indices count from {self.base}")
             if index - self.base >= MAX_MODE_LENGTH:
                 raise InputError(f"{what} is above the highest, {MAX_MODE_LENGTH - 1 + self.base}")
@@ -111,7 +111,7 @@ class Head:
                 raise InputError(f"{what} is beyond the declared length {self.lengths[mode]}")
 
     def _takes(self, line: bytes) -> bool:
-        """Take the next line, unless it is the first nonzero."""
+        """Process the next line; return False if it is the first nonzero."""
         tokens = line.split()
         if not tokens or tokens[0][0] in b"#%":
             if line.startswith(b"%%MatrixMarket"):
@@ -178,7 +178,7 @@ class Head:
 def _integer(token: bytes) -> int | None:
     if not _INTEGER.fullmatch(token):
         return None
-    if len(token) > 1000:  # longer than `int` cares for: out of every range, unless all but the end is zeros
+    if len(token) > 1000:  # too long for `int`: out of range, unless its leading digits are zeros
         token = token[:1] + (token[1:].lstrip(b"0") or b"0")[:1000]
     return int(token)
 

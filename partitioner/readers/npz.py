@@ -1,4 +1,4 @@
-"""Tensors in NumPy archives: ``indices`` (nnz, order) from 0 on, ``values`` (nnz,), and perhaps ``shape``."""
+"""Tensors in NumPy archives: ``indices`` (nnz, order) counted from 0, ``values`` (nnz,), and optionally ``shape``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..errors import InputError
 from ..tables import Nonzeros, Pile
 from .pieces import Outcome, Progress, collect, naming
 
-# What zipfile and NumPy raise for a member that is damaged or of another kind.
+# The errors of zipfile and NumPy for a damaged member or one of another kind.
 DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -32,14 +32,14 @@ DAMAGED = (
     OverflowError,
     RuntimeError,
     SyntaxError,
-    SystemError,  # Python 3.12's tokenizer, through which NumPy reads headers that are no literals
+    SystemError,  # Python 3.12's tokenizer, with which NumPy reads invalid headers
     TypeError,
     ValueError,
 )
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # NumPy's own; others may make any number of bytes of one
-DEFLATED = 1032  # bytes that deflate makes of one, at most
-HEADER = 10_000  # bytes, at most
-ROWS = 1 << 17  # nonzeros of a piece
+METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those of NumPy; others have no bound like `DEFLATED`
+DEFLATED = 1032  # the largest expansion by deflate
+HEADER = 10_000  # bytes of an array's header at most
+ROWS = 1 << 17  # nonzeros read at a time
 _CHUNK = 1 << 20  # bytes
 
 
@@ -50,23 +50,23 @@ def read_npz(path: str | PathLike[str], *, progress: Progress | None = None) -> 
     ----------
     path : str or PathLike
         A file with the arrays ``indices`` (nnz, order), integers counted from 0; ``values`` (nnz,), numbers;
-        and optionally ``shape`` (order,). Nothing in it is unpickled.
+        and optionally ``shape`` (order,). Nothing is unpickled.
     progress : callable, optional
-        Called with about how many bytes are read so far, and those of the whole file.
+        Called with about the bytes read so far, and the file's size.
 
     Raises
     ------
     InputError
-        If the file cannot be read, or an array is missing or is not as above.
+        If the file cannot be read, or an array is missing or malformed.
     """
     part = ArchivePart(path, progress=progress)
     return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
 
 
 class ArchivePart:
-    """The nonzeros of an archive, all of them in the first part. See `Part` and `open_part`.
+    """The nonzeros of an archive, all of them in part 0. See `Part` and `open_part`.
 
-    One reader takes them all, as the archive's checksums are those of whole arrays.
+    One reader takes all, as an archive has one checksum per array.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ArchivePart:
         self._nonzeros = 0
         self.expected = self._values.shape[0] if part == 0 else 0
         self._pieces = self._read() if part == 0 else iter(list[Nonzeros]())
-        self._left: Nonzeros | None = None  # that the last pile had no room for
+        self._left: Nonzeros | None = None  # did not fit the last pile
 
     def _check_forms(self) -> None:
         indices, values = self._indices, self._values
@@ -155,7 +155,7 @@ class ArchivePart:
 
 
 class _Array:
-    """An array of an archive, read row by row: what it is, and what it holds."""
+    """An array of an archive: its shape and type, and its rows."""
 
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
         members = archive.namelist()
@@ -183,10 +183,10 @@ class _Array:
         return stream
 
     def rows(self, count: int) -> Iterator[NDArray[Any]]:
-        """Yield the columns, (columns, n), of `count` rows at a time; a vector is one column."""
+        """Yield `count` rows at a time, transposed to (columns, n); a vector is one column."""
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._trouble), ExitStack() as files:
-            # What is stored column by column is read by as many readers, each from its own column on.
+            # A Fortran-order array is read by one stream per column.
             streams = [files.enter_context(self._open()) for _ in range(columns if self._by_columns else 1)]
             for column, stream in enumerate(streams):
                 _skip(stream, column * rows * self.dtype.itemsize)
@@ -196,7 +196,7 @@ class _Array:
                     yield np.stack([self._numbers(stream, n) for stream in streams])
                 else:
                     yield self._numbers(streams[0], n * columns).reshape(n, columns).T
-            _skip(streams[-1], None)  # the checksum is looked at where the member ends
+            _skip(streams[-1], None)  # zipfile verifies the checksum at the member's end
 
     def _numbers(self, stream: IO[bytes], count: int) -> NDArray[Any]:
         size = count * self.dtype.itemsize
@@ -207,9 +207,9 @@ class _Array:
 
 
 def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether by columns, and type of the array in NumPy's format that is next in `stream`.
+    """Return shape, Fortran order (bool) and type from the ``.npy`` header that is next in `stream`.
 
-    NumPy would first allocate as many bytes as a header says that it has, up to 4 GB.
+    NumPy itself would allocate as many bytes as the header claims to have, up to 4 GB.
     """
     version = np.lib.format.read_magic(stream)
     size = stream.read(2 if version == (1, 0) else 4)
@@ -221,16 +221,16 @@ def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]
 
 
 def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise `ValueError` if the members of an archive of so many bytes claim more than fits: it would be allocated."""
+    """Raise `ValueError` if members claim more than an archive of `size` bytes can hold: it would be allocated."""
     members = archive.infolist()
     if any(m.compress_type not in METHODS for m in members):
         raise ValueError("it is compressed by a method that NumPy does not use")
     if sum(m.file_size for m in members) > DEFLATED * size or any(m.compress_size > size for m in members):
-        raise ValueError("it claims to hold more than fits")
+        raise ValueError("its arrays claim more bytes than its size allows")
 
 
 def _skip(stream: IO[bytes], size: int | None) -> None:
-    """Read on over so many bytes, or to the end: seeking would give up the checksum."""
+    """Read and discard `size` bytes, or all to the end: seeking would skip the checksum."""
     while size is None or size > 0:
         got = len(stream.read(_CHUNK if size is None else min(size, _CHUNK)))
         if not got:

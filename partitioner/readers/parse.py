@@ -1,10 +1,9 @@
 """Numba parser of a block of lines ``i j ... value``.
 
-`mark_blanks` finds every blank of the block, 64 bytes at a time, so that it is known where each token ends before any
-is read. `parse_block` reads many tokens side by side and makes lines of them; what is less plain (long indices, signs,
-comments, runs of blanks) goes byte by byte through `_line`. Values of more than eight characters are put aside, for
-`parse_aside`, which reads their digits side by side, too. The parser says which line is the first wrong one; what is
-wrong with it the caller finds out.
+`mark_blanks` finds all blanks of the block, 64 bytes at a time, and so where each token ends. `parse_block` reads many
+tokens at once, vectorised, and joins them to lines; rarer forms (long indices, signs, comments, runs of blanks) go
+byte by byte through `_line`. Values longer than eight characters are put aside for `parse_aside`, also vectorised.
+The parser returns the first wrong line; the caller finds out what is wrong with it.
 """
 
 # Numba infers the types of the compiled functions; mypy sees those that the reader calls.
@@ -28,16 +27,17 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-PAD = 64  # bytes around a block that loads of whole words may touch
-NONZERO, ASIDE, SKIP, WRONG = range(4)  # a line: read; but for its value; a comment, or empty; neither
+PAD = 64  # bytes around a block that vector loads may touch
+# Kinds of lines: fully read; value put aside; comment or empty; wrong.
+NONZERO, ASIDE, SKIP, WRONG = range(4)
 _U1, _U15 = np.uint64(1), np.uint64(15)
 
 
 @jit
 def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
-    """Write the places of the blanks of `text[start:stop]` to `marks`; return their number and that of lines.
+    """Write the positions of the blanks of `text[start:stop]` to `marks`; return the numbers of blanks and lines.
 
-    The place before the text comes first, as if a blank were there: token k is between marks k and k + 1.
+    The position before the text comes first, as if it were a blank: token k lies between marks k and k + 1.
     """
     marks[0] = start - 1
     count = lines = 0
@@ -49,7 +49,7 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
             newline &= inside
         lines += np.int64(count_ones(newline))
         found = np.int64(count_ones(blank))
-        for first in range(1, found + 1, 8):  # eight at once: how many there are is hard to predict
+        for first in range(1, found + 1, 8):  # eight at once, as the branch on their number is hard to predict
             for k in range(8):
                 marks[count + first + k] = at + np.int64(trailing_zeros(blank))
                 blank &= blank - _U1
@@ -59,7 +59,7 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
 
 @inner
 def _index(text, at):
-    """Read an index: the number (0 for none, past every limit if too long) and the place after it."""
+    """Read an index: the number (2**40, past every limit, if wrong or too long) and the position after it."""
     if text[at] == 43:
         at += 1
     start = at
@@ -73,7 +73,7 @@ def _index(text, at):
 
 @inner
 def _line(text, at, base, limits, columns, row):
-    """Read the line at `at`, any line: what it is, and the places where its value starts and ends."""
+    """Read any line, byte by byte: its kind, and where its value starts and ends."""
     for m in range(limits.size + 1):
         while is_blank(text[at]) and text[at] != NEWLINE:
             at += 1
@@ -95,7 +95,7 @@ def _line(text, at, base, limits, columns, row):
 
 @inner
 def _is_gap(text, mark, following):
-    """Tell whether a blank within a line comes right before another one."""
+    """Return whether the blank at `mark`, not a newline, is followed by another at once."""
     return following == mark + 1 and is_blank(text[mark]) and text[mark] != NEWLINE
 
 
@@ -103,16 +103,16 @@ def _is_gap(text, mark, following):
 def parse_block(
     text: U8, marks: U32, count: int, base: int, limits: U64, room: U64, columns: I32, values: F64, aside: I64
 ) -> tuple[int, int, int, int]:
-    """Read the lines of a block of `count` tokens, with `room` to work in, three rows of `MANY`.
+    """Parse the lines of a block of `count` tokens; `room` is scratch memory, three rows of `MANY`.
 
     Nonzero `r` of the block goes to `columns[:, r]`, counted from 0, and `values[r]`. `base` is the lowest index in the
-    text, `limits` holds the mode lengths. Each row of `aside` tells of a value that is left to `parse_aside`: its
-    nonzero, where it starts and stops, and its line. Returns how many nonzeros, lines and values put aside there are,
-    and where the first wrong line is, or -1; reading ends there.
+    text, `limits` holds the mode lengths. Each row of `aside` is a value left to `parse_aside`: its nonzero, where it
+    starts and stops, and its line. Returns the numbers of nonzeros, lines and values put aside, and where the first
+    wrong line is, or -1; parsing ends there.
     """
     words, ends, tokens = room[0], room[1], room[2]
     lowest = np.uint64(base)
-    row: int = np.int64(0)  # of that type from the start: what is called with it is compiled once
+    row: int = np.int64(0)  # int64 from the start, so that callees are compiled once
     line = asides = t = row
     while t < count:
         first, many = t, min(MANY, count - t)
@@ -122,13 +122,13 @@ def parse_block(
         while t < min(count, first + MANY - limits.size):
             good = True
             for m in range(limits.size):
-                number = tokens[t - first + m] - lowest  # above every limit if it is more than an index
+                number = tokens[t - first + m] - lowest  # above every limit if the token is not a plain index
                 columns[m, row] = number
                 good &= number < limits[m]
             token = tokens[t - first + limits.size]
             values[row] = np.float64(token & NUMBER) / SCALES[(token >> KIND) & _U15]
             kind, last = NONZERO, t + limits.size
-            if not (good and token >> ENDING == ENDS_LINE):  # not in a function: arrays cost their reference counts
+            if not (good and token >> ENDING == ENDS_LINE):  # inline, as passing arrays costs reference counts
                 kind, start, stop = ASIDE, np.int64(marks[last]) + 1, np.int64(marks[last + 1])
                 while good and _is_gap(text, np.int64(marks[last + 1]), np.int64(marks[last + 2])):
                     last += 1
@@ -150,10 +150,10 @@ def parse_block(
 
 @jit
 def parse_aside(text: U8, aside: I64, room: U64, decimals: I64, values: F64) -> tuple[int, int]:
-    """Read the values that were put aside, with room to work in: five rows of `MANY`, and one.
+    """Parse the values put aside; scratch memory: `room`, five rows of `MANY`, and `decimals`, one.
 
-    Those that are left to `float` are put first in `aside`. Returns how many these are, and the number of the first one
-    that is wrong, or -1; reading ends there.
+    Values left to `float` are moved to the front of `aside`. Returns their number, and the number of the first wrong
+    value, or -1; parsing ends there.
     """
     words, mantissas = room[:4], room[4]
     left = 0

@@ -1,4 +1,4 @@
-"""A tensor's nonzeros in chunks of bounded size, and files in parts, which ranks read side by side."""
+"""Nonzeros in chunks of bounded size, from parts of a file that ranks read at the same time."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from ..threads import usable_cores
 
 Progress = Callable[[int, int | None], None]
 
-MOST_THREADS = 16  # about as many as those that read the file in turn can feed
+MOST_THREADS = 16  # reading the file is serial and feeds about this many parsing threads
 
 
 class BrokenError(Exception):
-    """The bytes end, or cannot be read, after those that have been given."""
+    """The file is truncated, damaged or unreadable after the bytes returned so far."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the reading of a part ended; small, so that each rank can be told of all.
+    """How the reading of a part ended; small, as ranks exchange it.
 
     Attributes
     ----------
     order : int
-        The number of modes; 0 if nobody but the reader of the first part can know it (a pipe).
+        The number of modes; 0 if only the reader of part 0 can know it (a pipe).
     lengths : tuple of int, optional
-        The mode lengths, where the file declares them.
+        Declared mode lengths.
     nonzeros, lines : int
-        How many the part holds; up to its fault, if there is one. Those of the file's head are the first part's.
+        Numbers in this part, up to its fault if there is one. The header's lines count for part 0.
     fault : InputError, optional
-        What is wrong with it first; a line is counted from the part's own first one.
+        The first fault; its line is counted from the start of the part.
     declared : tuple of int, optional
-        The number of nonzeros that the file declares, and the line where it does.
+        Declared number of nonzeros, and the line that declares it.
     """
 
     order: int
@@ -59,9 +59,9 @@ class Part(Protocol):
     order, lengths
         As in `Outcome`, from the start.
     dtype : dtype
-        Of the values: float64, or float32 if an archive holds such.
+        Type of the values: float32 if an archive holds these, else float64.
     expected : int
-        About how many nonzeros there are; 0 if that cannot be told.
+        About how many nonzeros there are; 0 if unknown.
     """
 
     order: int
@@ -71,10 +71,10 @@ class Part(Protocol):
 
     @property
     def outcome(self) -> Outcome:
-        """What was read, once that has ended."""
+        """The outcome, after reading has ended."""
 
     def fill(self, pile: Pile) -> bool:
-        """Put nonzeros on a pile until it is full or all are read; tell whether there are more.
+        """Add nonzeros to a pile until it is full or all are read; return whether there are more.
 
         Indices are counted from 0. Reading ends at a fault, without raising.
         """
@@ -91,12 +91,12 @@ def chunks(part: Part, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[
 
 
 def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
-    """Make one outcome of those of all parts, in their order.
+    """Join the outcomes of all parts, given in order.
 
     Raises
     ------
     InputError
-        If there is a fault: the first one of the file, with its line of the file, whichever part it was in.
+        The file's first fault, if there is one, with its line counted from the start of the file.
     """
     first, lines = outcomes[0], 0
     for outcome in outcomes:
@@ -112,7 +112,7 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def collect(path: str | PathLike[str], part: Part) -> Nonzeros:
-    """Return all nonzeros of a file that is read as one part: (order, nnz) indices and (nnz,) values."""
+    """Read a file in one part; return (order, nnz) indices and (nnz,) values."""
     pile = Pile(part.order, part.dtype, sys.maxsize, part.expected)
     part.fill(pile)
     settle(path, [part.outcome])
@@ -121,7 +121,7 @@ def collect(path: str | PathLike[str], part: Part) -> Nonzeros:
 
 @contextmanager
 def naming(path: str | PathLike[str]) -> Iterator[None]:
-    """Turn what goes wrong with a file into an `InputError` that names it."""
+    """Turn errors of a file into an `InputError` that names it."""
     try:
         yield
     except FileNotFoundError:
@@ -133,5 +133,5 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
 
 
 def usable_threads() -> int:
-    """Return how many threads are of use: as many as this process may use cores, but not very many."""
+    """Return the default number of parsing threads: one per usable core, at most `MOST_THREADS`."""
     return min(usable_cores(), MOST_THREADS)

@@ -1,8 +1,7 @@
-"""Tensors in text: FROSTT's ``.tns``, plain or compressed by gzip, with or without other tools' headers.
+"""Tensors in text: FROSTT's ``.tns``, plain or gzip-compressed, with or without other tools' headers.
 
-Each thread takes the next block of whole lines from the file, parses it within its core's cache, and copies what it
-holds to its place among all nonzeros. They do the last in the order of the blocks, so that neither the result nor an
-error depends on the threads: the first wrong line is the one that is named.
+Each thread takes the next block of whole lines from the file, parses it within its core's cache, and reserves room
+for its nonzeros in block order. So the result, and the first wrong line reported, do not depend on the threads.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from .parse import mark_blanks, parse_aside, parse_block
 from .pieces import BrokenError, Outcome, Progress, collect, naming, usable_threads
 
 BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
-SAMPLES, SAMPLE = 16, 4096  # stretches of a file, and bytes of each, that tell how many lines there are
-SLACK = 0.02  # that they may be off
+SAMPLES, SAMPLE = 16, 4096  # number and bytes of the samples from which the number of lines is estimated
+SLACK = 0.02  # added to the estimate, relative
 
 
 def read_tns(
@@ -42,11 +41,11 @@ def read_tns(
     Parameters
     ----------
     path : str or PathLike
-        A file of lines ``i j ... value``, indices counted from 1; gzip is told by its first bytes.
+        A file of lines ``i j ... value``, indices counted from 1; gzip is recognised by its first bytes.
     progress : callable, optional
-        Called with the bytes read so far, and those of the whole file where that is known.
+        Called with the bytes read so far, and the file's size if known.
     threads : int, optional
-        By default as many as this process may use cores.
+        By default one per usable core, at most 16.
 
     Raises
     ------
@@ -58,10 +57,10 @@ def read_tns(
 
 
 class TextPart:
-    """The nonzeros in the lines that begin in one of `of` byte ranges of a text. See `Part` and `open_part`.
+    """The nonzeros of the lines that begin in one of `of` byte ranges of a text. See `Part` and `open_part`.
 
-    The ranges divide what comes after the head, which every reader reads. What cannot be divided, a pipe or gzip,
-    is the first part.
+    The ranges divide the text after the header, which every part reads. A pipe or gzip cannot be divided: part 0
+    reads all of it.
     """
 
     dtype = np.dtype(np.float64)
@@ -80,15 +79,15 @@ class TextPart:
         self._head = Head()
         self._files = ExitStack()
         self._cutter: Cutter | None = None
-        self._first: Slot | None = None  # with a block that is cut already
+        self._first: Slot | None = None  # the block after the header, cut already
         self._drawing, self._turns, self._full = Lock(), Turns(), False
-        self._left: list[Nonzeros] = []  # that the last pile had no room for
+        self._left: list[Nonzeros] = []  # did not fit the last pile
         self._nonzeros = self.expected = 0
         self._fault: InputError | None = None
         self._broken: BrokenError | None = None
         self._total: int | None = None
         with naming(path):
-            if part == 0 or stat.S_ISREG(os.stat(path).st_mode):  # a pipe has one reader
+            if part == 0 or stat.S_ISREG(os.stat(path).st_mode):  # only part 0 reads a pipe
                 self._open(path, part, of)
         self._lines = 0 if part else self._head.lines
         self.order, self.lengths = self._head.order, self._head.lengths
@@ -106,7 +105,7 @@ class TextPart:
                 raise InputError(str(error), line=self._head.lines + 1) from None
             if size is not None and isinstance(source, Plain):
                 start, stop = (self._bound(file, size, k, of) for k in (part, part + 1))
-                self._total = max(0, stop - start)  # less than none after a line without an end
+                self._total = max(0, stop - start)  # negative after a line without a newline
                 self.expected = _count_lines(file, start, self._total)
                 file.seek(start)
                 self._cutter = Cutter(Plain(file, self._total), self._block)
@@ -115,7 +114,7 @@ class TextPart:
             self._files = files.pop_all()
 
     def _bound(self, file: io.BufferedReader, size: int, part: int, of: int) -> int:
-        """Return where a part of a plain file begins."""
+        """Return where a part of a plain-text file begins."""
         first = self._head.size
         cut = first + (size - first) * part // of
         return cut if cut in (first, size) else line_start(file, cut, self._block)
@@ -130,7 +129,7 @@ class TextPart:
         left, self._left, self._full = self._left, [], False
         for columns, values in left:
             copy_to(self._places(pile, columns, values), columns, values)
-        with ThreadPoolExecutor(max(1, self._threads - 1)) as pool:  # this thread works, too
+        with ThreadPoolExecutor(max(1, self._threads - 1)) as pool:  # this thread works too
             others = [pool.submit(self._work, pile) for _ in range(self._threads - 1)]
             self._work(pile)
         for other in others:
@@ -143,7 +142,7 @@ class TextPart:
         return False
 
     def _work(self, pile: Pile) -> None:
-        """Parse blocks and put what they hold on the pile, until there is an end."""
+        """Parse blocks and add their nonzeros to the pile, until the file ends or the pile is full."""
         slot: Slot | None = None
         with self._turns.shared():
             while (drawn := self._draw(slot)) is not None:
@@ -154,7 +153,7 @@ class TextPart:
                 copy_to(places, lines.columns, lines.values)
 
     def _draw(self, slot: Slot | None) -> tuple[int, Slot] | None:
-        """Put the next block in a slot; return it, and its number."""
+        """Read the next block into a slot; return its number and the slot, or None at the end."""
         with self._drawing:
             if self._full or self._cutter is None or self._fault is not None:
                 return None
@@ -169,7 +168,7 @@ class TextPart:
                 return None
 
     def _take(self, pile: Pile, slot: Slot, lines: _Lines) -> list[Nonzeros]:
-        """Count what a block holds, after those before it; return the places for its nonzeros."""
+        """Count a block's lines and nonzeros, in block order; return the places for its nonzeros."""
         if self._fault is not None:
             return []
         self._lines += lines.lines
@@ -182,7 +181,7 @@ class TextPart:
         return self._places(pile, lines.columns, lines.values)
 
     def _places(self, pile: Pile, columns: NDArray[np.int32], values: NDArray[np.floating]) -> list[Nonzeros]:
-        """Return the places for nonzeros, of which those are kept for the next pile that have none."""
+        """Return places for the nonzeros; those that do not fit are kept for the next pile."""
         places = pile.reserve(values.size)
         taken = sum(numbers.size for _, numbers in places)
         if taken < values.size:
@@ -193,7 +192,7 @@ class TextPart:
 
 @dataclass
 class _Lines:
-    """What a block holds, up to its first wrong line."""
+    """The nonzeros and number of lines of a block, up to its first wrong line."""
 
     columns: NDArray[np.int32]
     values: NDArray[np.float64]
@@ -221,7 +220,7 @@ def _parse(head: Head, slot: Slot) -> _Lines:
 
 
 def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:
-    """Estimate how many lines there are in a range of bytes, rather too many, by those here and there."""
+    """Estimate the number of lines in a byte range from samples, `SLACK` too high."""
     places = (size * (2 * k + 1) // (2 * SAMPLES) for k in range(SAMPLES))
     texts = [os.pread(file.fileno(), min(SAMPLE, size - place), start + place) for place in places]
     density = sum(text.count(b"\n") for text in texts) / max(1, sum(map(len, texts)))

@@ -1,4 +1,4 @@
-"""Numbers out of text, many side by side: loops without branches, of which LLVM makes vector instructions."""
+"""Parse many numbers at once: loops without branches, which LLVM vectorises."""
 
 # Numba infers the types of the compiled functions.
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
@@ -12,14 +12,14 @@ from ..jit import inner
 from .bits import NEWLINE, leading_zeros, load_word
 from .values import EIGHT_DIGITS, FULL, HIGHS, MAX_DIGITS, ZEROS, eight_digits, not_digits
 
-MANY = 256  # that are read at once: what is between the steps stays in the nearest cache
-KIND = np.uint64(32)  # the bits of a token from here on: decimals, sign, what ends it
-ENDS_LINE = np.uint64(1)  # what is from bit `ENDING` on, of a plain number at the end of a line
+MANY = 256  # tokens parsed at once: intermediate results stay in the L1 cache
+KIND = np.uint64(32)  # first bit of a token's number of decimals, sign and ending
+ENDS_LINE = np.uint64(1)  # the bits from `ENDING` on of a plain number at the end of a line
 ENDING = np.uint64(36)
 ODD = np.uint64(1 << 63)
 NUMBER = np.uint64(0xFFFFFFFF)
 SCALES = np.array([sign * 10.0**decimals for sign in (1, -1) for decimals in range(8)])
-"""What the number of a token is divided by, by its four bits from `KIND` on."""
+"""The divisor of a token's number, indexed by the four bits from `KIND` on (decimals, sign)."""
 
 _LOW = np.uint64(0x0101010101010101)
 _DOTS = np.uint64(0x1E1E1E1E1E1E1E1E)  # "." ^ "0" in each byte
@@ -33,11 +33,11 @@ _TENS = np.array([10**k for k in range(MAX_DIGITS + 1)], np.uint64)
 
 @inner
 def read_tokens(text, marks, first, count, words, ends, tokens):
-    """Read `count` tokens, of which number k is between `marks[first + k]` and the next mark.
+    """Parse `count` tokens; token k lies between `marks[first + k]` and the next mark.
 
-    A token is a number of up to eight characters, digits and perhaps a minus and a dot within: its digits in the lower
-    half, how many are decimals from bit `KIND` on, then whether it is negative, then whether a newline ends it. It is
-    `ODD` if it is anything else, or ended by anything else than a blank, a tab or a newline.
+    The result is a 64-bit word: the digits as a number in the lower half; from bit `KIND` on the number of decimals,
+    then a sign bit, then a bit set if a newline ends the token. Plain tokens have up to eight characters: digits, and
+    optionally a minus and a dot within. Others, and those ended by other than space, tab or newline, are `ODD`.
     """
     before, after = marks[first : first + count], marks[first + 1 : first + 1 + count]
     for k in range(count):
@@ -66,7 +66,7 @@ def read_tokens(text, marks, first, count, words, ends, tokens):
 
 @inner
 def _lowest_dot(word):
-    """The highest bit of the byte of `word`, digits as 0 to 9, that holds the first dot; zero if there is none."""
+    """The high bit of the byte that holds the first dot in `word` (digits as bytes 0 to 9), or zero."""
     gap = word ^ _DOTS
     dots = (gap - _LOW) & ~gap & HIGHS
     return dots & (_U0 - dots)
@@ -74,17 +74,17 @@ def _lowest_dot(word):
 
 @inner
 def _upper(digits):
-    """A mask of a word's last bytes, as many as there are digits, none to eight."""
+    """A mask of the last `digits` bytes of a word, clamped to 0 to 8."""
     shift = np.uint64(4 * (8 - max(0, min(8, digits))))
     return FULL << shift << shift
 
 
 @inner
 def read_mantissas(text, places, words, mantissas, decimals):
-    """Read values of digits around a dot, perhaps with a sign: their digits as a number, and how many are decimals.
+    """Parse values of digits around a dot, with an optional minus: the digits as a number, and the decimals.
 
-    Each starts and stops at columns 1 and 2 of a row of `places`. Where one is less plain, or its digits make a number
-    of more than 64 bits, -1 decimals are written.
+    Columns 1 and 2 of a row of `places` are a value's start and stop. Values of another form, or whose digits exceed
+    64 bits, get -1 decimals.
     """
     count = len(places)
     for k in range(count):

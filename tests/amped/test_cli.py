@@ -294,13 +294,13 @@ def test_mode_all_is_the_default(folder: Path) -> None:
 
 def test_repeat_computes_again_and_does_not_add_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    real = sparse.Engine.mttkrp
+    real = sparse.SparseOperator.mttkrp
 
-    def counted(self: sparse.Engine, mode: int) -> object:
+    def counted(self: sparse.SparseOperator, mode: int) -> object:
         calls.append(mode)
         return real(self, mode)
 
-    monkeypatch.setattr(sparse.Engine, "mttkrp", counted)
+    monkeypatch.setattr(sparse.SparseOperator, "mttkrp", counted)
     path = small_tns(folder)
     common = ["mttkrp", path, "--rank", RANK, "--precision", "fp64", *CPU]
     succeeded(run_amped(*common, "--output", "once.npz"))

@@ -13,7 +13,7 @@ import pytest
 from command import entries, in_process, on_ranks, random_tensor, run_amped, run_partitioner, small_tns, succeeded
 
 from amped import assembly as job
-from amped.backend.cpu.device import CpuBackend
+from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.layout import PIECE
 from amped.operators.prediction import Speeds
 from amped.report.text import human
@@ -66,7 +66,7 @@ def test_nothing_is_written_or_allocated(folder: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(job, "measure", lambda *_: Speeds(((1.0, 1e9),), 1e9, 1e6))  # on a trial of its own
     for name in ("empty", "zeros", "shard", "slot", "mttkrp"):
-        monkeypatch.setattr(CpuBackend, name, refuse)
+        monkeypatch.setattr(CpuDevice, name, refuse)
     path = small_tns(folder)
     before = entries(folder)
     plan(path, "--rank", RANK)

@@ -14,9 +14,10 @@ import pytest
 from command import ROOT, finish, mpirun_line, succeeded
 from oracle import coo_mttkrp
 
+from amped.assembly import bring_up, place
 from amped.backend.cuda import probe
 from amped.backend.cuda.source import compile_options
-from amped.operators.sparse import Engine, Options
+from amped.options import Options
 from amped.parallel.mpi import Comm
 from bench import ceilings, draws, figures, measure, sweeps, yardstick
 from bench.__main__ import BENCHMARKS, main
@@ -137,15 +138,15 @@ def test_seeds_differ_and_names_are_known() -> None:
 
 def test_the_engine_computes_it(comm: Comm) -> None:
     source = SyntheticSource(RECIPES["very skewed"], comm, np)
-    engine = Engine(source, 3, comm, Options("cpu"))
-    measure.fill_factors(engine)
+    operator = place(source, 3, bring_up(Options("cpu"), comm), Options("cpu"))
+    measure.fill_factors(operator)
     tensor = source.tensor()
     assert tensor is not None
     assert tensor.duplicates > 0
-    factors = [engine.factor(m) for m in range(4)]
+    factors = [operator.factor(m) for m in range(4)]
     for mode in range(4):
         want = coo_mttkrp(tensor.columns, tensor.values, factors, mode)
-        np.testing.assert_allclose(engine.gathered(mode, engine.mttkrp(mode)), want, rtol=1e-5)
+        np.testing.assert_allclose(operator.gathered(mode, operator.mttkrp(mode)), want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
@@ -381,12 +382,12 @@ class TestOnGpu:
         assert facts["errors"]["norm-wise"] < 1e-6
         assert facts["errors"]["row-wise"] < 1e-5
         assert facts["yardstick"]["seconds_a_sweep"] > 0
-        engine = Engine(source, rank, comm, Options("cuda"))
-        measure.fill_factors(engine)
+        operator = place(source, rank, bring_up(Options("cuda"), comm), Options("cuda"))
+        measure.fill_factors(operator)
         for mode in range(4):
             columns = list(source.load(mode, source.cut(mode, 1), FP32))
-            factors = [engine.factors[m] for m in mode_order(4, mode)[1:]]
-            out = cupy.empty((engine.shape[mode], rank), np.float32)
-            yardstick.best(engine, columns, factors, out)
-            want = yardstick.oracle(engine, mode, columns, factors)
+            factors = [operator.work.factors[m] for m in mode_order(4, mode)[1:]]
+            out = cupy.empty((operator.shape[mode], rank), np.float32)
+            yardstick.best(operator, columns, factors, out)
+            want = yardstick.oracle(operator, mode, columns, factors)
             assert cupy.linalg.norm(out - want) < 1e-5 * cupy.linalg.norm(want)

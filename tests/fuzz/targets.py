@@ -25,12 +25,13 @@ import numpy as np
 
 from amped import assembly as job
 from amped import commands, run
-from amped.checkpoint import Checkpoint, Writer, check, load
-from amped.decomp.als import State
+from amped.assembly import bring_up, place
+from amped.checkpoint import Checkpoint, Origin, Writer, check, load
+from amped.decomp.driver import State
 from amped.errors import InputError
 from amped.models.kruskal import KruskalTensor
 from amped.operators.source import StoreSource
-from amped.operators.sparse import Engine, Options
+from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from partitioner import __main__ as partition
 from partitioner import build, checked
@@ -105,9 +106,10 @@ def store(data: bytes) -> None:
         _check(read(path))
     with promise(len(data)):
         source = StoreSource(Store(path), SingleComm())  # whose modes may be long: factor matrices, too, have bounds
-        engine = Engine(source, RANK, SingleComm(), Options("cpu", deterministic=True, device_memory=ROOM // 2))
-        for mode in range(engine.order):
-            engine.mttkrp(mode)
+        options = Options("cpu", deterministic=True, device_memory=ROOM // 2)
+        operator = place(source, RANK, bring_up(options, SingleComm()), options)
+        for mode in range(operator.order):
+            operator.mttkrp(mode)
 
 
 def checkpoint(data: bytes) -> None:
@@ -116,9 +118,10 @@ def checkpoint(data: bytes) -> None:
 
     def make(target: Path) -> None:
         norms = np.ones((len(SHAPE), RANK))
+        state = State({"weights": np.ones(RANK), "norms": norms, "scales": norms}, {"fit": [0.5]}, 1)
         factors = [np.ones((length, RANK)) for length in SHAPE]
         writer = Writer(target.parent)
-        writer.write(Checkpoint(State(np.ones(RANK), [0.5], norms, norms), factors, facts, 0, {}))
+        writer.write(Checkpoint(state, factors, Origin(facts, 0, {})))
         writer.close()
         os.rename(target.parent / "iteration-1", target)
 

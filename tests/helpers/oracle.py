@@ -18,16 +18,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import amped
-from amped.backend import Backend, Share
-from amped.backend.base import NOTHING
-from amped.backend.cpu import threads as cpu_mttkrp
-from amped.backend.cpu.device import CpuBackend, HostSlot
-from amped.backend.cpu.threads import HostShard
-from amped.operators import memory as fitting
-from amped.operators import placement
+from amped.assembly import bring_up, place, solving_bytes
+from amped.backend.base import Device
+from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.mttkrp import Kernel
+from amped.backend.providers import mttkrp_kernels
+from amped.operators import memory, placement
 from amped.operators.source import Source, TensorSource
-from amped.operators.sparse import Engine, Options
-from amped.parallel.exchange import Exchange
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
+from amped.parallel.exchange import Machine
 from amped.parallel.mpi import Comm
 
 T = TypeVar("T")
@@ -190,36 +190,44 @@ def on_examples(comm: Comm, strategy: st.SearchStrategy[T], check: Callable[[T],
         assert not found, "the last example, which has failed on rank 0, failed on all"
 
 
-# Engines
+# Operators
 
 
-def make_engine(
-    source: Source | amped.SparseTensor | None,
-    factors: Sequence[np.ndarray],
-    comm: Comm,
-    backend: Backend | None = None,
-    exchange: Exchange | None = None,
-    **options: Any,
-) -> Engine:
-    """Return an engine that holds `factors`; of a tensor, rank 0's counts."""
+def make_operator(
+    source: Source | amped.SparseTensor | None, factors: Sequence[np.ndarray], on: Comm | Machine, **options: Any
+) -> SparseOperator:
+    """Return an operator that holds `factors`; of a tensor, rank 0's counts. `on` ranks, or on a machine of theirs."""
+    chosen = Options(**options)
+    machine = on if isinstance(on, Machine) else bring_up(chosen, on)
     if source is None or isinstance(source, amped.SparseTensor):
-        source = TensorSource(source, comm)
-    engine = Engine(source, factors[0].shape[1], comm, Options(**options), backend, exchange)
+        source = TensorSource(source, machine.comm)
+    rank, solving = factors[0].shape[1], solving_bytes(machine, chosen)
+    operator = place(source, rank, machine, chosen, solving)
     for mode, factor in enumerate(factors):
-        engine.set_factor(mode, factor)
-    return engine
+        operator.set_factor(mode, factor)
+    return operator
 
 
-def mttkrp_all(engine: Engine, modes: Sequence[int]) -> list[np.ndarray]:
+def machine_of(device: str, comm: Comm) -> Machine:
+    """Return the machine of these ranks; connecting GPUs takes long, so tests share it."""
+    return bring_up(Options(device=device), comm)  # type: ignore[arg-type]
+
+
+def kernel_of(device: Device, name: str) -> Kernel:
+    """Return an MTTKRP kernel by its name."""
+    return next(kernel for kernel in mttkrp_kernels(device) if kernel.name == name)
+
+
+def mttkrp_all(operator: SparseOperator, modes: Sequence[int]) -> list[np.ndarray]:
     """Return the whole MTTKRP of each of `modes`, on every rank."""
-    return [engine.gathered(mode, engine.mttkrp(mode)) for mode in modes]
+    return [operator.gathered(mode, operator.mttkrp(mode)) for mode in modes]
 
 
 @contextmanager
 def small_pieces(slot: int) -> Iterator[None]:
     """Make streamed shards hold at most `slot` nonzeros, and CPU threads share even a few of them."""
     with (
-        mock.patch.multiple(fitting, SMALLEST_SLOT=slot, SHARDS=1 << 30),
+        mock.patch.multiple(memory, SMALLEST_SLOT=slot, SHARDS=1 << 30),
         mock.patch.object(cpu_mttkrp, "SMALLEST", 3),
     ):
         yield
@@ -229,58 +237,6 @@ def with_room_for(streaming: placement.Plan, nonzeros: int) -> int:
     """Return a device memory that holds what a streaming plan holds, and about so many nonzeros of each mode."""
     more = nonzeros * placement.nonzero_bytes(len(streaming.modes), streaming.dtype) * len(streaming.modes)
     return sum(streaming.device_bytes.values()) + streaming.slot + more
-
-
-@dataclass(frozen=True)
-class NullShard(HostShard):
-    """A shard that was made for one kernel."""
-
-    kernel: str = ""
-
-
-class NullSlot(HostSlot):
-    def _copy(self, shard: Any, mode: int) -> NullShard:
-        copied: NullShard = super()._copy(shard, mode)
-        return copied
-
-
-class NullDevice(CpuBackend):
-    """The CPU under the rules of a GPU: padded rows, working memory by the nonzero, shards for one of two kernels.
-
-    `used` are the kernels that have computed, and how many nonzeros each time.
-    """
-
-    name = "null"
-    repeatable = ("slow", "fast")
-    steady = False
-    keeps_scratch = False
-
-    def __init__(self, comm: Comm, threads: int | None = 1) -> None:
-        super().__init__(comm, threads)
-        self.used: list[tuple[str, int]] = []
-
-    def kernels(self, order: int) -> Sequence[str]:
-        return "slow", "fast"
-
-    def candidates(self, share: Share) -> tuple[str, ...]:
-        return "slow", "fast"
-
-    def packing_bytes(self, share: Share, nnz: int) -> int:
-        return self.shard_bytes(share, nnz)
-
-    def scratch_bytes(self, share: Share, nnz: int) -> int:
-        return -(-nnz // 64) * share.stride * 8
-
-    def shard(self, columns: Any, values: Any, share: Share, kernel: str, continues: bool) -> NullShard:
-        assert kernel in share.kernels
-        return NullShard(**vars(super().shard(columns, values, share, kernel, continues)), kernel=kernel)
-
-    def slot(self, shares: Sequence[Share], capacity: int, clock: Any) -> NullSlot:
-        return NullSlot(shares, capacity, clock)
-
-    def mttkrp(self, shard: Any, factors: Any, out: Any, new: slice = NOTHING) -> None:
-        self.used.append((shard.kernel, shard.nnz))
-        super().mttkrp(shard, factors, out, new)
 
 
 # Reference results
@@ -321,10 +277,10 @@ def reference(file: str, name: str) -> Any:
     return json.loads((folder / file).read_text())[name]
 
 
-def mttkrp_error(name: str, source: Source, comm: Comm, *machine: Any, **options: Any) -> float:
+def mttkrp_error(name: str, source: Source, on: Comm | Machine, **options: Any) -> float:
     """Return the largest relative deviation of all modes' MTTKRPs, rank 16, from the reference."""
-    engine = make_engine(source, splitmix_factors(source.shape, 16), comm, *machine, **options)
-    results = [result.astype(np.float64) for result in mttkrp_all(engine, range(engine.order))]
+    operator = make_operator(source, splitmix_factors(source.shape, 16), on, **options)
+    results = [result.astype(np.float64) for result in mttkrp_all(operator, range(operator.order))]
     return max(
         max(
             abs(np.linalg.norm(out) - want["fro"]) / want["fro"],

@@ -1,4 +1,4 @@
-"""How a CPU holds nonzeros: pieces of output rows, fibres, and blocks of a factor matrix."""
+"""Layouts of nonzeros on a CPU: pieces of output rows, fibres, and blocks of a factor matrix."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from numpy.typing import NDArray
 from partitioner.jit import jit
 from partitioner.sort import stable_argsort
 
-from ..base import Share
+from ..mttkrp import Share
 
-PIECE = 32  # nonzeros; as many are summed up in the factors' precision
-BLOCK_BYTES = 2 << 20  # of a factor matrix: what a core can count on of the caches
-FETCHED = 4  # a block is fetched as a whole if there is one nonzero or more for so many of its rows
+PIECE = 32  # nonzeros; the longest sum in the factors' precision
+BLOCK_BYTES = 2 << 20  # of a factor matrix; a core's dependable share of the caches
+FETCHED = 4  # a block is read whole if it has at least one nonzero per this many rows
 
-NUMBER = np.dtype(np.uint32)  # of a nonzero, a piece or a fibre of a shard
+NUMBER = np.dtype(np.uint32)  # type of the numbers of nonzeros, pieces and fibres
 NARROW, WIDE = np.dtype(np.uint16), np.dtype(np.int32)
 NO_NUMBERS = np.zeros(0, NUMBER)
 
-Column = NDArray[Any]  # of `WIDE` numbers, of input modes also of `NARROW` ones
+Column = NDArray[Any]  # indices: `WIDE`, or `NARROW` for input modes
 Numbers = NDArray[np.uint32]
 
 
 class Pieces(NamedTuple):
-    """Runs of at most `PIECE` nonzeros of one output row: where they begin, the end, and their rows."""
+    """Pieces, runs of at most `PIECE` nonzeros of one output row: where they begin and the end, and their rows."""
 
     starts: Numbers
     rows: Column
 
 
 class Fibres(NamedTuple):
-    """Runs of nonzeros of a piece with one index of the first input mode: the first of each piece, and their starts."""
+    """Fibres, a piece's runs of nonzeros with equal first input index: each piece's first fibre; the fibres' starts."""
 
     of_piece: Numbers
     starts: Numbers
 
 
 class Blocks(NamedTuple):
-    """Pieces whose nonzeros ask for neighbouring rows of the factor matrix number `which`.
+    """Blocks of pieces whose nonzeros read neighbouring rows of input factor matrix `which`.
 
-    The block ``b`` begins with the piece ``first_pieces[b]``; before it, the rows ``lows[b]`` to ``highs[b]`` are
-    fetched.
+    Block ``b`` begins with piece ``first_pieces[b]``, before which rows ``lows[b]`` to ``highs[b]`` are read into the
+    caches.
     """
 
     first_pieces: NDArray[np.int64]
@@ -53,9 +53,9 @@ class Blocks(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What threads compute side by side: the first piece of each part and the end, (parts + 1,).
+    """Units of work of the threads: the first piece of each part, and the end, (parts + 1,).
 
-    `shared`, (parts,), is the output index of a part that an earlier part has too, or an earlier shard; -1 if none.
+    `shared`, (parts,), is the part's output index that an earlier part or shard has too; -1 if none.
     """
 
     bounds: NDArray[np.int64]
@@ -67,7 +67,7 @@ NO_BLOCKS = Blocks(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.
 
 @jit
 def _cut(rows, order, bounds, starts, of_piece):  # type: ignore[no-untyped-def]
-    """Count the pieces of sorted rows between bounds; note them if there is where to."""
+    """Count the pieces of sorted rows between bounds; store them unless `starts` is empty."""
     count = start = last = 0
     for b in range(bounds.size - 1):
         for p in range(bounds[b], bounds[b + 1]):
@@ -83,7 +83,7 @@ def _cut(rows, order, bounds, starts, of_piece):  # type: ignore[no-untyped-def]
 
 @jit
 def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-def]
-    """Count the fibres of pieces; note them if there is where to."""
+    """Count the fibres of pieces; store them unless `starts` is empty."""
     count = 0
     for c in range(pieces.size - 1):
         if starts.size:
@@ -97,12 +97,12 @@ def _cut_fibres(leading, pieces, of_piece, starts):  # type: ignore[no-untyped-d
 
 
 def index_type(share: Share) -> np.dtype[Any]:
-    """Return the type of the indices of input modes: one for all modes of a tensor, as each has kernels to compile."""
+    """Return the type of input indices: the same for all modes of a tensor, to compile fewer kernels."""
     return NARROW if max(*share.lengths, share.rows.stop) <= 1 << 16 else WIDE
 
 
 def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
-    """Cut nonzeros into pieces: sorted by output index, or brought there by `order`; between `bounds`, if there are."""
+    """Cut nonzeros, sorted by output index or by the permutation `order`, into pieces that do not cross `bounds`."""
     ends = np.array([0, rows.size]) if bounds is None else bounds
     count = _cut(rows, order, ends, NO_NUMBERS, np.zeros(0, np.int32))
     pieces = Pieces(np.empty(count + 1, NUMBER), np.empty(count, np.int32))
@@ -112,7 +112,7 @@ def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | N
 
 
 def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
-    """Cut pieces into parts of equal numbers of nonzeros; `continues` if the first row already has a sum."""
+    """Cut pieces into parts of equal numbers of nonzeros; `continues`: the first row has a sum already."""
     starts, rows = pieces
     nnz = int(starts[-1])
     bounds = np.unique(np.searchsorted(starts, (nnz * np.arange(count + 1) // count).astype(NUMBER)))
@@ -124,7 +124,7 @@ def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
 
 
 def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:
-    """Cut pieces into fibres, `leading` being the indices of the first input mode."""
+    """Cut pieces into fibres; `leading` holds the indices of the first input mode."""
     count = _cut_fibres(leading, pieces.starts, NO_NUMBERS, NO_NUMBERS)
     fibres = Fibres(np.empty(pieces.starts.size, NUMBER), np.empty(count + 1, NUMBER))
     _cut_fibres(leading, pieces.starts, *fibres)
@@ -133,12 +133,12 @@ def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:
 
 
 def most_pieces(nnz: int, rows: int) -> int:
-    """Return the most pieces of so many nonzeros of so many output rows."""
+    """Return the most pieces that `nnz` nonzeros in `rows` output rows make."""
     return min(nnz, rows + nnz // PIECE)
 
 
 class Blocked(NamedTuple):
-    """Nonzeros in the order of blocks and, in each, of output rows; `indices` are those of the input modes."""
+    """Nonzeros ordered by block and, within a block, by output row; `indices` are those of the input modes."""
 
     indices: list[Column]
     values: NDArray[Any]
@@ -147,17 +147,17 @@ class Blocked(NamedTuple):
 
 
 def longest(lengths: Sequence[int]) -> int:
-    """Return which input mode is cut into blocks."""
+    """Return the longest input mode, the one cut into blocks."""
     return int(np.argmax(lengths))
 
 
 def block_rows(row_bytes: int) -> int:
-    """Return how many rows a block has."""
+    """Return the number of rows of a block."""
     return max(1, BLOCK_BYTES // row_bytes)
 
 
 def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> Blocked:
-    """Bring nonzeros into the order of blocks of the longest input mode.
+    """Order nonzeros by blocks of the longest input mode.
 
     Parameters
     ----------
@@ -165,9 +165,9 @@ def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[i
         Output indices, ascending, then those of the input modes.
     values : (nnz,) array
     lengths : sequence of int
-        Of the input modes.
+        Lengths of the input modes.
     rows : int
-        Of a block.
+        Rows of a block.
     """
     which = longest(lengths)
     count, keys = -(-lengths[which] // rows), columns[which + 1] // np.int32(rows)

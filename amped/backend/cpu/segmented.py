@@ -1,4 +1,4 @@
-"""MTTKRP over nonzeros that come in pieces of output rows."""
+"""MTTKRP over nonzeros cut into pieces of output rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .vectors import (
     zero,
 )
 
-# Vectors would go through memory otherwise; and what passes on many arrays takes as long to compile as the rest.
+# Calls would pass vectors through memory, and calls with many arrays double the compile time.
 _inlined = numba.njit(inline="always")
 
 
@@ -31,34 +31,36 @@ _inlined = numba.njit(inline="always")
 def segmented(  # type: ignore[no-untyped-def]
     nonzeros, factors, out, origin, way, parts, order, fibres, blocks, ahead, lanes, tail
 ):
-    """Compute pieces of output rows, part by part, until none is left; their sums are added up in double precision.
+    """Compute pieces of output rows, taking parts until none is left; sums of pieces are added in double precision.
 
     Parameters
     ----------
     nonzeros : tuple
-        Where the pieces begin, (pieces + 1,); their output indices, (pieces,); the indices of the input modes, a tuple
-        of (nnz,) arrays; the values, (nnz,).
+        Where the pieces begin, and the end, (pieces + 1,); their output indices, (pieces,); the indices of the input
+        modes, a tuple of (nnz,) arrays; the values, (nnz,).
     factors : tuple of (I_m, stride) arrays
     out : (rows, columns) float64 array
     origin : tuple of int
-        The output index that is row 0 of `out`, and the column of `out` that is column 0 of `factors`.
+        Output index of row 0 of `out`, and column of `out` of column 0 of `factors`.
     way : int
-        How the first sum of a row is brought into `out`, see `vectors`; ADD if others may have been.
+        How the first sum of a row is written to `out`: STORE, ADD or PAST, see `vectors`. ADD if `out` has sums
+        already.
     parts : tuple
-        The number of the next part, (1,), which threads share; the first piece of each part and the end, (parts + 1,);
-        an output index of each, (parts,), whose sum is added to a row of an array (parts, columns) instead; this array;
-        the rows of `out` that are cleared where no nonzeros are in them: the first of each part, and the end,
+        The number of the next part, (1,), a counter shared by the threads; the first piece of each part, and the end,
+        (parts + 1,); each part's shared output index, (parts,), whose sum goes to the part's carry; the carries,
+        (parts, columns); the first row of `out` where each part clears rows without nonzeros, and the end,
         (parts + 1,).
     order : (nnz,) array or None
-        Which nonzero comes when.
+        Permutation of the nonzeros.
     fibres : tuple or None
-        See `layout.Fibres`, and the indices and the matrix of the first input mode, then left out above.
+        The two arrays of `layout.Fibres`, then indices and matrix of the first input mode, which the arguments above
+        leave out.
     blocks : tuple
         See `layout.Blocks`.
     ahead : int
-        Of which nonzero to come the rows are fetched, counted from the one that is computed; 0: of none.
+        Prefetch distance in nonzeros; 0 disables.
     lanes, tail : tuple, tuple or None
-        What is computed together of a row, and what is left of it; see `vectors`.
+        Size of the pieces in which a row is computed, and of the remainder; see `vectors`.
     """
     starts, rows, indices, values = nonzeros
     turn, bounds, shared, carries, empty = parts
@@ -70,7 +72,7 @@ def segmented(  # type: ignore[no-untyped-def]
     while t < shared.size:
         begin, end, new = bounds[t], bounds[t + 1], empty[t]
         last = np.int64(starts[end]) - 1
-        block = 0  # a search by NumPy takes half a second to compile
+        block = 0  # linear search: NumPy's takes half a second to compile
         while block < lows.size and first_pieces[block] < begin:
             block += 1
         for c in range(begin, end):
@@ -84,9 +86,9 @@ def segmented(  # type: ignore[no-untyped-def]
                 new = max(new, row - first_row + 1)
             if c > begin and rows[c - 1] == row:
                 how = ADD
-            else:  # what is added to soon stays in the caches
+            else:  # a row that gets further sums stays in the caches
                 how = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
-            # Twice, not in a function: a sum that is passed on once more goes through memory, and takes a tenth longer.
+            # Repeated for the tail instead of in a function, where sums would go through memory: 10 % slower.
             for column in range(0, rest, step):
                 if fibres is None:
                     total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)

@@ -1,8 +1,8 @@
-"""Rows of factor matrices as vectors in registers: a small extension of Numba.
+"""Vector values in Numba: pieces of factor rows held in registers.
 
-LLVM does not vectorise a plain loop over columns well, whether their number is known to it or not (it unrolls the loop
-fully, or keeps the sum in memory). Here a piece of a row is one value of a vector type, as many registers as it takes.
-How many is the length of a tuple, `lanes`: a type, so that kernels for each are cached on disk.
+LLVM vectorises a plain loop over columns badly, with or without a compile-time length (it unrolls the loop fully, or
+keeps the sum in memory). Here a piece of a row is one value of an LLVM vector type, in one or more registers. Its size
+is the length of a tuple, `lanes`, hence part of the signature by which compiled kernels are cached.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-LANE = 32  # bytes of a factor row, for each element of `lanes`
-LINE = 64  # bytes that one prefetch brings
+LANE = 32  # bytes of a factor row per element of `lanes`
+LINE = 64  # bytes of a cache line
 
 STORE, ADD, PAST = range(3)
-"""How sums get into an output: in place of what is there, added to it, or in its place and past the caches."""
+"""How `put` writes a sum: overwrite, add, or overwrite with a non-temporal store, past the caches."""
 
 
 def _operation(define: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function of types, which returns a signature and what generates the code, an operation of kernels."""
+    """Make an intrinsic of a function that maps types to a signature and a code generator."""
     operation: Callable[..., Any] = intrinsic(define)
     return operation
 
 
 class Vector(types.Type):  # type: ignore[misc]
-    """A piece of a row: `count` numbers of a floating-point type."""
+    """A piece of a row: `count` floating-point numbers."""
 
     def __init__(self, dtype: Any, count: int) -> None:
         self.dtype, self.count = dtype, count
@@ -59,14 +59,14 @@ def _splat(builder: Any, scalar: Any, kind: Any) -> Any:
 
 
 def _row(context: Any, builder: Any, kind: Any, matrix: Any, index: Any, column: Any) -> Any:
-    """Return the address of a column of a row of a contiguous matrix."""
+    """Return the address of an element of a contiguous matrix."""
     array = _array(context, builder, kind, matrix)
     width = builder.extract_value(array.shape, 1)
     return builder.gep(array.data, [builder.add(builder.mul(index, width), column)])
 
 
 def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any) -> list[Any]:
-    """Return the addresses of the rows that the nonzero `at` asks for."""
+    """Return the addresses of the input factor rows of nonzero `at`, from `column` on."""
     (indices, factors), (index_values, factor_values) = signature.args[:2], args[:2]
     addresses = []
     for m, kind in enumerate(factors.types):
@@ -92,7 +92,7 @@ def zero(typing: Any, factors: Any, lanes: Any) -> Any:
 
 
 def _fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
-    """Return ``a * b + c``, rounded once."""
+    """Return ``a * b + c``, rounded once (FMA)."""
     name, kind = f"llvm.fma.v{vector.count}f{vector.dtype.bitwidth}", a.type
     return builder.call(
         cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), name), [a, b, c]
@@ -103,7 +103,7 @@ def _fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
 def accumulate(
     typing: Any, indices: Any, factors: Any, values: Any, at: Any, column: Any, lanes: Any, total: Any
 ) -> Any:
-    """Return `total` plus a nonzero's value times the rows of the input factor matrices, from `column` on."""
+    """Return `total` plus a nonzero's value times its input factor rows, from `column` on."""
     vector = _vector(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -133,7 +133,7 @@ def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, t
 
 
 def _prefetch(builder: Any, address: Any, size: int) -> None:
-    """Bring `size` bytes into the cache."""
+    """Prefetch `size` bytes."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
     name, kind = "llvm.prefetch.p0i8", ir.FunctionType(ir.VoidType(), [byte, word, word, word])
     function = cgutils.get_or_insert_function(builder.module, kind, name)
@@ -145,7 +145,7 @@ def _prefetch(builder: Any, address: Any, size: int) -> None:
 
 @_operation
 def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lanes: Any) -> Any:
-    """Bring the rows that a nonzero asks for, from `column` on, into the cache."""
+    """Prefetch the input factor rows of a nonzero, from `column` on."""
     vector = _vector(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -158,11 +158,11 @@ def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lane
 
 @_operation
 def read_line(typing: Any, matrix: Any, at: Any) -> Any:
-    """Read a number of a contiguous matrix, to no end but that its line is in the caches: reads in turn run ahead."""
+    """Load a cache line of a contiguous matrix and discard it; sequential loads trigger the hardware prefetcher."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = builder.gep(_array(context, builder, matrix, args[0]).data, [args[1]])
-        builder.load_atomic(address, "monotonic", matrix.dtype.bitwidth // 8)  # which is not optimised away
+        builder.load_atomic(address, "monotonic", matrix.dtype.bitwidth // 8)  # atomic, so as not to be optimised away
         return context.get_dummy_value()
 
     return types.none(matrix, types.intp), generate
@@ -170,7 +170,7 @@ def read_line(typing: Any, matrix: Any, at: Any) -> Any:
 
 @_operation
 def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> Any:
-    """Bring a vector into a row of a float64 matrix from `column` on, in one of the ways below."""
+    """Write a vector to a row of a float64 matrix, from `column` on; `how` is STORE, ADD or PAST."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         matrix, row, column, value, how = args
@@ -201,7 +201,7 @@ def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> 
 
 @_operation
 def take(typing: Any, turn: Any) -> Any:
-    """Return the number in an array of one, and add 1 to it: no two threads get the same."""
+    """Atomically increment the counter `turn`, (1,), and return its old value."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = _array(context, builder, turn, args[0]).data
@@ -212,7 +212,7 @@ def take(typing: Any, turn: Any) -> Any:
 
 @_operation
 def fence(typing: Any) -> Any:
-    """Have all stores done, those past the caches too, before any that come."""
+    """Memory fence: orders all stores so far, non-temporal ones too, before later ones."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("seq_cst")

@@ -1,11 +1,11 @@
-// What follows the kernels of mttkrp.cu: sums of chunks become sums of output rows.
+// Reductions after the kernels of mttkrp.cu: partial sums of chunks become sums of output rows.
 
 constexpr int FAN_IN = 16;
 
-// One level of the sum of carries. Item i stands at chunk i * step; it has a carry if the run that it begins in began
-// before it: in an earlier chunk (level 0), or at or before the item of the level below that stands `back` chunks before
-// it. A thread takes one column of FAN_IN items, adds those of one run, and passes its first run up if an item of that
-// run stands before it: every output row is then written by one thread of a level. `starts` and `runs` as in mttkrp.cu.
+// One level of the tree reduction of carries. Item i stands for chunk i * step. It has a carry if its first run began
+// earlier: in an earlier chunk (level 0, `back` is 0), else at or before the chunk `back` before it. A thread takes one
+// column of FAN_IN items and sums the carries of each run. If an item before them belongs to the thread's first run, that
+// sum goes up a level. So one thread per level writes an output row. `starts` and `runs` as in mttkrp.cu.
 extern "C" __global__ void __launch_bounds__(128)
 combine(const int* __restrict__ starts, const int* __restrict__ runs, const double* __restrict__ carry,
         double* __restrict__ up, double* __restrict__ out, long long items, long long step, long long back, int columns) {
@@ -15,7 +15,7 @@ combine(const int* __restrict__ starts, const int* __restrict__ runs, const doub
   if (first >= items) return;
   int run_of[FAN_IN];  // -1 if the item has no carry
   double carries[FAN_IN];
-#pragma unroll  // so that what all items need is on its way at once
+#pragma unroll  // so that the loads of all items are in flight together
   for (int k = 0; k < FAN_IN; k++) {
     const long long i = first + k;
     run_of[k] = -1;
@@ -47,7 +47,7 @@ combine(const int* __restrict__ starts, const int* __restrict__ runs, const doub
   flush();
 }
 
-// Add sums in single precision to those in double, of the first vectors; the others there are none of yet.
+// Add single-precision sums to the double-precision `out`: the first `added` vectors accumulate, the others are set.
 extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __restrict__ out, long long vectors,
                                  long long added) {
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
@@ -66,7 +66,7 @@ extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __r
   out[2 * i + 1] = b;
 }
 
-// Add the sums of long runs to their rows. A thread takes one column of FAN_IN runs, which are often of the same row.
+// Add the sums of long runs to their rows. A thread takes one column of FAN_IN runs, which often share a row.
 extern "C" __global__ void __launch_bounds__(128)
 gather_long(const int* __restrict__ rows, const float* __restrict__ sums, double* __restrict__ out, long long items, int columns) {
   const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;

@@ -1,18 +1,18 @@
-// MTTKRP over nonzeros in coordinate form: the published algorithms, to compare with and for the least memory.
+// MTTKRP over nonzeros in coordinate (COO) form: the published algorithms, for comparison and for least memory.
 //
-// ATOMIC      Algorithm 2 of AMPED (MTTKRP-A and -B of GenTen): each nonzero is added to its output row by itself, in the
-//             factors' precision. A row that gets millions of them loses those below its last bit.
-// otherwise   MTTKRP-C of GenTen: a permutation brings the nonzeros of a row together; a thread adds up runs of equal row
-//             and adds their sums to the output in double precision.
+// ATOMIC      Algorithm 2 of AMPED (MTTKRP-A and -B of GenTen): one atomic addition per nonzero to its output row, in the
+//             factors' precision. A row of millions of nonzeros loses those below its last bit.
+// otherwise   MTTKRP-C of GenTen: a permutation orders the nonzeros by row; a thread sums runs of equal row and adds each
+//             sum to the output in double precision.
 //
-// Compiled for INPUTS (input modes), REAL, LANES (threads that share a row), WIDTH (vectors of a factor row), COLUMN (which
-// column of the nonzeros is the output index; the others are those of the input modes, in order) and ATOMIC.
+// Compile-time parameters: INPUTS (input modes), REAL, LANES (threads per row), WIDTH (vectors per factor row), COLUMN (the
+// index column of the output mode; the others are the input modes, in order) and ATOMIC.
 
 typedef REAL real;
 
 constexpr int PER_VECTOR = 16 / sizeof(real), COLUMNS = WIDTH * PER_VECTOR;
-constexpr int CHUNK = 128;  // nonzeros; as many are summed up in single precision
-constexpr int BATCH = 4;    // nonzeros whose factor rows are in flight together
+constexpr int CHUNK = 128;  // nonzeros; the longest sum in the factors' precision
+constexpr int BATCH = 4;    // nonzeros whose factor rows are loaded together
 
 struct __align__(16) Vector {
   real at[PER_VECTOR];
@@ -20,7 +20,7 @@ struct __align__(16) Vector {
 struct Nonzeros {
   const int* column[INPUTS + 1];
   const real* values;
-  const unsigned* order;  // null: as they are
+  const unsigned* order;  // permutation; null is the identity
   const Vector* factor[INPUTS];
   long long count, first_row;
 };

@@ -10,11 +10,17 @@ from typing import Any
 import cupy
 import numpy as np
 
-from ..base import ATOMIC, PERMUTED, Array, Share
+from ..base import Array
+from ..mttkrp import Kernel, Share
 from .layout import ALIGNMENT, SORTING, VECTOR, row_lanes
+from .shard import copied, unloaded
 from .source import by_value, compile_options, coordinate_macros, text
 
-KERNELS = (ATOMIC, PERMUTED)
+ATOMIC = "atomic"
+"""Algorithm 2 of AMPED as published, to compare with: each nonzero is added to its row by itself."""
+PERMUTED = "permuted"
+"""GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory: mode 0's copy of
+the nonzeros alone, and a permutation for each other mode, whose output is a whole matrix on every rank."""
 CHUNK = 128  # as in coordinates.cu
 THREADS = 256
 
@@ -25,7 +31,8 @@ class CoordinateShard:
 
     Attributes
     ----------
-    kernel : str
+    kernel : Kernel
+        Which computes it.
     share : Share
     nnz : int
     first_row, rows : int
@@ -36,7 +43,7 @@ class CoordinateShard:
         The nonzeros by output row.
     """
 
-    kernel: str
+    kernel: Kernel
     share: Share
     nnz: int
     first_row: int
@@ -48,6 +55,14 @@ class CoordinateShard:
     def nbytes(self) -> int:
         """The bytes that are this shard's alone."""
         return int(self.memory.size if self.order is None else self.order.nbytes)
+
+    def unloaded(self) -> CoordinateShard:
+        """See `Shard`."""
+        return replace(self, memory=unloaded(self.memory))
+
+    def copied(self, buffer: Array) -> CoordinateShard:
+        """See `Movable`."""
+        return replace(self, memory=copied(self.memory, buffer))
 
 
 def _column_bytes(nnz: int, itemsize: int) -> int:
@@ -77,7 +92,7 @@ def scratch_bytes(share: Share, kernel: str) -> int:
     return (share.rows.stop - share.rows.start) * share.stride * 4 if narrow else 0
 
 
-def make_shard(columns: Sequence[Array], values: Array, share: Share, kernel: str) -> CoordinateShard:
+def make_shard(kernel: Kernel, columns: Sequence[Array], values: Array, share: Share) -> CoordinateShard:
     """Copy columns and values, sorted by output row, into one piece of memory."""
     memory = cupy.empty(sum(_sizes(share, values.size)), np.uint8)
     at = 0
@@ -89,15 +104,15 @@ def make_shard(columns: Sequence[Array], values: Array, share: Share, kernel: st
 
 
 def permuted(shard: CoordinateShard, share: Share) -> CoordinateShard:
-    """See `Backend.permuted`."""
+    """See `Kernel.derive`."""
     begin = share.column * _column_bytes(shard.nnz, 4)
     column = shard.memory[begin : begin + 4 * shard.nnz].view(np.int32)
     order = cupy.argsort(column).astype(np.uint32)  # a stable sort
     return replace(shard, share=share, first_row=0, rows=share.rows.stop - share.rows.start, order=order)
 
 
-def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array) -> None:
-    """See `Backend.mttkrp`; queued on the current stream."""
+def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch: Array | None) -> None:
+    """See `Kernel.run`; queued on the current stream."""
     share, part = shard.share, out[shard.first_row : shard.first_row + shard.rows]
     width = share.stride * share.dtype.itemsize // VECTOR
     lanes = row_lanes(width, 32)
@@ -106,9 +121,14 @@ def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array) -> None
     order = 0 if shard.order is None else shard.order.data.ptr
     words = np.array([*places, order, *(f.data.ptr for f in factors)], np.uint64)
     numbers = np.array([shard.nnz, share.rows.start + shard.first_row], np.uint64)
-    atomic = shard.kernel == ATOMIC
+    atomic = shard.kernel.name == ATOMIC
     narrow = atomic and share.dtype == np.float32
-    sums = cupy.zeros(part.shape, np.float32) if narrow else part
+    sums = part
+    if narrow:
+        nbytes = part.size * 4
+        sums = (cupy.empty(nbytes, np.uint8) if scratch is None else scratch)[:nbytes].view(np.float32)
+        sums = sums.reshape(part.shape)
+        sums.fill(0)
     function = _kernel(len(factors), share.dtype, lanes, width, share.column, atomic, out.device.id)
     groups = THREADS // lanes
     grid = -(-shard.nnz // (groups * CHUNK)), -(-width // lanes)

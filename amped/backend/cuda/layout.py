@@ -1,4 +1,4 @@
-"""How a GPU holds nonzeros: the order they are in, the bits of a record, and who computes which.
+"""Layouts of nonzeros on a GPU: their order, the bits of a record, and their division into jobs.
 
 Nothing here needs a GPU. `mttkrp.cu` explains tiles, jobs, chunks and records.
 """
@@ -15,33 +15,33 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import Share
+from ..mttkrp import Share
 
-VECTOR = 16  # bytes that a thread loads at once
-STRIP = 4  # chunks side by side, as in mttkrp.cu
-AT_ONCE = 4  # nonzeros that a thread reads at once
-PANEL = 8  # vectors of a row that tiles hold, a line of the L2 cache: wider rows take several passes over the records
+VECTOR = 16  # bytes of a thread's load
+STRIP = 4  # chunks interleaved, as in mttkrp.cu
+AT_ONCE = 4  # records per load of a thread
+PANEL = 8  # vectors of a row in a tile, one L2 cache line: wider rows take several passes over the records
 GATHER_THREADS = 128
-CHUNK = 256  # nonzeros; as many are summed up in single precision
-FIBRE_CHUNK = 512  # sums of fibres, of which there are fewer
+CHUNK = 256  # nonzeros; the longest sum in the factors' precision
+FIBRE_CHUNK = 512  # nonzeros of the fibre kernel, which adds one sum per fibre
 LEAST_CHUNK = 32
-WAVES = 4  # blocks of threads for each multiprocessor, at least
-RESERVED_SHARED = 2048  # bytes
-DENSE_TILE = 16384  # nonzeros: what a tile must hold to be worth loading into shared memory
+WAVES = 4  # thread blocks per multiprocessor, at least
+RESERVED_SHARED = 2048  # bytes of shared memory left unused
+DENSE_TILE = 16384  # nonzeros of a tile from which loading it into shared memory pays
 LONG_RUN, LONGEST_RUN = 64, 512  # nonzeros, as in pack.cu
-ALIGNMENT = 256  # bytes, of the parts of a shard in memory
-SORTING = 4 + 3 * 8  # bytes a nonzero: an order, and what making it takes
-LEAST_RUN = 2.5  # nonzeros: shorter runs cost more to add to the output than blocks of rows save
-MOST_TILES = 512  # each adds to an output row in single precision, and rounds
-LEAST_FIBRE = 1.5
+ALIGNMENT = 256  # bytes; alignment of the parts of a shard in memory
+SORTING = 4 + 3 * 8  # bytes a nonzero: a permutation, and scratch memory of its sort
+LEAST_RUN = 2.5  # nonzeros: adding shorter runs to the output costs more than blocks of rows save
+MOST_TILES = 512  # bounds the rounding of an output row, to which each tile adds in single precision
+LEAST_FIBRE = 1.5  # nonzeros
 STORED = {"full": "STORED_AS_REAL", "fp16": "STORED_AS_FP16", "bf16": "STORED_AS_BF16"}
-L2_PARTS = {"quarter": 1 / 4, "third": 1 / 3, "half": 1 / 2}  # of the cache, for blocks of factor rows
+L2_PARTS = {"quarter": 1 / 4, "third": 1 / 3, "half": 1 / 2}  # of the L2 cache, for a block of factor rows
 BLOCK_RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 32.0)}  # short runs want large blocks
-LEAST_TILED = 1 << 20  # nonzeros: below this, all orders take microseconds
+LEAST_TILED = 1 << 20  # nonzeros: below, every layout takes microseconds
 
 
 class Part(IntEnum):
-    """What `CudaShard.memory` holds, in this order; `mttkrp.cu` says what they are."""
+    """The parts of `CudaShard.memory`, in this order; see `mttkrp.cu`."""
 
     JOBS = 0
     FIRST_JOBS = 1
@@ -52,7 +52,7 @@ class Part(IntEnum):
 
 
 class Limits(NamedTuple):
-    """What a GPU has: multiprocessors, bytes of shared memory for a block, bytes of L2 cache."""
+    """A GPU's multiprocessors, shared memory per thread block (bytes) and L2 cache (bytes)."""
 
     processors: int
     shared: int
@@ -60,7 +60,7 @@ class Limits(NamedTuple):
 
 
 class Code(NamedTuple):
-    """How a value stands in a record: as it is if `grain` is 0, or as the integer ``value / grain - low``."""
+    """The encoding of a value in a record: raw bits if `grain` is 0, else the integer ``value / grain - low``."""
 
     bits: int
     grain: float
@@ -68,9 +68,9 @@ class Code(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Threads of a block (at most), blocks on a multiprocessor, nonzeros whose factor rows are in flight together.
+    """Threads per block (at most), blocks per multiprocessor, and nonzeros whose factor rows are loaded together.
 
-    Each as large as the registers of a multiprocessor allow without spilling: `tests/serial/test_nvrtc.py`.
+    Each is as large as registers allow without spilling, which `tests/serial/test_nvrtc.py` checks.
     """
 
     threads: int
@@ -78,7 +78,7 @@ class Schedule(NamedTuple):
     batch: int
 
     def halved(self) -> Schedule:
-        """Return one with half as much in flight in each thread, or half as many threads of a block."""
+        """Return a schedule for twice the columns per thread: half the batch, and fewer blocks or threads."""
         if self.blocks == 1:
             return self._replace(threads=min(self.threads, 768), batch=max(1, self.batch // 2))
         return self._replace(blocks=max(1, self.blocks - 2), batch=max(1, self.batch // 2))
@@ -104,14 +104,14 @@ def value_code(share: Share) -> Code:
     if grain and share.values.largest / grain < 2**24:
         least, most = min(0, round(low / grain)), max(0, round(high / grain))
         bits = (most - least).bit_length()
-        if bits < min(raw, 24):  # as many as single precision holds
+        if bits < min(raw, 24):  # exact in single precision
             return Code(bits, grain, least)
     return Code(raw, 0.0, 0)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to order, pack and compute the nonzeros of a mode.
+    """A layout: how the nonzeros of a mode are ordered, packed and computed.
 
     Attributes
     ----------
@@ -119,17 +119,17 @@ class Layout:
     share : Share
     code : Code
     blocks : tuple of int
-        Rows of a block of each input mode; its length if it is not blocked.
+        Rows of a block of each input mode; the mode's length if it is not blocked.
     staged : tuple of bool
-        Whether blocks of that mode are held in shared memory.
+        Whether blocks of each input mode are held in shared memory.
     fibre : bool
-        Whether the first input mode's rows are multiplied once for each fibre.
+        Whether the first input mode's rows are multiplied once per fibre.
     tiled : bool
-        Whether sums are added to the output rather than stored.
+        Whether sums are added to the output instead of stored.
     passing : tuple of bool
-        Whether the L2 cache is to give up rows of that input mode first.
+        Whether the L2 cache evicts rows of each input mode first.
     sums_pass : bool
-        Whether it is to give up the output's rows first, where sums are added.
+        Whether it evicts the output's rows first (with `tiled`).
     """
 
     kernel: str
@@ -144,7 +144,7 @@ class Layout:
     fields: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Set the bits of each index."""
+        """Set `fields`, the bits of each input index."""
         object.__setattr__(self, "fields", tuple((block - 1).bit_length() for block in self.blocks))
 
     @cached_property
@@ -154,7 +154,7 @@ class Layout:
 
     @cached_property
     def lanes(self) -> int:
-        """Threads that share a row."""
+        """Threads per row."""
         return row_lanes(self.width, PANEL if self.tiled else 32)
 
     @cached_property
@@ -164,37 +164,37 @@ class Layout:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """How the kernel uses a multiprocessor."""
+        """The kernel's schedule on a multiprocessor."""
         inputs, double = len(self.blocks), self.share.dtype == np.float64
         if any(self.staged):
             schedule = _staged_schedule(inputs, self.staged.count(False), double)
         else:
             schedule = _gather_schedule(inputs, double)
-        # A thread has twice as many columns of what is read in 16 bits.
+        # With 16-bit factor rows a thread has twice the columns.
         return schedule if self.share.gather == "full" else schedule.halved()
 
     @cached_property
     def groups(self) -> int:
-        """Groups of threads in a block: chunks of a job."""
+        """Groups of threads in a block, hence chunks of a job."""
         return max(1, self.schedule.threads // self.lanes // STRIP) * STRIP
 
     @cached_property
     def record(self) -> int:
-        """Bytes of a nonzero."""
+        """Bytes of a record."""
         return -(-(self.code.bits + sum(self.fields) + self.fibre + 1) // 8)
 
     @cached_property
     def unit(self) -> int:
-        """Bytes of the records that are laid out together."""
+        """Bytes of a unit: the records that are interleaved."""
         return STRIP * AT_ONCE * self.record
 
     @cached_property
     def chunk(self) -> int:
-        """The most nonzeros of a chunk, where shared memory does not ask for more."""
+        """The most nonzeros of a chunk, unless blocks are staged."""
         return FIBRE_CHUNK if self.fibre else CHUNK
 
     def chunk_of(self, nnz: int, limits: Limits) -> int:
-        """Return the nonzeros of a chunk: so few that every multiprocessor has work."""
+        """Return the nonzeros of a chunk, few enough to occupy every multiprocessor."""
         busy = -(-nnz // (limits.processors * WAVES * self.groups * AT_ONCE)) * AT_ONCE
         return min(self.chunk, max(LEAST_CHUNK, busy))
 
@@ -205,12 +205,12 @@ class Layout:
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
-        """How many blocks of rows each input mode has."""
+        """Number of blocks of rows of each input mode."""
         return tuple(-(-n // b) for n, b in zip(self.share.lengths, self.blocks, strict=True))
 
     @cached_property
     def macros(self) -> tuple[tuple[str, Any], ...]:
-        """What `mttkrp.cu` is compiled for: names and values."""
+        """The macros with which `mttkrp.cu` is compiled."""
         named = {
             "INPUTS": len(self.blocks),
             "REAL": "float" if self.share.dtype == np.float32 else "double",
@@ -236,19 +236,19 @@ class Layout:
 
 
 def row_lanes(width: int, most: int) -> int:
-    """Return how many threads share a row of `width` vectors, `most` at once: as few as the number of passes allows."""
+    """Return the threads per row of `width` vectors: at most `most`, and no more than the number of passes needs."""
     return -(-width // -(-width // most))
 
 
 def kernel_names(order: int) -> tuple[str, ...]:
-    """Return the names of the layouts there are for tensors of `order` modes."""
+    """Return the names of all layouts for tensors of this order."""
     inputs = order - 1
     fibre = ("fibre",) if inputs > 1 else ()
     return ("segmented", *fibre, *(f"tiled-{k + 1}" for k in range(inputs)), *(f"blocked-{name}" for name in L2_PARTS))
 
 
 def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
-    """Return the layout of that name, or of another one where it would have too many tiles."""
+    """Return the layout of that name, or a substitute if it would have too many tiles."""
     code, whole, nothing = value_code(share), share.lengths, (False,) * len(share.lengths)
     family, _, part = kernel.partition("-")
     if family == "tiled":
@@ -258,15 +258,8 @@ def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
     return Layout(kernel, share, code, whole, nothing, fibre=family == "fibre")
 
 
-def worthwhile(share: Share, limits: Limits) -> tuple[str, ...]:
-    """Return the layouts that may be the fastest, the plain one first."""
-    names = kernel_names(len(share.lengths) + 1)
-    layouts = {name: make_layout(name, share, limits) for name in names}
-    return tuple(name for name, layout in layouts.items() if layout.kernel == name and _may_gain(layout))
-
-
-def _may_gain(layout: Layout) -> bool:
-    """Tell whether a layout may be faster than the plain one, from the average fibre, tile and run."""
+def may_gain(layout: Layout) -> bool:
+    """Return whether a layout may be faster than `segmented`, by its average fibre, tile and run."""
     share, tiles = layout.share, math.prod(layout.grid)
     rows: int = max(1, share.rows.stop - share.rows.start)
     if layout.fibre:
@@ -279,7 +272,7 @@ def _may_gain(layout: Layout) -> bool:
 
 
 def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
-    """Hold blocks of the `count` shortest input modes in shared memory, or of fewer where tiles would be too many."""
+    """Hold blocks of the `count` shortest input modes in shared memory, or of fewer if tiles would be too many."""
     left = (limits.shared - RESERVED_SHARED) // _panel_bytes(share)
     blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
     for k, m in enumerate(chosen):
@@ -293,13 +286,13 @@ def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
 
 
 def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
-    """Gather from one block after the other of the longest input mode; a block stays in the L2 cache."""
+    """Gather from the longest input mode block by block, so that a block stays in the L2 cache."""
     longest, panel = max(range(len(share.lengths)), key=share.lengths.__getitem__), _panel_bytes(share)
     most = int(limits.l2 * L2_PARTS[part]) // panel
     most = max(most, -(-share.lengths[longest] // MOST_TILES))
     blocks = tuple(equal_block(n, most) if m == longest else n for m, n in enumerate(share.lengths))
 
-    def passes(rows: int) -> bool:  # what the cache cannot hold is not to push the block out of it
+    def passes(rows: int) -> bool:  # a matrix that L2 cannot hold must not evict the block
         return rows * panel > limits.l2
 
     return Layout(
@@ -313,22 +306,22 @@ def _panel_bytes(share: Share) -> int:
 
 
 def equal_block(length: int, most: int) -> int:
-    """Return the rows of a block when a mode is cut into equal blocks of at most `most` rows."""
+    """Return the rows per block when a mode is cut into equal blocks of at most `most` rows."""
     return -(-length // -(-length // max(1, most)))
 
 
 class Jobs(NamedTuple):
-    """Who computes what, in the order of tiles.
+    """The jobs, in tile order.
 
     Attributes
     ----------
     tile, chunk : (jobs,) arrays
     begin, nonzeros : (jobs,) int64 arrays
-        Where the nonzeros of a job begin, and how many they are.
+        First nonzero and number of nonzeros of each job.
     unit : (jobs + 1,) int64 array
-        Where its records begin, in units.
+        Where each job's records begin, in units.
     first : (blocks + 1,) int32 array
-        Which jobs each block of threads takes.
+        First job of each thread block, and the end.
     """
 
     tile: NDArray[np.int32]
@@ -340,11 +333,11 @@ class Jobs(NamedTuple):
 
 
 def cut_jobs(layout: Layout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
-    """Cut the nonzeros of tiles, whose numbers `tiles` are, into jobs of equal size."""
+    """Cut nonzeros into jobs of equal size; `tiles` holds the number of nonzeros of each tile."""
     ends = np.concatenate([[0], np.cumsum(tiles)])
     nnz = int(ends[-1])
     groups, blocks = layout.groups, limits.processors
-    if any(layout.staged):  # each block of threads stays on a multiprocessor, and takes an equal run of nonzeros
+    if any(layout.staged):  # one thread block per multiprocessor, each with an equal, contiguous share
         cuts = np.unique(np.concatenate([ends, [nnz * b // blocks for b in range(1, blocks)]]))
         chunk = -(-np.diff(cuts) // (groups * AT_ONCE)) * AT_ONCE
         first = np.searchsorted(cuts, [nnz * b // blocks for b in range(blocks + 1)])
@@ -367,18 +360,18 @@ def most_jobs(layout: Layout, nnz: int, limits: Limits) -> int:
 
 
 def most_long_runs(layout: Layout, nnz: int, limits: Limits) -> int:
-    """Return the most rows of their own that runs of `nnz` nonzeros of tiles have: the ends of a chunk, and others."""
+    """Return the most long runs that `nnz` nonzeros in tiles have: two at the ends of each chunk, and others."""
     return min(nnz, 2 * most_jobs(layout, nnz, limits) * layout.groups + nnz // LONG_RUN)
 
 
 def shard_bytes(layout: Layout, nnz: int, most: int, limits: Limits) -> int:
-    """Return the most bytes that shards of at most `most` nonzeros, `nnz` in all, take."""
+    """Return an upper bound on the bytes of shards of at most `most` nonzeros, `nnz` in all."""
     share, shards, tiles = layout.share, -(-nnz // most), math.prod(layout.grid)
     rows: int = share.rows.stop - share.rows.start
     if any(layout.staged):
         jobs = shards * (limits.processors + tiles)
         filling = jobs * layout.groups * AT_ONCE
-    else:  # chunks are at least so long, and where they are shorter than they might be there are so many jobs
+    else:  # chunks have at least LEAST_CHUNK; where they are short, jobs are at most WAVES per multiprocessor
         least, usual = (nnz // (chunk * layout.groups) for chunk in (LEAST_CHUNK, layout.chunk))
         jobs = min(least, usual + shards * limits.processors * WAVES) + shards * (tiles + 1)
         filling = shards * tiles * layout.chunk * layout.groups
@@ -392,7 +385,7 @@ def shard_bytes(layout: Layout, nnz: int, most: int, limits: Limits) -> int:
 
 
 def bases(layout: Layout, tile: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the first row of each input mode's block of each tile, (tiles, inputs)."""
+    """Return the first row of each tile's block in each input mode, (tiles, inputs)."""
     index = np.stack(np.unravel_index(tile, layout.grid), axis=1)
     first: NDArray[np.int32] = (index * np.array(layout.blocks)).astype(np.int32)
     return first

@@ -1,22 +1,23 @@
-// MTTKRP over packed nonzeros that are ordered by tile and, within a tile, by output row.
+// MTTKRP over packed nonzeros, ordered by tile and, within a tile, by output row.
 //
-// A tile is a block of rows of each input factor matrix. A job is a run of nonzeros of one tile; its GROUPS chunks, one
-// for each group of LANES threads, are inter-shard partitions (AMPED, section 3.1.2). Each thread keeps 16 bytes of an
-// output row in registers and adds up a run: nonzeros of equal row. What becomes of the sum depends on the kernel:
+// A tile is a block of rows of each input factor matrix. A job is a contiguous part of one tile's nonzeros. Its GROUPS
+// chunks, one per group of LANES threads, are inter-shard partitions (AMPED, section 3.1.2). A run is a sequence of
+// nonzeros of equal output row. Each thread sums 16 bytes of the row in registers over a run. The sum then goes:
 //
-// segmented  One tile. Complete runs are stored; a run that began in an earlier chunk goes to the chunk's carry, and
-//            `combine` adds the carries up in double precision, in a fixed order: no atomics, bitwise repeatable.
-// TILED      Output rows recur from tile to tile, so sums are added up by vector reductions in L2, in the factors'
-//            precision: those of short runs in the output's rows, those of long runs each in a row of its own behind
-//            them, which `gather_long` adds in double precision. The packer says which, and splits what is too long.
-//            Blocks of the input modes named in STAGED are held in shared memory.
+// segmented  One tile. A run that began in its chunk is stored; one that began in an earlier chunk goes to the chunk's
+//            carry, and `combine` sums the carries in double precision, in a fixed order: no atomics, bitwise repeatable.
+// TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in the factors' precision:
+//            those of short runs to the output's rows, that of each long run to a row of its own behind them, which
+//            `gather_long` adds in double precision. The packer marks long runs, and splits those that are too long.
+//            Blocks of the input modes in STAGED are held in shared memory.
 //
-// Compiled for one layout: INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors of a factor row), GROUPS,
-// BLOCKS (on a multiprocessor), BATCH (nonzeros whose factor rows are in flight together), TILED, STAGED (bit mask), FIBRE,
-// PASSING (bit mask of input modes) and SUMS_PASS: whose rows the L2 cache gives up first, and the record: RECORD bytes;
-// VALUE_BITS, of which the value is the number itself if VALUE_RAW, or else VALUE_GRAIN * (code + VALUE_LOW); then FIELDS, the
-// bits of each input index; then a bit for a new fibre (if FIBRE) and one for a new run. FIBRE: over nonzeros of equal output
-// and first input index, that input's row is multiplied once.
+// Compile-time parameters, one set per layout:
+//   INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors per factor row), GROUPS, BLOCKS (thread blocks per
+//   multiprocessor), BATCH (nonzeros whose factor rows are loaded together), TILED, STAGED (bit mask of input modes);
+//   FIBRE: nonzeros of equal output and first input index share one multiplication by that input's row;
+//   PASSING (bit mask of input modes), SUMS_PASS: rows that the L2 cache evicts first, of inputs and of the output;
+//   RECORD (bytes): VALUE_BITS, the number itself if VALUE_RAW, else VALUE_GRAIN * (code + VALUE_LOW); FIELDS, the bits of
+//   each input index; one bit for a new fibre (if FIBRE); one bit for a new run.
 
 typedef REAL real;
 typedef unsigned int word;
@@ -27,16 +28,16 @@ typedef unsigned int word;
 
 constexpr int PER_VECTOR = STORED == STORED_AS_REAL ? 16 / sizeof(real) : 8;
 constexpr int THREADS = GROUPS * LANES, PANELS = (WIDTH + LANES - 1) / LANES, COLUMNS = WIDTH * PER_VECTOR;
-constexpr int WHOLE = RECORD / 4, WORDS = (RECORD + 3) / 4;  // 32-bit words of a record: whole ones, and with the rest
-constexpr int STRIP = 4;                                     // chunks side by side, so that a warp reads whole lines
-constexpr int AT_ONCE = 4;                                   // records a thread reads at once
+constexpr int WHOLE = RECORD / 4, WORDS = (RECORD + 3) / 4;  // 32-bit words of a record: whole, and rounded up
+constexpr int STRIP = 4;                                     // chunks interleaved, so that a warp reads whole cache lines
+constexpr int AT_ONCE = 4;                                   // records per load of a thread
 constexpr int UNIT = STRIP * AT_ONCE * RECORD;               // bytes
 constexpr int FIELD_BITS[] = {FIELDS};
 
 __device__ constexpr int field_at(int m) { return m ? field_at(m - 1) + FIELD_BITS[m - 1] : VALUE_BITS; }
 constexpr int FIBRE_AT = field_at(INPUTS), RUN_AT = FIBRE_AT + FIBRE;
 
-struct __align__(16) Packed {  // a vector of a factor row as it is in memory
+struct __align__(16) Packed {  // 16 bytes of a factor row as stored
   uint4 bits;
 };
 struct Vector {
@@ -55,7 +56,7 @@ struct Job {
 };
 struct Inputs {
   const Packed* factor[INPUTS];
-  int block[INPUTS];   // rows, of the modes that are staged
+  int block[INPUTS];   // rows of a block, for staged modes
   int length[INPUTS];
 };
 
@@ -77,8 +78,8 @@ __device__ __forceinline__ real value_of(const Record& r) {
 #endif
 }
 
-// The records of one chunk among the 16 of a unit: a plane for each whole word, one of 16 bits, one of 8 bits. They are
-// read once, and must not push factor rows out of the caches.
+// Load one chunk's 4 records of the 16 in a unit, stored in planes: one per whole word, then of 16 bits, then of 8 bits.
+// Streaming loads, as records are read once and must not evict factor rows from the caches.
 __device__ __forceinline__ Records read(const char* unit, int chunk) {
   Records r;
 #pragma unroll
@@ -149,7 +150,7 @@ __device__ __forceinline__ Packed gather(const Packed* from) {
 
 extern __shared__ Packed held[];
 
-struct Rows {  // of the factor matrices, as one thread sees them: a vector of each
+struct Rows {  // one thread's access to factor rows: 16 bytes of each
   const Packed* global[INPUTS];
   int shared[INPUTS];
 
@@ -161,7 +162,7 @@ struct Rows {  // of the factor matrices, as one thread sees them: a vector of e
   }
 };
 
-// Multiply rows of the input modes from M on into `product`; the first of them sets it.
+// Multiply rows of input modes M, M + 1, ... into `product`; the first input mode sets it.
 template <int M>
 __device__ __forceinline__ void multiply(const Rows& rows, const Record* r, Vector* product) {
   if constexpr (M < INPUTS) {
@@ -200,7 +201,7 @@ __device__ __forceinline__ void store(double* to, const Vector& v) {
   for (int k = 0; k < PER_VECTOR; k += 2) ((double2*)to)[k / 2] = make_double2(v.at[k], v.at[k + 1]);
 }
 
-// Add up the `count` nonzeros of a chunk. `start`: which run it begins in, times 2, and 1 if that run began before.
+// Sum the `count` nonzeros of a chunk. `start`: 2 * (number of its first run) + (1 if that run began in an earlier chunk).
 __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const int* __restrict__ runs,
                                      int start, total* __restrict__ out, double* __restrict__ carry) {
   const int* run = runs + (start >> 1);
@@ -229,7 +230,7 @@ __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chu
     next = *++run;
     sum = {};
   };
-  Records ahead = read(unit, chunk);  // one step ahead: the latency of memory is that of a whole step's work
+  Records ahead = read(unit, chunk);  // load one step ahead: a step's work hides the memory latency
 #if FIBRE
   lead = rows.row<0>(ahead.at[0]);
 #endif
@@ -267,7 +268,7 @@ __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chu
 }
 
 #if STAGED
-// Copy the blocks of rows that a job's tile asks for to shared memory, unless they are there.
+// Copy the tile's blocks of factor rows to shared memory, unless they are there already.
 __device__ __forceinline__ void stage(const Inputs& in, const Job& job, int panel, int* holds) {
   __syncthreads();
   Packed* to = held;

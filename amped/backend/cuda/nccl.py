@@ -1,9 +1,10 @@
-"""Exchange of device arrays over NCCL. CuPy's binding is to be retired one day, so it stays in this file."""
+"""Exchange of device arrays over NCCL. CuPy means to retire its binding, so only this file uses it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import cupy
@@ -14,12 +15,12 @@ from numpy.typing import NDArray
 from ...parallel.mpi import Comm, Reduction
 from ...parallel.recorder import HERE
 
-HIGHEST = -(1 << 30)  # of priorities; CUDA takes the nearest that there is
+HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
 
 class NcclExchange:
-    """Collectives on device arrays, on a stream of their own; one GPU for each rank."""
+    """Collectives on device arrays, on a stream of their own; one GPU per rank."""
 
     name = "NCCL"
     overlaps = True
@@ -28,25 +29,25 @@ class NcclExchange:
         unique = comm.bcast(nccl.get_unique_id() if comm.rank == 0 else None)
         self._rank = comm.rank
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
-        # Goes before kernels that were queued earlier: it takes few multiprocessors, and other ranks wait for it.
+        # Runs ahead of kernels queued earlier: it takes few multiprocessors, and other ranks wait for it.
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self.reduce(cupy.zeros(1, np.float64), "sum")  # NCCL connects the ranks at their first collective
         cupy.cuda.get_current_stream().synchronize()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """See `Exchange`."""
+        """See `Collectives`."""
         self._stream.wait_event(cupy.cuda.get_current_stream().record())
         with self._stream:
             yield
 
     def join(self) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         cupy.cuda.get_current_stream().wait_event(self._stream.record())
 
     @contextmanager
     def _in_turn(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
-        """Give the communicator and its stream, in the order of all that is queued. It runs one thing at a time."""
+        """Yield the communicator and its stream, ordered after all queued work: NCCL runs one collective at a time."""
         HERE.queued(f"NCCL {operation}", nbytes)
         if cupy.cuda.get_current_stream() == self._stream:
             yield self._nccl, self._stream.ptr
@@ -56,7 +57,7 @@ class NcclExchange:
         self.join()
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """See `Exchange`. Blocks of unequal size: one broadcast for each owner, fused by NCCL into rings."""
+        """See `Collectives`. Blocks are unequal: one broadcast per owner, fused by NCCL into rings."""
         counts = (end - begin) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
@@ -70,7 +71,7 @@ class NcclExchange:
             nccl.groupEnd()
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:
-        """See `Exchange`. Blocks of unequal size: one reduction for each owner, fused by NCCL."""
+        """See `Collectives`. Blocks are unequal: one reduction per owner, fused by NCCL."""
         counts = np.diff(offsets) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         with self._in_turn("reduce-scatter", matrix.nbytes) as (communicator, stream):
@@ -81,12 +82,18 @@ class NcclExchange:
             nccl.groupEnd()
 
     def reduce(self, array: Any, reduction: Reduction) -> None:
-        """See `Exchange`."""
+        """See `Collectives`."""
         operation = nccl.NCCL_SUM if reduction == "sum" else nccl.NCCL_MAX
         at = array.data.ptr
         with self._in_turn("all-reduce", array.nbytes) as (communicator, stream):
             communicator.allReduce(at, at, array.size, TYPES[array.dtype], operation, stream)
 
     def abort(self) -> None:
-        """Give up what is queued: the other ranks will not come."""
+        """Abort queued collectives, which the other ranks will not join."""
         self._nccl.abort()
+
+
+@cache
+def connected(comm: Comm) -> NcclExchange:
+    """Return the communicator of these ranks, made once in a process. Collective."""
+    return NcclExchange(comm)

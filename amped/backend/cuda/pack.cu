@@ -1,15 +1,16 @@
-// Packs nonzeros for mttkrp.cu; see there for jobs, chunks, records and runs. Compiled for INPUTS and REAL; one thread
-// takes one chunk. `count_runs` comes first: the runs that begin in each chunk, and the long ones among them, to place those
-// of the chunks after it.
+// Packs nonzeros for mttkrp.cu, which defines jobs, chunks, records and runs. Compile-time parameters: INPUTS and REAL. One
+// thread per chunk. `count_runs` first counts the runs that begin in each chunk, and the long runs; their prefix sums place
+// the runs of each chunk.
 
 typedef REAL real;
 typedef unsigned int word;
 
 constexpr int STRIP = 4, AT_ONCE = 4;
-// Nonzeros. Of tiles in single precision: the sum of a long run has a row of its own, so that an output row gets few
-// sums in single precision from each tile. Ends of a run that is cut are long from LONG_END on, its middle parts always.
+// In tiles with fp32, runs of LONG_RUN nonzeros or more are long: each sum gets a row of its own, so that an output row
+// accumulates few single-precision sums per tile. End pieces of a cut run are long from LONG_END nonzeros on, middle pieces
+// always.
 constexpr int LONG_RUN = 64, LONG_END = 16;
-constexpr int LONGEST_RUN = 512;  // nonzeros; cut beyond
+constexpr int LONGEST_RUN = 512;  // nonzeros; longer runs are cut
 
 struct Job {
   long long unit;
@@ -17,26 +18,26 @@ struct Job {
   int base[INPUTS];
 };
 struct Span {
-  long long begin, count;  // of a job, in the order of tiles
+  long long begin, count;  // nonzeros of a job, in tile order
   int tile;
 };
 struct Sorted {
   const int* column[INPUTS + 1];  // output indices, then those of the input modes
   const real* values;
-  const word* order;  // of tiles; null: as they are
+  const word* order;  // permutation into tile order; null is the identity
   __device__ long long at(long long x) const { return order ? order[x] : x; }
 };
 struct Layout {
   int jobs, groups, record, value_bits, fibre, tiled, continues, first_row, rows;
-  double grain;  // 0: the value itself
+  double grain;  // 0: raw values
   long long low;
   int bits[INPUTS];
 };
 struct Chunk {
   long long begin, end;
-  bool carried;     // its first run began in the chunk, or the shard, before, and is summed up across them
-  bool owns;        // that run has an entry of its own in `runs`
-  bool cut_before, cut_after;  // nonzeros of its first, its last row and tile are in the chunk before, after it
+  bool carried;     // the first run began in an earlier chunk or shard, and its sum is carried
+  bool owns;        // this chunk adds the first run's entry to `runs`
+  bool cut_before, cut_after;  // the previous / next chunk has nonzeros of this one's first / last row and tile
   __device__ Chunk(const Sorted& in, const Job* jobs, const Span* spans, const Layout& layout, int c) {
     const int j = c / layout.groups;
     const Span& span = spans[j];
@@ -54,14 +55,14 @@ struct Chunk {
   }
 };
 
-// The run that a chunk's thread is in.
+// The current run of a chunk's thread.
 struct Run {
   const Layout& layout;
   const Chunk& chunk;
   int row = 0, length = 0;
-  bool part, first = true;  // whether it is a part of a longer one, and the chunk's first
+  bool part, first = true;  // continues an earlier piece of its row; is the chunk's first run
   __device__ Run(const Layout& layout, const Chunk& chunk) : layout(layout), chunk(chunk), part(chunk.cut_before) {}
-  // Whether a nonzero of this row is of a new run.
+  // Whether a nonzero of row `next` begins a new run.
   __device__ bool ends_before(int next) const {
     return length && (next != row || (layout.tiled && length >= LONGEST_RUN));
   }
@@ -106,7 +107,7 @@ extern "C" __global__ void count_runs(Sorted in, const Job* __restrict__ jobs, c
   long_counts[c] = long_ones;
 }
 
-// Writes one record, from its lowest bit up, into the planes of its unit.
+// Writes one record, from the lowest bit up, into the planes of its unit.
 struct Writer {
   unsigned char* unit;
   int slot, whole, rest, at = 0, filled = 0;
@@ -160,7 +161,7 @@ extern "C" __global__ void pack(Sorted in, const Job* __restrict__ jobs, const S
   for (int t = 0; t < job.chunk; t++) {
     Writer out(records + (strip + t / AT_ONCE) * unit_bytes, group % STRIP * AT_ONCE + t % AT_ONCE, layout.record);
     const long long x = chunk.begin + t;
-    // Past the end: zeros with the last indices. Those of others might bring in a row that is infinite.
+    // Padding: value 0 with the chunk's last indices, as other indices could fetch an infinite row and give NaN.
     const long long at = in.at(min(x, chunk.end - 1));
     unsigned long long code = layout.grain != 0 ? (unsigned long long)-layout.low : 0;
     bool begins = false, fibre = false;

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
 from ..base import Array
+from ..mttkrp import Kernel
+from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
 from .source import REALS, by_value, compile_options, text
 
 THREADS = 128
 AHEAD = 2  # runs that a thread reads ahead
+
+
+class Functions(NamedTuple):
+    """Compiled code: that of ``mttkrp.cu``, and what of ``combine.cu`` adds its sums up."""
+
+    mttkrp: Any
+    combine: Any = None
+    widen: Any = None
+    gather_long: Any = None
+
+
+NOT_COMPILED = Functions(None)
 
 
 @dataclass
@@ -25,6 +39,8 @@ class CudaShard:
 
     Attributes
     ----------
+    kernel : Kernel
+        Which computes it.
     layout : Layout
     nnz : int
     rows : int
@@ -40,8 +56,10 @@ class CudaShard:
         Where in `memory` the parts begin that `Part` names.
     memory : (bytes,) uint8 array
         On the device, or page-locked on the host.
+    functions : Functions
     """
 
+    kernel: Kernel
     layout: Layout
     nnz: int
     first_row: int
@@ -52,11 +70,20 @@ class CudaShard:
     long_runs: int
     offsets: tuple[int, ...]
     memory: Array
+    functions: Functions = NOT_COMPILED
 
     @property
     def nbytes(self) -> int:
         """The bytes of `memory`."""
         return int(self.memory.size)
+
+    def unloaded(self) -> CudaShard:
+        """See `Shard`: page-locked memory, which the copy engine reads at the full speed of the link."""
+        return replace(self, memory=unloaded(self.memory))
+
+    def copied(self, buffer: Array) -> CudaShard:
+        """See `Movable`; queued on the current stream."""
+        return replace(self, memory=copied(self.memory, buffer))
 
     def at(self, part: Part) -> np.uint64:
         """Return the device address of a part."""
@@ -67,6 +94,20 @@ class CudaShard:
         """The device addresses of what ``mttkrp`` reads: a GPU waits for the host when a small tensor's mode begins."""
         parts = Part.JOBS, Part.FIRST_JOBS, Part.RECORDS, Part.STARTS, Part.RUNS
         return tuple(self.at(part) for part in parts)
+
+
+def unloaded(memory: Array) -> Any:
+    """Return a copy of device memory in page-locked memory."""
+    pinned = pinned_empty(memory.nbytes)
+    memory.get(out=pinned)
+    return pinned
+
+
+def copied(memory: Any, buffer: Array) -> Array:
+    """Queue a copy of page-locked memory into a buffer, on the current stream; return that part of the buffer."""
+    target = buffer[: memory.nbytes]
+    target.set(memory, stream=cupy.cuda.get_current_stream())
+    return target
 
 
 @cache
@@ -85,18 +126,17 @@ def packing_bytes(layout: Layout, nnz: int) -> int:
 
 
 def make_shard(
-    columns: Sequence[Array], values: Array, layout: Layout, row_begin: int, continues: bool, limits: Limits
+    kernel: Kernel, columns: Sequence[Array], values: Array, layout: Layout, continues: bool, limits: Limits
 ) -> CudaShard:
     """Pack nonzeros that are sorted by output row, then by the input modes in order.
 
     Parameters
     ----------
+    kernel : Kernel
     columns : sequence of (nnz,) int32 arrays
         Output indices, then those of the input modes; in device memory.
     values : (nnz,) array
     layout : Layout
-    row_begin : int
-        The output index that is row 0 of the rank's output.
     continues : bool
         Whether the first row already has a sum, to be added to.
     limits : Limits
@@ -127,8 +167,9 @@ def make_shard(
     memory[: table.nbytes] = on_device[0]
     memory[offsets[1] : offsets[1] + jobs.first.nbytes].set(jobs.first.view(np.uint8))
     nonempty = int(np.sum(-(-jobs.nonzeros // jobs.chunk)))
+    begin = first_row - layout.share.rows.start
     shard = CudaShard(
-        layout, values.size, first_row - row_begin, rows, jobs.tile.size, jobs.first.size - 1, nonempty, long_runs,
+        kernel, layout, values.size, begin, rows, jobs.tile.size, jobs.first.size - 1, nonempty, long_runs,
         offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))

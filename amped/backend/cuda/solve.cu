@@ -1,30 +1,31 @@
-// One pass over rows of an MTTKRP: they are solved and stored, and what CP-ALS has to know of all of them is added up.
+// Least-squares update of CP-ALS, one pass over MTTKRP rows: solve and store factor rows, and accumulate the Gram matrix,
+// inner products and column maxima.
 //
 //   RANK  columns
-//   REAL  of the factor matrix
+//   REAL  type of the factor matrix
 //
-// A block of threads takes tiles of ROWS rows in turn. Products of matrices are the tensor cores' (in double precision,
-// from compute capability 8.0 on), 8 by 8 numbers of the result for a warp at a time; the rest is done column by column.
+// A thread block loops over tiles of ROWS rows. Matrix products use tensor cores (fp64, from compute capability 8.0 on), an
+// 8 x 8 result per warp at a time; the rest is done column by column.
 
-constexpr int SIDE = 8, DEPTH = 4;  // of a product: SIDE x DEPTH by DEPTH x SIDE
+constexpr int SIDE = 8, DEPTH = 4;  // tensor-core product: SIDE x DEPTH by DEPTH x SIDE
 constexpr int THREADS = 256, WARPS = THREADS / 32, ROWS = 32;
 constexpr int WIDE = (RANK + SIDE - 1) / SIDE, SPAN = WIDE * SIDE;
-constexpr int PITCH = SPAN + (SPAN % 16 ? 12 : 4);  // doubles of a row in shared memory: no two of 16 lanes share a bank
-constexpr int BESIDE = WARPS / (ROWS / SIDE);       // warps that share rows of a tile, and divide its columns
-constexpr int SOLVED = (WIDE + BESIDE - 1) / BESIDE, SQUARES = (WIDE * WIDE + WARPS - 1) / WARPS;  // results of a warp
-constexpr int TOGETHER = THREADS / RANK;            // rows that threads take side by side, one column each
-constexpr int ENTRIES = (RANK + 2) * RANK;          // what a block leaves: its Gram matrix, dots, largest
+constexpr int PITCH = SPAN + (SPAN % 16 ? 12 : 4);  // row stride in shared memory, doubles: 16 lanes hit 16 banks
+constexpr int BESIDE = WARPS / (ROWS / SIDE);       // warps that share rows of a tile and divide its columns
+constexpr int SOLVED = (WIDE + BESIDE - 1) / BESIDE, SQUARES = (WIDE * WIDE + WARPS - 1) / WARPS;  // 8 x 8 results per warp
+constexpr int TOGETHER = THREADS / RANK;            // rows processed together, one thread per column
+constexpr int ENTRIES = (RANK + 2) * RANK;          // a block's partial result: Gram matrix, dots, largest
 
-__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // what is no number stays
+__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
 
-// A lane has a number of each factor, at its (lane / DEPTH, lane % DEPTH), and two neighbours of a row of the result.
+// Each lane holds element (lane / DEPTH, lane % DEPTH) of both operands and two adjacent elements of a result row.
 __device__ void multiply_add(double (&result)[2], double left, double right) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
       : "+d"(result[0]), "+d"(result[1]) : "d"(left), "d"(right));
 }
 
-// Writes source @ inverse, rounded, to `target`. `parts` gets for each block of threads the Gram matrix of what is
-// stored, the inner products of its columns with those of `source`, and the largest magnitudes before rounding.
+// Writes source @ inverse, rounded, to `target`. Per thread block, `parts` gets the Gram matrix of the stored rows, their
+// columns' inner products with those of `source`, and the column maxima (magnitudes before rounding).
 extern "C" __global__ void __launch_bounds__(THREADS)
 solve(const double* __restrict__ source, long long source_stride, const double* __restrict__ inverse,
       REAL* __restrict__ target, long long target_stride, long long rows, double* __restrict__ parts) {
@@ -99,10 +100,10 @@ solve(const double* __restrict__ source, long long source_stride, const double* 
   part[(RANK + 1) * RANK + column] = most;
 }
 
-// Adds what the blocks left to the totals, in the order of the blocks: the bits are the same each time.
+// Adds the blocks' partial results to the totals, in block order: bitwise repeatable.
 extern "C" __global__ void __launch_bounds__(THREADS)
 add_parts(const double* __restrict__ parts, int blocks, double* __restrict__ gram, double* __restrict__ dots,
-          double* __restrict__ largest) {  // no dots are kept at address 0
+          double* __restrict__ largest) {  // `dots` may be null
   const int entry = blockIdx.x * THREADS + threadIdx.x;
   if (entry >= ENTRIES) return;
   const int row = entry / RANK, column = entry % RANK;

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import assert_rounding_only, coo_mttkrp, random_factors
+from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
 
-from amped.backend import Backend, Share, choose
-from amped.backend.base import GatherName
-from amped.backend.cpu import device
-from amped.backend.cpu import threads as cpu_mttkrp
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE
 from amped.backend.cuda import probe
 from amped.backend.cuda.layout import Limits
+from amped.backend.mttkrp import Kernel, Share
+from amped.backend.providers import mttkrp_kernels, roundings
+from amped.options import GatherName
 from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 
@@ -44,7 +46,7 @@ def cases_of_order_and_rank() -> Iterator[Any]:
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
-def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Each backend; on the CPU several threads share even small shards."""
     name, threads = request.param
     if name == "cuda" and (missing := probe()):
@@ -102,7 +104,7 @@ class Problem:
         self.grain = grain if integers else 0.0
         self.named = np.bincount(self.columns[0], minlength=length) > 0
 
-    def share(self, backend: Backend, precision: str, gather: GatherName = "full") -> Share:
+    def share(self, backend: Device, precision: str, gather: GatherName = "full") -> Share:
         """Return what is known of the nonzeros."""
         stride = stride_of(backend, precision, self.factors[0].shape[1], gather)
         values = ValueRange(float(self.values.min()), float(self.values.max()), self.grain)
@@ -110,17 +112,17 @@ class Problem:
         rows, dtype = slice(0, lengths[0]), np.dtype(DTYPES[precision])
         return Share(lengths[1:], rows, self.values.size, stride, dtype, values, gather=gather)
 
-    def shard(self, backend: Backend, share: Share, kernel: str, start: int = 0, stop: int | None = None) -> Any:
+    def shard(self, share: Share, kernel: Kernel, start: int = 0, stop: int | None = None) -> Any:
         """Return the nonzeros `start` to `stop` in device memory."""
         part = slice(start, self.values.size if stop is None else stop)
         rows = self.columns[0]
         continues = bool(start and rows[start] == rows[start - 1])
         columns, values = [np.ascontiguousarray(column[part]) for column in self.columns], self.values[part]
-        if backend.name == "cpu":  # a GPU may get any, and rounds them as it packs them
+        if isinstance(kernel, cpu_mttkrp.Segmented):  # those of a GPU may get any, and round them as they pack them
             values = values.astype(share.dtype)
-        return backend.shard(columns, values, share, kernel, continues)
+        return kernel.make(columns, values, share, continues)
 
-    def inputs(self, backend: Backend, share: Share) -> list[Any]:
+    def inputs(self, backend: Device, share: Share) -> list[Any]:
         """Return the input factors in device memory, padded as the backend asks."""
         rows = []
         for factor in self.factors[1:]:
@@ -129,17 +131,17 @@ class Problem:
             rows.append(backend.to_device(wide))
             if share.gather != "full":
                 narrow = backend.empty(wide.shape, np.uint16)
-                backend.roundings[share.gather](rows.pop(), narrow)
+                roundings(backend)[share.gather].run(rows.pop(), narrow)
                 rows.append(narrow)
         return rows
 
 
-def stride_of(backend: Backend, precision: str, rank: int, gather: GatherName = "full") -> int:
+def stride_of(backend: Device, precision: str, rank: int, gather: GatherName = "full") -> int:
     return backend.stride(rank, np.dtype(DTYPES[precision]).itemsize if gather == "full" else 2)
 
 
 def run(
-    backend: Backend,
+    backend: Device,
     problem: Problem,
     precision: str,
     kernel: str,
@@ -151,17 +153,21 @@ def run(
     guarded = backend.empty((rows + 2, share.stride), np.float64)
     guarded[:] = np.nan
     guarded[1:-1] = 0
-    inputs = problem.inputs(backend, share)
+    inputs, provider = problem.inputs(backend, share), kernel_of(backend, kernel)
     for start, stop in pairwise([0, *cuts, problem.values.size]):
-        backend.mttkrp(problem.shard(backend, share, kernel, start, stop), inputs, guarded[1:-1])
+        shard = problem.shard(share, provider, start, stop)
+        scratch = backend.empty((provider.bytes(share, shard.nnz).running,), np.uint8)
+        scratch.fill(0xFF)  # NaN, as floating point numbers
+        provider.run(shard, inputs, guarded[1:-1], scratch=scratch)
     backend.synchronize()
     result = np.array(backend.to_host(guarded)[:, :rank])
     assert np.all(np.isnan(result[[0, -1]]))
     return result[1:-1]
 
 
-def kernels(backend: Backend, order: int = 3) -> Iterator[str]:
-    names = backend.kernels(order)
+def kernels(backend: Device, order: int = 3) -> Iterator[str]:
+    share = Share((1,) * (order - 1), slice(0, 1), 1, 4, np.dtype(np.float32), ValueRange(0.0, 1.0, 0.0))
+    names = [kernel.name for kernel in mttkrp_kernels(backend) if kernel.suits(share)]
     assert len(set(names)) == len(names) >= 1
     yield from names
 
@@ -175,14 +181,14 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
 @pytest.mark.parametrize(
     ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend", "precision"]
 )
-def test_order_and_rank(backend: Backend, precision: str, order: int, rank: int) -> None:
+def test_order_and_rank(backend: Device, precision: str, order: int, rank: int) -> None:
     problem = Problem(order, rank)
     for kernel in kernels(backend, order):
         check(run(backend, problem, precision, kernel), problem, precision)
 
 
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-def test_how_nonzeros_fall_on_rows(backend: Backend, precision: str, rows: str) -> None:
+def test_how_nonzeros_fall_on_rows(backend: Device, precision: str, rows: str) -> None:
     for kernel in kernels(backend):
         for count in (1, 2, 127, 128, 129, 1009):
             problem = Problem(3, 7, rows, count)
@@ -191,7 +197,7 @@ def test_how_nonzeros_fall_on_rows(backend: Backend, precision: str, rows: str) 
 
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
 @pytest.mark.parametrize("order", [2, 3, 6])
-def test_sums_of_integers_are_exact_however_cut(backend: Backend, precision: str, order: int, rows: str) -> None:
+def test_sums_of_integers_are_exact_however_cut(backend: Device, precision: str, order: int, rows: str) -> None:
     problem = Problem(order, 9, rows, 1009, integers=True)
     at_random = sorted(np.random.default_rng(order).choice(1008, 30, replace=False) + 1)
     for kernel in kernels(backend, order):
@@ -202,19 +208,19 @@ def test_sums_of_integers_are_exact_however_cut(backend: Backend, precision: str
 
 
 @pytest.fixture
-def tiny(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def tiny(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
     """A GPU of so little memory on the chip that small tensors have many tiles."""
     if missing := probe():
         pytest.skip(missing)
     backend = choose("cuda", comm)
-    monkeypatch.setattr(backend, "_limits", Limits(7, 2048 + 40 * 128, 4000))
+    monkeypatch.setattr(backend, "limits", Limits(7, 2048 + 40 * 128, 4000))
     return backend
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
 @pytest.mark.parametrize("order", [3, 4])
-def test_sums_over_many_tiles(tiny: Backend, precision: str, order: int, rows: str) -> None:
+def test_sums_over_many_tiles(tiny: Device, precision: str, order: int, rows: str) -> None:
     exact = Problem(order, 9, rows, 5003 if rows != "a row each" else 1009, integers=True, grain=0.5)
     rounded = Problem(order, 9, rows, exact.values.size)
     for kernel in kernels(tiny, order):
@@ -225,7 +231,7 @@ def test_sums_over_many_tiles(tiny: Backend, precision: str, order: int, rows: s
                 check(run(tiny, rounded, precision, kernel, cuts), rounded, precision)
 
 
-def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Backend, precision: str) -> None:
+def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Device, precision: str) -> None:
     problem = Problem(3, 4, "heavy row", 1_000_003)
     for kernel in kernels(backend):
         if kernel == "atomic" and precision == "fp32":
@@ -243,9 +249,9 @@ def test_factors_in_16_bits(comm: Comm, order: int, gather: GatherName) -> None:
         pytest.skip(missing)
     backend = choose("cuda", comm)
     exact, rounded = Problem(order, 9, integers=True), Problem(order, 33, count=5003)
-    for kernel in backend.kernels(order):
-        if kernel in ("atomic", "permuted"):
-            continue  # coordinates are for factors as they are
+    for kernel in kernels(backend, order):
+        if not kernel_of(backend, kernel).reads_narrow:
+            continue
         got = run(backend, exact, "fp32", kernel, [500], gather)
         assert np.array_equal(got[exact.named], exact.expected[exact.named])
         got = run(backend, rounded, "fp32", kernel, [500], gather)
@@ -265,9 +271,9 @@ def test_atomics_lose_precision(comm: Comm) -> None:
 
 
 @pytest.mark.parametrize("rows", ["uniform", "heavy row", "one row"])
-def test_the_same_bits_every_time(backend: Backend, precision: str, rows: str) -> None:
+def test_the_same_bits_every_time(backend: Device, precision: str, rows: str) -> None:
     problem = Problem(3, 33, rows, 5003)
-    kernel = backend.candidates(problem.share(backend, precision))[0]
+    kernel = mttkrp_kernels(backend)[0].name
     first = run(backend, problem, precision, kernel, [2000])
     for _ in range(5):
         assert run(backend, problem, precision, kernel, [2000]).tobytes() == first.tobytes()
@@ -286,7 +292,7 @@ def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(cpu_mttkrp, "segmented", spy)
     problem = Problem(3, 4, "uniform", 10_007)
-    for name, each in (("segmented", device.TURNS), ("blocked", 1)):
+    for name, each in (("segmented", cpu_mttkrp.TURNS), ("blocked", 1)):
         for smallest, parts in ((5, 3 * each), (4000, 2), (5005, 1), (50_000, 1)):
             monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
             calls.clear()

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend import choose
+from amped.backend.choose import choose
+from amped.backend.providers import solver
+from amped.backend.solve import Sums
 from amped.parallel.mpi import world
 
 RANKS = (1, 7, 16, 33, 64, 128, 130)
@@ -24,7 +26,10 @@ def solved(backend: Any, rows: np.ndarray, inverse: np.ndarray, dtype: str, padd
     count, rank = rows.shape
     source = backend.to_device(np.pad(rows, ((0, 0), (0, padding)), constant_values=np.nan))
     target = backend.to_device(np.full((count, rank + padding), np.nan, dtype))
-    backend.solve(source[:, :rank], backend.to_device(inverse), target[:, :rank], *totals)
+    solve = solver(backend, rank, np.dtype(dtype))
+    made = solve.make(count, rank, np.dtype(dtype))
+    fixed = np.ascontiguousarray(inverse)
+    solve.run(made, source[:, :rank], backend.to_device(fixed), target[:, :rank], Sums(*totals))
     matrix: np.ndarray = backend.to_host(target)
     assert np.all(np.isnan(matrix[:, rank:]))
     return matrix[:, :rank]

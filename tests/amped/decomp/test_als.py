@@ -15,14 +15,16 @@ from oracle import (
     coo_mttkrp,
     dense_als,
     dense_mttkrp,
-    make_engine,
+    make_operator,
     random_factors,
     small_pieces,
 )
 from tensors import write_store
 
 import amped
-from amped.decomp.als import State, iterate, pseudo_inverse
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
+from amped.decomp.updates import pseudo_inverse
 from amped.errors import InputError
 from amped.parallel.mpi import Comm
 
@@ -77,36 +79,35 @@ def test_columns_far_from_their_norms_are_solved_again(comm: Comm, device: str) 
     dense = 1 + 1e-3 * rng.random(shape)
     tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], shape)
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
-    engine = make_engine(tensor, start, comm, device=device, precision="fp32")
-    state = State(np.ones(3))
-    grown = []
-    for _ in iterate(engine, state, 8, 0):
-        grown.append(state.norms.copy())
-        assert np.all((state.scales > 1 / 1024) & (state.scales < 1024))
-        assert np.isfinite(state.fits[-1])
+    operator = make_operator(tensor, start, comm, device=device, precision="fp32")
+    method, grown = CpAls(operator), []
+    for state in iterate(method, Rule(8, 0)):
+        grown.append(state.arrays["norms"].copy())
+        scales = state.arrays["scales"]
+        assert np.all((scales > 1 / 1024) & (scales < 1024))
+        assert np.isfinite(state.series["fit"][-1])
     assert max(np.max(b / a) for a, b in pairwise(grown)) > 1024, "it would have been far"
 
 
 def test_what_is_no_number_is_no_fit(comm: Comm, device: str) -> None:
-    engine = make_engine(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device)
-    iterations = iterate(engine, State(np.ones(3)), 5, 0)
+    operator = make_operator(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device)
+    iterations = iterate(CpAls(operator), Rule(5, 0))
     next(iterations)
-    engine.factors[1][0, 0] = np.nan
+    operator.work.factors[1][0, 0] = np.nan
     with pytest.raises(ArithmeticError, match="finite"):
         next(iterations)
 
 
 def test_columns_are_normalised_as_kolda_and_bader_do(comm: Comm, device: str) -> None:
-    engine = make_engine(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device, precision="fp64")
-    state = State(np.ones(3))
-    for iteration, _ in enumerate(iterate(engine, state, 5, 0)):
+    operator = make_operator(TENSOR, random_factors(5, DENSE.shape, 3), comm, device=device, precision="fp64")
+    for iteration, state in enumerate(iterate(CpAls(operator), Rule(5, 0))):
         for mode in range(3):
-            factor = engine.factor(mode) * state.scales[mode]
+            factor = operator.factor(mode) * state.arrays["scales"][mode]
             if iteration == 0:
                 np.testing.assert_allclose(np.linalg.norm(factor, axis=0), 1, atol=1e-12)
             else:
                 assert np.all(abs(factor).max(axis=0) <= 1 + 1e-12)
-        assert iteration == 0 or np.all(state.weights >= 1)
+        assert iteration == 0 or np.all(state.arrays["weights"] >= 1)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

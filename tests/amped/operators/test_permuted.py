@@ -1,10 +1,11 @@
-"""One copy of the nonzeros for all modes: the kernel `permuted`, on its own and in an engine of one rank."""
+"""One copy of the nonzeros for all modes: the kernel `permuted`, on its own and in an operator of one rank."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise, product
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from oracle import (
     assert_rounding_only,
     cases,
     coo_mttkrp,
-    make_engine,
+    kernel_of,
+    make_operator,
     mttkrp_all,
     random_factors,
     random_nonzeros,
@@ -24,11 +26,14 @@ from oracle import (
 )
 
 from amped import cp_als
-from amped.backend import PERMUTED, Backend, Share, choose
-from amped.backend.cpu import threads as cpu_mttkrp
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
+from amped.backend.mttkrp import Share
 from amped.errors import InputError
-from amped.operators.sparse import DTYPES
+from amped.options import DTYPES
+from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import mode_order
@@ -56,15 +61,13 @@ def cases_of_order_and_rank() -> Iterator[Any]:
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
-def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Each backend that has the kernel; on the CPU several threads share even small shards."""
     name, threads = request.param
     if name == "cuda" and (missing := probe()):
         pytest.skip(missing)
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
     backend = choose(name, comm, threads)
-    if PERMUTED not in backend.kernels(3):
-        pytest.skip(f"{name} has no kernel {PERMUTED}")
     return backend
 
 
@@ -74,8 +77,9 @@ def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.Monk
 class Problem:
     """Nonzeros in the order of mode 0, factors on the device, and each mode's share."""
 
-    def __init__(self, backend: Backend, precision: str, columns: np.ndarray, values: np.ndarray, rank: int) -> None:
+    def __init__(self, backend: Device, precision: str, columns: np.ndarray, values: np.ndarray, rank: int) -> None:
         order = np.lexsort(columns[::-1])
+        self.kernel: Any = kernel_of(backend, "permuted")
         self.backend, self.columns, self.values = backend, columns[:, order].astype(np.int32), values[order]
         self.shape = tuple(int(c.max()) + 2 for c in columns)  # the last row is empty
         self.dtype, self.rank = DTYPES[precision], rank
@@ -87,7 +91,7 @@ class Problem:
     def share(self, mode: int) -> Share:
         lengths = tuple(self.shape[m] for m in mode_order(len(self.shape), mode)[1:])
         ends, rows = ValueRange(float(self.values.min()), float(self.values.max()), 0.0), slice(0, self.shape[mode])
-        return Share(lengths, rows, self.values.size, self.stride, self.dtype, ends, (PERMUTED,), mode)
+        return Share(lengths, rows, self.values.size, self.stride, self.dtype, ends, mode)
 
     def shard(self, start: int = 0, stop: int | None = None) -> Any:
         """Return nonzeros as a shard of mode 0."""
@@ -95,7 +99,7 @@ class Problem:
         continues = bool(start and rows[start] == rows[start - 1])
         columns = [np.ascontiguousarray(c[part]) for c in self.columns]
         values = np.ascontiguousarray(self.values[part], self.dtype)
-        return self.backend.shard(columns, values, self.share(0), PERMUTED, continues)
+        return self.kernel.make(columns, values, self.share(0), continues)
 
     def run(self, mode: int, shards: list[Any]) -> np.ndarray:
         """Compute one mode of shards of mode 0; rows before and after the output must stay as they are."""
@@ -108,8 +112,8 @@ class Problem:
             wide[:, : self.rank] = self.factors[m]
             inputs.append(self.backend.to_device(wide))
         for shard in shards:
-            shard_of_mode = self.backend.permuted(shard, self.share(mode)) if mode else shard
-            self.backend.mttkrp(shard_of_mode, inputs, out[1:-1])
+            shard_of_mode = self.kernel.derive(shard, self.share(mode)) if mode else shard
+            self.kernel.run(shard_of_mode, inputs, out[1:-1])
         self.backend.synchronize()
         result = np.array(self.backend.to_host(out)[:, : self.rank])
         assert np.all(np.isnan(result[[0, -1]]))
@@ -135,7 +139,7 @@ ROWS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 
 def problem(
-    backend: Backend, precision: str, order: int, rank: int, rows: str = "uniform", count: int = 1009, **kind: bool
+    backend: Device, precision: str, order: int, rank: int, rows: str = "uniform", count: int = 1009, **kind: bool
 ) -> Problem:
     """Return nonzeros of which modes 1 and up fall on `rows`."""
     rng = np.random.default_rng([order, rank, count])
@@ -147,7 +151,7 @@ def problem(
 @pytest.mark.parametrize(
     ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend"]
 )
-def test_order_and_rank(backend: Backend, precision: str, order: int, rank: int) -> None:
+def test_order_and_rank(backend: Device, precision: str, order: int, rank: int) -> None:
     p = problem(backend, precision, order, rank)
     shard = p.shard()
     for mode in range(order):
@@ -156,7 +160,7 @@ def test_order_and_rank(backend: Backend, precision: str, order: int, rank: int)
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_how_nonzeros_fall_on_rows(backend: Backend, precision: str, rows: str) -> None:
+def test_how_nonzeros_fall_on_rows(backend: Device, precision: str, rows: str) -> None:
     for count in (1, 2, 127, 128, 129, 1009):
         p = problem(backend, precision, 3, 7, rows, count)
         for mode in range(3):
@@ -165,7 +169,7 @@ def test_how_nonzeros_fall_on_rows(backend: Backend, precision: str, rows: str) 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("rows", ROWS)
-def test_shards_add_up(backend: Backend, precision: str, rows: str) -> None:
+def test_shards_add_up(backend: Device, precision: str, rows: str) -> None:
     p = problem(backend, precision, 4, 9, rows, integers=True)
     at_random = sorted(np.random.default_rng(4).choice(1008, 30, replace=False) + 1)
     for cuts in ([1], [1008], [500, 501, 502, 503], at_random):
@@ -175,7 +179,7 @@ def test_shards_add_up(backend: Backend, precision: str, rows: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Backend, precision: str) -> None:
+def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Device, precision: str) -> None:
     p = problem(backend, precision, 3, 4, "heavy row", 1_000_003)
     shard = p.shard()
     for mode in range(3):
@@ -183,7 +187,7 @@ def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Backend, pr
 
 
 @pytest.mark.parametrize("rows", ["uniform", "heavy row", "one row"])
-def test_the_same_bits_every_time(backend: Backend, rows: str) -> None:
+def test_the_same_bits_every_time(backend: Device, rows: str) -> None:
     p = problem(backend, "fp32", 3, 33, rows, 5003)
     shard = p.shard()
     first = [p.run(mode, [shard]).tobytes() for mode in range(3)]
@@ -192,22 +196,22 @@ def test_the_same_bits_every_time(backend: Backend, rows: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_what_it_takes(backend: Backend, precision: str) -> None:
+def test_what_it_takes(backend: Device, precision: str) -> None:
     p = problem(backend, precision, 5, 3)
     shard = p.shard()
-    assert shard.nbytes <= backend.shard_bytes(p.share(0), shard.nnz)
+    assert shard.nbytes <= p.kernel.bytes(p.share(0), shard.nnz).shard
     for mode in range(1, 5):
-        other = backend.permuted(shard, p.share(mode))
+        other, share = p.kernel.derive(shard, p.share(mode)), p.share(mode)
         assert other.nnz == shard.nnz
-        assert 4 * shard.nnz <= other.nbytes <= backend.shard_bytes(p.share(mode), shard.nnz)
-        assert backend.shard_bytes(p.share(mode), 1 << 20) < backend.shard_bytes(p.share(0), 1 << 20) / 2
+        assert 4 * shard.nnz <= other.nbytes <= p.kernel.bytes(share, shard.nnz).shard
+        assert p.kernel.bytes(share, 1 << 20).shard < p.kernel.bytes(p.share(0), 1 << 20).shard / 2
 
 
 def test_the_columns_are_shared(comm: Comm) -> None:
     p = problem(choose("cpu", comm), "fp32", 4, 3)
     shard = p.shard()
     for mode in range(1, 4):
-        other = p.backend.permuted(shard, p.share(mode))
+        other = p.kernel.derive(shard, p.share(mode))
         assert other.values is shard.values
         columns = [shard.rows, *shard.indices]
         assert [id(c) for c in other.indices] == [id(columns[m]) for m in mode_order(4, mode)[1:]]
@@ -215,61 +219,62 @@ def test_the_columns_are_shared(comm: Comm) -> None:
         assert np.array_equal(other.permutation, np.argsort(rows, kind="stable"))
 
 
-# Engines
+# Operators
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @given(case=cases(), piece=st.integers(1, 40))
 @settings(max_examples=60)
-def test_any_tensor(comm: Comm, backend: Backend, precision: str, case: Case, piece: int) -> None:
-    most, backend.most_nonzeros = backend.most_nonzeros, piece
-    try:
-        with small_pieces(piece):
-            engine = make_engine(case.tensor, case.factors, comm, backend, kernel=PERMUTED, precision=precision)
-            results = mttkrp_all(engine, range(engine.order))
-    finally:
-        backend.most_nonzeros = most
-    assert engine.kernels == [PERMUTED] * engine.order
-    assert engine.plan.piece <= piece
+def test_any_tensor(comm: Comm, backend: Device, precision: str, case: Case, piece: int) -> None:
+    machine, kind = connect(backend, comm), type(kernel_of(backend, "permuted"))
+    with small_pieces(piece), mock.patch.object(kind, "most_nonzeros", piece):
+        operator = make_operator(case.tensor, case.factors, machine, kernel="permuted", precision=precision)
+        results = mttkrp_all(operator, range(operator.order))
+    assert operator.kernels == ["permuted"] * operator.order
+    assert operator.plan.piece <= piece
     for mode, result in enumerate(results):
         assert np.array_equal(result, case.mttkrp(mode))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str) -> None:
-    engine = make_engine(TENSOR, FACTORS, comm, device="cpu", kernel=PERMUTED, precision=precision)
-    plan, modes = engine.plan, engine._stream._modes
+    operator = make_operator(TENSOR, FACTORS, comm, device="cpu", kernel="permuted", precision=precision)
+    plan, modes = operator.plan, operator.stream.modes
     shards = [s for m in modes for s in m.resident]
     pieces = sum(array.nbytes for s in shards for array in s.pieces)
     assert sum(s.nbytes for s in shards) == TENSOR.nnz * (4 * 4 + plan.dtype.itemsize + 3 * 4) + pieces
     unused = plan.device_bytes["resident nonzeros"] - sum(s.nbytes for s in shards)
     assert 0 <= unused <= pieces, "most rows have nonzeros"
-    assert plan.device_bytes["MTTKRP output"] == max(out.nbytes for out in engine._outs) == 60 * plan.stride * 8
+    assert (
+        plan.device_bytes["MTTKRP output"]
+        == max(out.nbytes for out in operator.work.outs)
+        == 60 * plan.modes[0].share.stride * 8
+    )
     assert plan.device_bytes["stream slots"] == 0
     assert not any(m.streamed for m in modes)
 
 
-def test_nothing_is_chosen_for_whom_does_not_ask(comm: Comm, backend: Backend) -> None:
-    assert PERMUTED in backend.kernels(4)
+def test_nothing_is_chosen_for_whom_does_not_ask(comm: Comm, backend: Device) -> None:
+    machine = connect(backend, comm)
     for options in ({}, {"deterministic": True}):
-        engine = make_engine(TENSOR, FACTORS, comm, backend, **options)
-        assert PERMUTED not in engine.kernels
-        assert not any(m.any_row for m in engine.plan.modes)
+        operator = make_operator(TENSOR, FACTORS, machine, **options)
+        assert "permuted" not in operator.kernels
+        assert not any(m.any_row for m in operator.plan.modes)
 
 
-def test_the_decomposition_of_other_kernels(comm: Comm, backend: Backend) -> None:
+def test_the_decomposition_of_other_kernels(comm: Comm, backend: Device) -> None:
     options: dict[str, Any] = {"tol": 0, "max_iters": 5, "precision": "fp64", "device": backend.name}
-    usual, one = (cp_als(TENSOR, 3, kernel=kernel, **options) for kernel in ("auto", PERMUTED))
+    usual, one = (cp_als(TENSOR, 3, kernel=kernel, **options) for kernel in ("auto", "permuted"))
     np.testing.assert_allclose(one.fits, usual.fits, rtol=0, atol=1e-12)
 
 
 def test_it_is_not_streamed(comm: Comm) -> None:
     with pytest.raises(InputError, match=r"^kernel 'permuted' .*'stream'$"):
-        make_engine(TENSOR, FACTORS, comm, device="cpu", kernel=PERMUTED, placement="stream")
-    whole = make_engine(TENSOR, FACTORS, comm, device="cpu", kernel=PERMUTED).plan
+        make_operator(TENSOR, FACTORS, comm, device="cpu", kernel="permuted", placement="stream")
+    whole = make_operator(TENSOR, FACTORS, comm, device="cpu", kernel="permuted").plan
     need = sum(whole.device_bytes.values())
     for placement in ("auto", "resident"):
-        options: dict[str, Any] = {"device": "cpu", "kernel": PERMUTED, "placement": placement}
-        assert make_engine(TENSOR, FACTORS, comm, device_memory=need, **options).plan.device_bytes
+        options: dict[str, Any] = {"device": "cpu", "kernel": "permuted", "placement": placement}
+        assert make_operator(TENSOR, FACTORS, comm, device_memory=need, **options).plan.device_bytes
         with pytest.raises(InputError, match="the resident tensor need"):
-            make_engine(TENSOR, FACTORS, comm, device_memory=need // 2, **options)
+            make_operator(TENSOR, FACTORS, comm, device_memory=need // 2, **options)

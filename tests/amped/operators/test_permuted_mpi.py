@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from oracle import (
     assert_rounding_only,
     cases,
     coo_mttkrp,
-    make_engine,
+    kernel_of,
+    machine_of,
+    make_operator,
     mttkrp_all,
     on_examples,
     random_factors,
@@ -23,10 +26,9 @@ from oracle import (
 from tensors import write_store
 
 import amped
-from amped.backend import PERMUTED, choose
 from amped.errors import InputError
 from amped.operators.source import open_source
-from amped.parallel.exchange import connect
+from amped.parallel.exchange import Machine
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 
@@ -37,12 +39,9 @@ FACTORS = random_factors(1, SHAPE, 9)
 
 
 @pytest.fixture(scope="module")
-def machine(comm: Comm, device: str) -> tuple[Any, Any]:
-    """A backend that has the kernel, and its exchange."""
-    backend = choose(device, comm)
-    if PERMUTED not in backend.kernels(3):
-        pytest.skip(f"{device} has no kernel {PERMUTED}")
-    return backend, connect(backend, comm)
+def machine(comm: Comm, device: str) -> Machine:
+    """Used by many operators: connecting GPUs takes long."""
+    return machine_of(device, comm)
 
 
 def tensor_on_rank_0(comm: Comm) -> SparseTensor | None:
@@ -51,34 +50,30 @@ def tensor_on_rank_0(comm: Comm) -> SparseTensor | None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_any_tensor(comm: Comm, machine: Any, precision: str) -> None:
-    backend = machine[0]
-    most = backend.most_nonzeros
+    kind = type(kernel_of(machine.device, "permuted"))
 
     def check(example: tuple[Case, int]) -> None:
-        case, backend.most_nonzeros = example
+        case, most = example
         tensor = case.tensor if comm.rank == 0 else None
-        with small_pieces(backend.most_nonzeros):
-            engine = make_engine(tensor, case.factors, comm, *machine, precision=precision, kernel=PERMUTED)
-            owned = [np.array(engine.backend.to_host(engine.mttkrp(mode))) for mode in range(engine.order)]
-            whole = mttkrp_all(engine, range(engine.order))
-        for mode, share in enumerate(engine.plan.modes):
-            assert share.nnz == engine.plan.modes[0].nnz
+        with small_pieces(most), mock.patch.object(kind, "most_nonzeros", most):
+            operator = make_operator(tensor, case.factors, machine, precision=precision, kernel="permuted")
+            owned = [np.array(operator.machine.device.to_host(operator.mttkrp(mode))) for mode in range(operator.order)]
+            whole = mttkrp_all(operator, range(operator.order))
+        for mode, share in enumerate(operator.plan.modes):
+            assert share.nnz == operator.plan.modes[0].nnz
             assert np.array_equal(owned[mode], case.mttkrp(mode)[share.owned])
             assert np.array_equal(whole[mode], case.mttkrp(mode))
 
-    try:
-        on_examples(comm, st.tuples(cases(), st.integers(1, 40)), check)
-    finally:
-        backend.most_nonzeros = most
+    on_examples(comm, st.tuples(cases(), st.integers(1, 40)), check)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_rows_that_all_ranks_have(comm: Comm, machine: Any, precision: str) -> None:
-    engine = make_engine(tensor_on_rank_0(comm), FACTORS, comm, *machine, precision=precision, kernel=PERMUTED)
-    usual = make_engine(tensor_on_rank_0(comm), FACTORS, comm, *machine, precision=precision)
-    for mode, result in enumerate(mttkrp_all(engine, range(4))):
+    operator = make_operator(tensor_on_rank_0(comm), FACTORS, machine, precision=precision, kernel="permuted")
+    usual = make_operator(tensor_on_rank_0(comm), FACTORS, machine, precision=precision)
+    for mode, result in enumerate(mttkrp_all(operator, range(4))):
         assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
-        plan, other = engine.plan.modes[mode], usual.plan.modes[mode]
+        plan, other = operator.plan.modes[mode], usual.plan.modes[mode]
         assert plan.owned == other.owned, "the same ranks solve the same rows"
         assert plan.any_row == (mode > 0)
         assert plan.cut.imbalance <= 0.02
@@ -91,8 +86,8 @@ def test_fewer_nonzeros_or_rows_than_ranks(comm: Comm, machine: Any, shape: tupl
     columns, values = random_nonzeros(nonzeros, shape, nonzeros)
     factors = random_factors(2, shape, 3)
     tensor = SparseTensor(columns.T, values, shape) if comm.rank == 0 else None
-    engine = make_engine(tensor, factors, comm, *machine, kernel=PERMUTED)
-    for mode, result in enumerate(mttkrp_all(engine, range(len(shape)))):
+    operator = make_operator(tensor, factors, machine, kernel="permuted")
+    for mode, result in enumerate(mttkrp_all(operator, range(len(shape)))):
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
 
 
@@ -106,22 +101,22 @@ def test_a_store_is_read_for_mode_0_alone(comm: Comm, machine: Any, tmp_path: An
             file.write_bytes(bytes(file.stat().st_size))
     comm.allgather(None)
     source = open_source(path, comm)
-    engine = make_engine(source, FACTORS, comm, *machine, kernel=PERMUTED, precision=precision)
-    for mode, result in enumerate(mttkrp_all(engine, range(4))):
+    operator = make_operator(source, FACTORS, machine, kernel="permuted", precision=precision)
+    for mode, result in enumerate(mttkrp_all(operator, range(4))):
         assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
 
 
 def test_the_fits_of_other_kernels(comm: Comm, machine: Any) -> None:
-    options: dict[str, Any] = {"tol": 0, "max_iters": 5, "precision": "fp64", "device": machine[0].name}
+    options: dict[str, Any] = {"tol": 0, "max_iters": 5, "precision": "fp64", "device": machine.device.name}
     tensor = tensor_on_rank_0(comm)
-    usual, one = (amped.cp_als(tensor, 3, kernel=kernel, **options) for kernel in ("auto", PERMUTED))
+    usual, one = (amped.cp_als(tensor, 3, kernel=kernel, **options) for kernel in ("auto", "permuted"))
     np.testing.assert_allclose(one.fits, usual.fits, rtol=0, atol=1e-12)
-    again = amped.cp_als(tensor, 3, kernel=PERMUTED, **options)
+    again = amped.cp_als(tensor, 3, kernel="permuted", **options)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(one.factors, again.factors, strict=True))
     assert len(set(comm.allgather(tuple(f.tobytes() for f in one.factors)))) == 1
 
 
 def test_it_is_not_streamed(comm: Comm) -> None:
     with pytest.raises(InputError, match="'stream'") as caught:
-        amped.cp_als(tensor_on_rank_0(comm), 2, device="cpu", kernel=PERMUTED, placement="stream")
+        amped.cp_als(tensor_on_rank_0(comm), 2, device="cpu", kernel="permuted", placement="stream")
     assert len(set(comm.allgather(str(caught.value)))) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -11,25 +11,27 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import NullDevice, make_engine, random_factors, random_nonzeros
+from oracle import make_operator, random_factors, random_nonzeros
 
-from amped.backend import choose
-from amped.backend.cpu.device import CpuBackend
-from amped.backend.cpu.layout import most_pieces
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.cpu.device import CpuDevice
 from amped.backend.cuda import probe
+from amped.backend.null.device import NullDevice
 from amped.backend.rows import block_rows
 from amped.decomp import als
+from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
 from amped.operators import placement as placement_module
 from amped.operators.memory import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
-from amped.operators.placement import Plan, make_plan, nonzero_bytes
+from amped.operators.placement import Plan, Setting, make_plan, nonzero_bytes
+from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 from partitioner.threads import fair_threads
 
 VALUES = ValueRange(0.0, 1.0, 0.0)
-DTYPES = st.sampled_from([np.dtype(np.float32), np.dtype(np.float64)])
 
 
 @dataclass
@@ -39,11 +41,16 @@ class Job:
     cuts: list[Cut]
     parts: int
     rank: int
-    dtype: np.dtype[Any]
-    backend: CpuBackend
+    precision: Any
+    device: Device
 
-    def plan(self, part: int, **options: Any) -> Plan:
-        return make_plan(self.cuts, part, self.rank, self.dtype, VALUES, self.backend, **options)
+    def plan(self, part: int, memory: int = 1 << 60, overlaps: bool = False, placement: Any = "auto") -> Plan:
+        options = Options(precision=self.precision, placement=placement)
+        return make_plan(self.cuts, part, setting(len(self.cuts), self.rank, self.device, options, memory, overlaps))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return DTYPES[self.precision]
 
     def plans(self, **options: Any) -> list[Plan]:
         return [self.plan(part, **options) for part in range(self.parts)]
@@ -62,7 +69,16 @@ class World:
         return [item] * self.size
 
 
-BACKENDS = [CpuBackend(World(), 1), CpuBackend(World(), 3), NullDevice(World())]  # type: ignore[arg-type, list-item]
+DEVICES: list[Any] = [CpuDevice(World(), 1), CpuDevice(World(), 3), NullDevice(World())]  # type: ignore[arg-type]
+
+
+def setting(
+    order: int, rank: int, device: Device, options: Options | None = None, memory: int = 1 << 60, overlaps: bool = False
+) -> Setting:
+    """Return what plans of CP-ALS have in common."""
+    options = options or Options()
+    solving = als.solving_bytes(device, options.dtype)
+    return Setting((rank,) * order, options, device, VALUES, memory, overlaps, solving)
 
 
 @st.composite
@@ -74,7 +90,13 @@ def jobs(draw: st.DrawFn) -> Job:
     used = [-(-length // draw(st.sampled_from([1, 10]))) for length in lengths]
     rows = [np.sort(rng.integers(0, n, nnz).astype(np.int32)) for n in used]
     cuts = [cut_mode(column, length, parts) for column, length in zip(rows, lengths, strict=True)]
-    return Job(cuts, parts, draw(st.sampled_from([1, 3, 16, 257, 1024])), draw(DTYPES), draw(st.sampled_from(BACKENDS)))
+    return Job(
+        cuts,
+        parts,
+        draw(st.sampled_from([1, 3, 16, 257, 1024])),
+        draw(st.sampled_from(["fp32", "fp64"])),
+        draw(st.sampled_from(DEVICES)),
+    )
 
 
 MEMORY = st.floats(0, 1.2) | st.floats(0, 0.01)  # as a share of what everything takes
@@ -104,7 +126,7 @@ def test_modes_are_cut_where_rows_take_long_to_send(job: Job, overlaps: bool) ->
             (shares,) = {plan.modes[mode].parts for plan in plans}  # all ranks agree
             assert sum(shares) == pytest.approx(1)
             assert all(a >= b > 0 for a, b in pairwise(shares))
-            sent = placement_module.SENT * int(cut.rows[-1]) * plans[0].stride * job.dtype.itemsize
+            sent = placement_module.SENT * int(cut.rows[-1]) * plans[0].modes[0].share.stride * job.dtype.itemsize
             assert len(shares) == 1 or (overlaps and job.parts > 1 and sent > 1000)
             if overlaps and job.parts > 1 and shares[-1] * sent * (job.parts - 1) / job.parts > 1e6:
                 assert len(shares) == placement_module.MOST_PARTS
@@ -125,8 +147,8 @@ def test_every_nonzero_has_one_place(job: Job, share: float, placement: Any) -> 
             assert share_of_mode.streamed == share_of_mode.nnz - share_of_mode.resident
         streamed = sum(m.streamed for m in plan.modes)
         assert bool(plan.slot) == bool(streamed), "slots are for what is streamed"
-        resident = sum(job.backend.shard_bytes(m.share, m.resident) for m in plan.modes)
-        slot = max(job.backend.shard_bytes(replace(m.share, streamed=True), plan.slot) for m in plan.modes)
+        resident = sum(m.shard_bytes(m.resident) for m in plan.modes)
+        slot = max(m.shard_bytes(plan.slot, streamed=True) for m in plan.modes)
         assert plan.device_bytes["resident nonzeros"] == resident
         assert plan.device_bytes["stream slots"] == SLOTS * slot
         assert plan.slot * each <= SLOT_BYTES
@@ -180,19 +202,19 @@ def test_rows_are_dealt_once_and_computed_where_their_nonzeros_are(job: Job) -> 
 @given(jobs())
 def test_what_is_always_there(job: Job) -> None:
     for plan in job.plans(memory=1 << 60):
-        assert plan.stride >= job.rank
+        assert plan.modes[0].share.stride >= job.rank
         row = job.rank * job.dtype.itemsize
         unit = 32 if row <= 32 else 64
-        assert plan.stride * job.dtype.itemsize % unit == 0
-        assert plan.stride * job.dtype.itemsize - row < unit
+        assert plan.modes[0].share.stride * job.dtype.itemsize % unit == 0
+        assert plan.modes[0].share.stride * job.dtype.itemsize - row < unit
         lengths = [int(cut.rows[-1]) for cut in job.cuts]
         rows = max(m.rows.stop - m.rows.start for m in plan.modes)
-        assert plan.device_bytes["factor matrices"] == sum(lengths) * plan.stride * job.dtype.itemsize
-        assert plan.device_bytes["MTTKRP output"] == rows * plan.stride * 8
+        assert plan.device_bytes["factor matrices"] == sum(lengths) * plan.modes[0].share.stride * job.dtype.itemsize
+        assert plan.device_bytes["MTTKRP output"] == rows * plan.modes[0].share.stride * 8
         owned = max(m.owned.stop - m.owned.start for m in plan.modes)
         dense = min(owned, block_rows(job.rank)) * job.rank * 8
-        scratch = max(job.backend.scratch_bytes(m.share, min(m.nnz, plan.piece)) for m in plan.modes)
-        assert plan.device_bytes["working memory"] >= max(dense, scratch)
+        scratch = max(m.running_bytes(plan.piece) for m in plan.modes)
+        assert plan.device_bytes["working memory"] >= dense + scratch
 
 
 @given(jobs(), MEMORY)
@@ -202,7 +224,7 @@ def test_there_is_room_to_make_each_resident_shard(job: Job, share: float) -> No
     except InputError:
         return
     largest = [min(m.resident, plan.piece) for m in plan.modes]
-    packing = max(job.backend.packing_bytes(m.share, n) for m, n in zip(plan.modes, largest, strict=True))
+    packing = max(m.making_bytes(n) for m, n in zip(plan.modes, largest, strict=True))
     assert plan.device_bytes["stream slots"] + plan.device_bytes["working memory"] >= packing
     assert all(m.resident <= (PIECES + 1) * plan.piece for m in plan.modes if not m.streamed)
 
@@ -211,7 +233,7 @@ def test_there_is_room_to_make_each_resident_shard(job: Job, share: float) -> No
 def test_a_rank_out_of_range_is_refused(rank: int) -> None:
     cut = cut_mode(np.zeros(1, np.int32), 1, 1)
     with pytest.raises(InputError, match=f"rank {rank} "):
-        make_plan([cut, cut], 0, rank, np.dtype(np.float32), VALUES, BACKENDS[0])
+        make_plan([cut, cut], 0, setting(2, rank, DEVICES[0]))
 
 
 @pytest.mark.parametrize("memory", [-5, 0, 1, 1000])
@@ -219,18 +241,16 @@ def test_a_rank_out_of_range_is_refused(rank: int) -> None:
 def test_too_little_memory_is_refused(memory: int, placement: Any) -> None:
     cut = cut_mode(np.arange(1000, dtype=np.int32), 1000, 1)
     with pytest.raises(InputError, match=r"need [\d,]+ bytes, [\d,]+ are there"):
-        make_plan([cut] * 3, 0, 8, np.dtype(np.float32), VALUES, BACKENDS[0], placement=placement, memory=memory)
+        make_plan([cut] * 3, 0, setting(3, 8, DEVICES[0], Options(placement=placement), memory))
 
 
 def test_what_is_said_to_be_needed_is_enough() -> None:
     cut = cut_mode(np.sort(np.random.default_rng(0).integers(0, 50, 40_000)).astype(np.int32), 50, 1)
-    for backend in BACKENDS:
+    for device in DEVICES:
         for placement in ("auto", "resident", "stream"):
 
-            def plan(memory: int, backend: Any = backend, placement: Any = placement) -> Plan:
-                return make_plan(
-                    [cut] * 3, 0, 8, np.dtype(np.float32), VALUES, backend, placement=placement, memory=memory
-                )
+            def plan(memory: int, device: Any = device, placement: Any = placement) -> Plan:
+                return make_plan([cut] * 3, 0, setting(3, 8, device, Options(placement=placement), memory))
 
             with pytest.raises(InputError) as caught:
                 plan(1)
@@ -238,7 +258,7 @@ def test_what_is_said_to_be_needed_is_enough() -> None:
             assert bytes_of(plan(need)) <= need
 
 
-# The plan and what an engine then allocates
+# The plan and what an operator then allocates
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream", "auto"])
@@ -248,20 +268,18 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
     columns, values = random_nonzeros(5, shape, 20_000)
     tensor, factors = SparseTensor(columns.T, values, shape), random_factors(5, shape, 9)
     options: dict[str, Any] = {"device": "cpu", "precision": precision, "placement": placement}
-    whole = bytes_of(make_engine(tensor, factors, comm, **options).plan)
+    whole = bytes_of(make_operator(tensor, factors, comm, **options).plan)
     memory = whole * 3 // 4 if placement == "auto" else None
-    engine = make_engine(tensor, factors, comm, **options, device_memory=memory)
-    plan, stream = engine.plan, engine._stream
-    resident, streamed = ([s for m in stream._modes for s in getattr(m, kind)] for kind in ("resident", "streamed"))
-    slots = [column for slot in stream._slots for column in (*slot._indices, slot._values)]
+    operator = make_operator(tensor, factors, comm, **options, device_memory=memory)
+    plan, stream = operator.plan, operator.stream
+    resident, streamed = ([s for m in stream.modes for s in getattr(m, kind)] for kind in ("resident", "streamed"))
     pieces = [sum(array.nbytes for array in shard.pieces) for shard in resident]
-    assert plan.device_bytes["factor matrices"] == sum(f.nbytes for f in engine.factors)
-    assert plan.device_bytes["MTTKRP output"] == max(out.nbytes for out in engine._outs)
+    assert plan.device_bytes["factor matrices"] == sum(f.nbytes for f in operator.work.factors)
+    assert plan.device_bytes["MTTKRP output"] == max(out.nbytes for out in operator.work.outs)
     in_rows = plan.device_bytes["resident nonzeros"] - sum(s.nbytes for s in resident)
     assert 0 <= in_rows <= sum(pieces), "most rows have nonzeros"
-    # Output indices and pieces of a streamed shard are read where they are.
-    not_copied = 4 * plan.slot + 8 * most_pieces(plan.slot, max(m.rows.stop - m.rows.start for m in plan.modes))
-    assert plan.device_bytes["stream slots"] == sum(c.nbytes for c in slots) + SLOTS * not_copied
+    assert plan.device_bytes["stream slots"] == sum(slot._memory.nbytes for slot in stream.slots)
+    assert plan.device_bytes["working memory"] >= operator.work._scratch.nbytes
     assert (plan.device_bytes["resident nonzeros"] > 0) == (placement != "stream")
     on_host = sum(s.nbytes for s in streamed)
     assert (on_host > 0) == (placement != "resident")
@@ -274,12 +292,12 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
 def test_the_plan_is_the_peak_of_a_gpu(comm: Comm, placement: str) -> None:
     shape = (200_000, 30_000, 500)
     columns, values = random_nonzeros(5, shape, 4_000_000)
-    engine = make_engine(
+    operator = make_operator(
         SparseTensor(columns.T, values, shape), random_factors(5, shape, 32), comm, device="cuda", placement=placement
     )
-    list(als.iterate(engine, als.State(np.ones(32)), 2, 0))
-    engine.backend.synchronize()
-    assert engine.backend.peak_bytes() == pytest.approx(bytes_of(engine.plan), rel=0.1)
+    list(iterate(als.CpAls(operator), Rule(2, 0)))
+    operator.machine.device.synchronize()
+    assert operator.machine.device.peak_bytes() == pytest.approx(bytes_of(operator.plan), rel=0.1)
 
 
 # The choice of device and threads

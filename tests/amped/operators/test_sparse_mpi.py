@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from oracle import (
     cases,
     coo_mttkrp,
     load,
-    make_engine,
+    machine_of,
+    make_operator,
     mttkrp_all,
     mttkrp_error,
     on_examples,
@@ -31,13 +33,13 @@ from oracle import (
 from tensors import write_store
 
 import amped
-from amped.backend import Backend, choose
 from amped.errors import InputError
 from amped.operators import placement as placement_module
-from amped.operators import sparse as engine_module
+from amped.operators import sparse as sparse_module
+from amped.operators.memory import ModePlan
 from amped.operators.source import TensorSource, open_source
-from amped.operators.sparse import Engine
-from amped.parallel.exchange import Exchange, HostExchange, agree, connect
+from amped.operators.tuning import Tuner
+from amped.parallel.exchange import HostExchange, Machine, agree
 from amped.parallel.mpi import Comm, on_root
 from partitioner.coo import SparseTensor
 
@@ -46,10 +48,9 @@ PLACEMENTS = ("resident", "stream", "auto")
 
 
 @pytest.fixture(scope="module")
-def machine(comm: Comm, device: str) -> tuple[Any, Any]:
-    """A backend and its exchange, used by many engines: connecting GPUs takes long."""
-    backend = choose(device, comm)
-    return backend, connect(backend, comm)
+def machine(comm: Comm, device: str) -> Machine:
+    """Used by many operators: connecting GPUs takes long."""
+    return machine_of(device, comm)
 
 
 @pytest.fixture
@@ -73,12 +74,12 @@ def test_any_tensor_any_placement(comm: Comm, machine: Any, precision: str) -> N
         options: dict[str, Any] = {"precision": precision, "placement": placement}
         with small_pieces(slot):
             if placement == "auto":
-                streaming = make_engine(tensor, case.factors, comm, *machine, precision=precision, placement="stream")
+                streaming = make_operator(tensor, case.factors, machine, precision=precision, placement="stream")
                 options["device_memory"] = with_room_for(streaming.plan, more)
-            engine = make_engine(tensor, case.factors, comm, *machine, **options)
-            owned = [np.array(engine.backend.to_host(engine.mttkrp(mode))) for mode in range(engine.order)]
-            whole = mttkrp_all(engine, range(engine.order))
-        for mode, share in enumerate(engine.plan.modes):
+            operator = make_operator(tensor, case.factors, machine, **options)
+            owned = [np.array(operator.machine.device.to_host(operator.mttkrp(mode))) for mode in range(operator.order)]
+            whole = mttkrp_all(operator, range(operator.order))
+        for mode, share in enumerate(operator.plan.modes):
             assert np.array_equal(owned[mode], case.mttkrp(mode)[share.owned])
             assert np.array_equal(whole[mode], case.mttkrp(mode))
 
@@ -91,38 +92,36 @@ class EagerExchange(HostExchange):
     overlaps = True
 
 
-def test_rows_are_sent_as_they_are_done(
-    comm: Comm, machine: tuple[Backend, Exchange], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "LEAST_MESSAGE", 1)
+def test_rows_are_sent_as_they_are_done(comm: Comm, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_module, "LEAST_MESSAGE", 1)
     monkeypatch.setattr(placement_module, "PART_BYTES", 0)
-    backend, exchange = machine
-    exchange = EagerExchange(comm) if backend.name == "cpu" else exchange
+    if machine.device.on_host:
+        machine = replace(machine, exchange=EagerExchange(comm))
     blocks = []
 
     def check(example: tuple[Case, str, int]) -> None:
         case, where, slot = example
         with small_pieces(slot):
-            engine = make_engine(
-                on_rank_0(comm, case.tensor), case.factors, comm, backend, exchange, placement=where, precision="fp64"
+            operator = make_operator(
+                on_rank_0(comm, case.tensor), case.factors, machine, placement=where, precision="fp64"
             )
-        for mode in range(engine.order):
+        for mode in range(operator.order):
             sizes = []
 
             def solve(rows: Any, target: Any, sizes: list[int] = sizes) -> None:
                 target[...] = rows
                 sizes.append(len(rows))
 
-            engine.mttkrp(mode, solve)
-            assert np.array_equal(engine.factor(mode), case.mttkrp(mode))
-            engine.set_factor(mode, case.factors[mode])
-            owned = engine.plan.modes[mode].owned
+            operator.mttkrp(mode, solve)
+            assert np.array_equal(operator.factor(mode), case.mttkrp(mode))
+            operator.set_factor(mode, case.factors[mode])
+            owned = operator.plan.modes[mode].owned
             assert sum(sizes) == owned.stop - owned.start
             assert {len(sizes)} == set(comm.allgather(len(sizes)))
             blocks.append(len(sizes))
 
     on_examples(comm, st.tuples(cases(), st.sampled_from(PLACEMENTS), st.integers(1, 9)), check)
-    assert max(blocks) > 1 or not exchange.overlaps
+    assert max(blocks) > 1 or not machine.exchange.overlaps
 
 
 @pytest.mark.parametrize(
@@ -149,9 +148,9 @@ def test_blocks_that_all_ranks_agree_on(
 
 def test_shares_add_up(comm: Comm) -> None:
     def check(case: Case) -> None:
-        engine = make_engine(on_rank_0(comm, case.tensor), case.factors, comm, device="cpu")
-        plans = comm.allgather(engine.plan)
-        for mode in range(engine.order):
+        operator = make_operator(on_rank_0(comm, case.tensor), case.factors, comm, device="cpu")
+        plans = comm.allgather(operator.plan)
+        for mode in range(operator.order):
             shares, owned = [p.modes[mode].nnz for p in plans], [p.modes[mode].owned for p in plans]
             assert sum(shares) == case.tensor.nnz
             assert max(shares) <= case.tensor.nnz / comm.size * 1.01 + 1
@@ -172,18 +171,18 @@ def test_heavy_rows_are_split_and_summed(comm: Comm, machine: Any, placement: st
     factors = random_factors(1, shape, 9)
     tensor = on_rank_0(comm, SparseTensor(columns.T, values, shape))
     with small_pieces(300):
-        engine = make_engine(tensor, factors, comm, *machine, precision=precision, placement=placement)
-        results = mttkrp_all(engine, range(4))
+        operator = make_operator(tensor, factors, machine, precision=precision, placement=placement)
+        results = mttkrp_all(operator, range(4))
     for mode, result in enumerate(results):
-        cut = engine.plan.modes[mode].cut
+        cut = operator.plan.modes[mode].cut
         assert cut.imbalance <= 0.02
         assert (cut.split_rows.size > 0) == (comm.size > 1)
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), precision)
-    assert engine.plan.modes[1].cut.split_rows.size == (comm.size > 1), "all ranks share the only row"
+    assert operator.plan.modes[1].cut.split_rows.size == (comm.size > 1), "all ranks share the only row"
 
 
 def test_ranks_get_less_where_nonzeros_take_longer(
-    comm: Comm, machine: tuple[Backend, Exchange], monkeypatch: pytest.MonkeyPatch
+    comm: Comm, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = (300, 1, 40)
     columns, values = random_nonzeros(len(shape), shape, 20_011)
@@ -192,20 +191,20 @@ def test_ranks_get_less_where_nonzeros_take_longer(
     def clock(nonzeros: int) -> float:
         return 1e-6 * (nonzeros + 2 * min(nonzeros, tensor.nnz // 2))  # the first half takes three times as long
 
-    def seconds(engine: Engine, _: Any, mode: int) -> float:
-        begin, end = engine.plan.modes[mode].cut.nonzeros[comm.rank :][:2]
+    def seconds(_: Any, shards: Any, mode: ModePlan) -> float:
+        begin, end = mode.cut.nonzeros[comm.rank :][:2]
         return clock(int(end)) - clock(int(begin))
 
-    monkeypatch.setattr(machine[0], "steady", True)
-    monkeypatch.setattr(Engine, "_run", seconds)
-    engine = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, precision="fp64")
-    for mode, plan in enumerate(engine.plan.modes):
-        each = comm.allgather(seconds(engine, None, mode))
+    monkeypatch.setattr(machine.device, "steady", True)
+    monkeypatch.setattr(Tuner, "_run", seconds)
+    operator = make_operator(on_rank_0(comm, tensor), factors, machine, precision="fp64")
+    for mode, plan in enumerate(operator.plan.modes):
+        each = comm.allgather(seconds(None, None, plan))
         assert max(each) <= 1.02 * np.mean(each)
         assert comm.size == 1 or plan.cut.imbalance > 0.2
-        got = engine.gathered(mode, engine.mttkrp(mode))
+        got = operator.gathered(mode, operator.mttkrp(mode))
         assert_rounding_only(got, coo_mttkrp(tensor.columns, tensor.values, factors, mode), "fp64")
-    even = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, deterministic=True)
+    even = make_operator(on_rank_0(comm, tensor), factors, machine, deterministic=True)
     assert all(plan.cut.imbalance < 0.02 for plan in even.plan.modes)
 
 
@@ -216,10 +215,10 @@ def test_fewer_nonzeros_or_rows_than_ranks(comm: Comm, machine: Any, shape: tupl
     factors = random_factors(2, shape, 3)
     tensor = SparseTensor(columns.T, values, shape)
     for placement in PLACEMENTS:
-        engine = make_engine(on_rank_0(comm, tensor), factors, comm, *machine, placement=placement)
-        idle = [counts == 0 for counts in comm.allgather(engine.plan.modes[0].nnz)]
+        operator = make_operator(on_rank_0(comm, tensor), factors, machine, placement=placement)
+        idle = [counts == 0 for counts in comm.allgather(operator.plan.modes[0].nnz)]
         assert sum(idle) == max(0, comm.size - tensor.nnz)
-        for mode, result in enumerate(mttkrp_all(engine, range(len(shape)))):
+        for mode, result in enumerate(mttkrp_all(operator, range(len(shape)))):
             assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
 
 
@@ -227,13 +226,13 @@ def test_factors_are_published(comm: Comm, machine: Any) -> None:
     shape = (50, 3, 1)
     columns, values = random_nonzeros(3, shape, 200)
     factors = random_factors(3, shape, 5)
-    engine = make_engine(on_rank_0(comm, SparseTensor(columns.T, values, shape)), factors, comm, *machine)
+    operator = make_operator(on_rank_0(comm, SparseTensor(columns.T, values, shape)), factors, machine)
     for mode in range(3):
-        engine.owned(mode)[:] = comm.rank + 10 * mode
-        engine.publish(mode)
-        sizes = np.diff(engine.plan.modes[mode].cut.rows)
+        operator.owned(mode)[:] = comm.rank + 10 * mode
+        operator.publish(mode)
+        sizes = np.diff(operator.plan.modes[mode].cut.rows)
         expected = np.repeat(np.arange(comm.size) + 10.0 * mode, sizes)
-        assert all(comm.allgather(np.array_equal(engine.factor(mode), np.repeat(expected[:, None], 5, axis=1))))
+        assert all(comm.allgather(np.array_equal(operator.factor(mode), np.repeat(expected[:, None], 5, axis=1))))
 
 
 # Sources
@@ -262,8 +261,8 @@ def test_files_and_stores(comm: Comm, machine: Any, shared_path: Path, kind: str
     assert (source.tensor() is None) == (comm.rank > 0)
     factors = random_factors(4, shape, 6)
     with small_pieces(100):
-        engine = make_engine(source, factors, comm, *machine, precision="fp64", placement=placement)
-        results = mttkrp_all(engine, range(4))
+        operator = make_operator(source, factors, machine, precision="fp64", placement=placement)
+        results = mttkrp_all(operator, range(4))
     for mode, result in enumerate(results):
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp64")
 
@@ -333,5 +332,5 @@ def test_reference(comm: Comm, machine: Any, name: str, placement: str, precisio
     tensor_path(name)
     source = TensorSource(on_root(comm, lambda: load(name)), comm)
     with small_pieces(20_000):
-        error = mttkrp_error(name, source, comm, *machine, placement=placement, precision=precision)
+        error = mttkrp_error(name, source, machine, placement=placement, precision=precision)
     assert all(comm.allgather(error <= REFERENCE_MTTKRP[precision]))

@@ -1,4 +1,4 @@
-"""The engine on one process: placements, shards that pass through slots, kernels and options."""
+"""The operator on one process: placements, shards that pass through slots, kernels and options."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from oracle import (
     PRECISIONS,
     Case,
-    NullDevice,
     assert_rounding_only,
     cases,
     coo_mttkrp,
-    make_engine,
+    make_operator,
     mttkrp_all,
     random_factors,
     random_nonzeros,
@@ -25,8 +24,12 @@ from oracle import (
 )
 
 from amped.backend.cpu.device import HostSlot
+from amped.backend.null.device import NullDevice
+from amped.backend.null.kernels.mttkrp import Recorded
+from amped.backend.providers import mttkrp_kernels
 from amped.errors import InputError
 from amped.operators.memory import SLOTS
+from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 from partitioner.shards import SortedTensor
@@ -47,12 +50,12 @@ def test_any_tensor_any_placement(
     options: dict[str, Any] = {"device": device, "precision": precision, "threads": 1 + slot % 3}
     with small_pieces(slot):
         if placement == "auto":
-            streaming = make_engine(case.tensor, case.factors, comm, placement="stream", **options)
+            streaming = make_operator(case.tensor, case.factors, comm, placement="stream", **options)
             options["device_memory"] = with_room_for(streaming.plan, more)
-        engine = make_engine(case.tensor, case.factors, comm, placement=placement, **options)
-        results = mttkrp_all(engine, range(engine.order))
+        operator = make_operator(case.tensor, case.factors, comm, placement=placement, **options)
+        results = mttkrp_all(operator, range(operator.order))
     for mode, result in enumerate(results):
-        assert result.dtype == engine.plan.dtype
+        assert result.dtype == operator.plan.dtype
         assert np.array_equal(result, case.mttkrp(mode))
 
 
@@ -60,13 +63,13 @@ def test_any_tensor_any_placement(
 @settings(max_examples=40)
 def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot: int, more: int) -> None:
     """A device that pads rows and needs working memory by the nonzero, as GPUs do."""
-    backend = NullDevice(comm)
+    machine = connect(NullDevice(comm), comm)
     with small_pieces(slot):
-        streaming = make_engine(case.tensor, case.factors, comm, backend, placement="stream")
+        streaming = make_operator(case.tensor, case.factors, machine, placement="stream")
         memory = with_room_for(streaming.plan, more) if placement == "auto" else None
-        engine = make_engine(case.tensor, case.factors, comm, backend, placement=placement, device_memory=memory)
-        results = mttkrp_all(engine, range(engine.order))
-    assert engine.plan.stride % 4 == 0
+        operator = make_operator(case.tensor, case.factors, machine, placement=placement, device_memory=memory)
+        results = mttkrp_all(operator, range(operator.order))
+    assert operator.plan.modes[0].share.stride % 4 == 0
     for mode, result in enumerate(results):
         assert np.array_equal(result, case.mttkrp(mode))
 
@@ -77,29 +80,29 @@ def test_emulated_small_device_memory(comm: Comm, device: str, precision: str, m
     options: dict[str, Any] = {"device": device, "precision": precision}
     with small_pieces(50):
         if memory is not None:
-            whole = make_engine(TENSOR, FACTORS, comm, **options).plan.device_bytes
+            whole = make_operator(TENSOR, FACTORS, comm, **options).plan.device_bytes
             # With less memory to work in, a CPU makes shards in pieces, and everything may still fit.
             spare = whole["working memory"] if device == "cpu" else 0
             options["device_memory"] = int(memory * (sum(whole.values()) - spare))
-        engine = make_engine(TENSOR, FACTORS, comm, **options)
-        streamed = sum(m.streamed for m in engine.plan.modes)
+        operator = make_operator(TENSOR, FACTORS, comm, **options)
+        streamed = sum(m.streamed for m in operator.plan.modes)
         assert (streamed > 0) == (memory is not None)
-        for mode, result in enumerate(mttkrp_all(engine, range(engine.order))):
+        for mode, result in enumerate(mttkrp_all(operator, range(operator.order))):
             assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
 
 
 @pytest.mark.parametrize("slot", [1, 2, 49, 50, 51, 200])
 def test_shards_are_the_nonzeros_in_order(comm: Comm, slot: int) -> None:
     with small_pieces(slot):
-        whole = make_engine(TENSOR, FACTORS, comm, device="cpu").plan
+        whole = make_operator(TENSOR, FACTORS, comm, device="cpu").plan
         memory = int(0.6 * sum(whole.device_bytes.values()))
-        engine = make_engine(TENSOR, FACTORS, comm, device="cpu", device_memory=memory)
-    assert engine.plan.slot == slot
-    for mode, share in enumerate(engine.plan.modes):
+        operator = make_operator(TENSOR, FACTORS, comm, device="cpu", device_memory=memory)
+    assert operator.plan.slot == slot
+    for mode, share in enumerate(operator.plan.modes):
         assert 0 < share.resident < share.nnz
         seen: list[list[np.ndarray]] = []
         last_row, shards = -1, 0
-        for shard in engine._stream.shards(mode):
+        for shard in operator.stream.shards(mode):
             assert shard.nnz <= (share.resident if shards == 0 else slot)
             rows = np.repeat(shard.pieces.rows, np.diff(shard.pieces.starts))
             arrays = [np.array(a[: shard.nnz]) for a in (rows, *shard.indices, shard.values)]
@@ -129,10 +132,10 @@ def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: 
     monkeypatch.setattr(HostSlot, "_copy", slow_copy)
     monkeypatch.setattr(HostSlot, "release", noted_release)
     with small_pieces(100):
-        engine = make_engine(TENSOR, FACTORS, comm, device="cpu", placement="stream")
-        result = engine.gathered(0, engine.mttkrp(0))
+        operator = make_operator(TENSOR, FACTORS, comm, device="cpu", placement="stream")
+        result = operator.gathered(0, operator.mttkrp(0))
     assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
-    for slot_ahead in engine._stream._slots:
+    for slot_ahead in operator.stream.slots:
         slot_ahead.shard()  # is there
     slots = {slot for _, slot in events}
     assert len(slots) == SLOTS
@@ -144,56 +147,56 @@ def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: 
 
 def test_repeats_and_modes_in_any_order(comm: Comm, device: str) -> None:
     with small_pieces(100):
-        engine = make_engine(TENSOR, FACTORS, comm, device=device, placement="stream")
-        results = {mode: mttkrp_all(engine, [mode])[0] for mode in (3, 0, 2, 1)}
+        operator = make_operator(TENSOR, FACTORS, comm, device=device, placement="stream")
+        results = {mode: mttkrp_all(operator, [mode])[0] for mode in (3, 0, 2, 1)}
         for mode in (0, 1, 1, 2, 3, 0):
-            assert mttkrp_all(engine, [mode])[0].tobytes() == results[mode].tobytes()
+            assert mttkrp_all(operator, [mode])[0].tobytes() == results[mode].tobytes()
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 def test_clock_tells_copies_from_computing(comm: Comm, device: str, placement: str) -> None:
-    engine = make_engine(TENSOR, FACTORS, comm, device=device, placement=placement)
-    engine.clock.collect()
-    engine.mttkrp(2)
-    seconds = engine.clock.collect()
+    operator = make_operator(TENSOR, FACTORS, comm, device=device, placement=placement)
+    operator.clock.collect()
+    operator.mttkrp(2)
+    seconds = operator.clock.collect()
     # Copies run ahead into the next mode.
     assert set(seconds) - {("copy", 3)} == {("compute", 2)} | ({("copy", 2)} if placement == "stream" else set())
     assert all(s >= 0 for s in seconds.values())
-    assert engine.clock.collect() == {}
+    assert operator.clock.collect() == {}
 
 
 # Factors, kernels, options
 
 
 def test_factors_go_in_and_come_back(comm: Comm, device: str) -> None:
-    engine = make_engine(TENSOR, FACTORS, comm, device=device, precision="fp64")
+    operator = make_operator(TENSOR, FACTORS, comm, device=device, precision="fp64")
     for mode, factor in enumerate(FACTORS):
-        assert np.array_equal(engine.factor(mode), factor)
-        assert np.array_equal(engine.backend.to_host(engine.owned(mode)), factor)
-    engine.set_factor(2, np.asfortranarray(FACTORS[2] * 2).astype(np.float32))
-    assert np.array_equal(engine.factor(2), (FACTORS[2] * 2).astype(np.float32))
+        assert np.array_equal(operator.factor(mode), factor)
+        assert np.array_equal(operator.machine.device.to_host(operator.owned(mode)), factor)
+    operator.set_factor(2, np.asfortranarray(FACTORS[2] * 2).astype(np.float32))
+    assert np.array_equal(operator.factor(2), (FACTORS[2] * 2).astype(np.float32))
 
 
 def test_the_callers_factors_are_not_changed(comm: Comm, device: str) -> None:
     factors = [f.copy() for f in FACTORS]
-    engine = make_engine(TENSOR, factors, comm, device=device, precision="fp64")
-    engine.factors[0][:] = 0
+    operator = make_operator(TENSOR, factors, comm, device=device, precision="fp64")
+    operator.work.factors[0][:] = 0
     assert np.array_equal(factors[0], FACTORS[0])
 
 
 def test_the_fastest_kernel_is_kept(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
     device = NullDevice(comm)
-    compute = device.mttkrp
+    machine, compute = connect(device, comm), Recorded.run
 
-    def delayed(shard: Any, *args: Any) -> None:
-        time.sleep(0.02 * (shard.kernel == "slow"))
-        compute(shard, *args)
+    def delayed(kernel: Recorded, *args: Any) -> None:
+        time.sleep(0.02 * (kernel.name == "slow"))
+        compute(kernel, *args)
 
-    monkeypatch.setattr(device, "mttkrp", delayed)
-    assert make_engine(TENSOR, FACTORS, comm, device).kernels == ["fast"] * 4
+    monkeypatch.setattr(Recorded, "run", delayed)
+    assert make_operator(TENSOR, FACTORS, machine).kernels == ["fast"] * 4
     for options in ({"deterministic": True}, {"kernel": "slow"}):
         device.used.clear()
-        fixed = make_engine(TENSOR, FACTORS, comm, device, **options)
+        fixed = make_operator(TENSOR, FACTORS, machine, **options)
         assert device.used == [("slow", 1)] * 4, "compiled, not timed"
         assert fixed.kernels == ["slow"] * 4
         fixed.mttkrp(0)
@@ -201,11 +204,12 @@ def test_the_fastest_kernel_is_kept(comm: Comm, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_kernel_by_its_name(comm: Comm, device: str) -> None:
-    backend = make_engine(TENSOR, FACTORS, comm, device=device).backend
-    for name in backend.kernels(len(SHAPE)):
-        engine = make_engine(TENSOR, FACTORS, comm, device=device, kernel=name)
-        assert engine.kernels == [name] * 4
-        assert_rounding_only(mttkrp_all(engine, [0])[0], coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
+    placed = make_operator(TENSOR, FACTORS, comm, device=device)
+    share = placed.plan.modes[0].share
+    for name in [kernel.name for kernel in mttkrp_kernels(placed.machine.device) if kernel.suits(share)]:
+        operator = make_operator(TENSOR, FACTORS, comm, device=device, kernel=name)
+        assert operator.kernels == [name] * 4
+        assert_rounding_only(mttkrp_all(operator, [0])[0], coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
 
 
 @pytest.mark.parametrize(
@@ -221,9 +225,9 @@ def test_every_kernel_by_its_name(comm: Comm, device: str) -> None:
         ({"gather": "int8"}, "gather 'int8'"),
         ({"gather": "bf16"}, "gather 'bf16': cpu has full"),
         ({"gather": "bf16", "precision": "fp64"}, "'fp32'"),
-        ({"gather": "fp16", "kernel": "permuted"}, "kernel 'permuted'"),
+        ({"placement": "stream", "kernel": "permuted"}, "kernel 'permuted'"),
     ],
 )
 def test_wrong_options(comm: Comm, options: dict[str, Any], cause: str) -> None:
     with pytest.raises(InputError, match=cause):
-        make_engine(TENSOR, FACTORS, comm, **({"device": "cpu"} | options))
+        make_operator(TENSOR, FACTORS, comm, **({"device": "cpu"} | options))

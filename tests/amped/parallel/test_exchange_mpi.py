@@ -11,9 +11,10 @@ import pytest
 from hypothesis import strategies as st
 from oracle import block_sizes, on_examples
 
-from amped.backend import choose
+from amped.backend.base import Collectives
+from amped.backend.choose import choose
 from amped.backend.cuda import probe
-from amped.parallel.exchange import Exchange, HostExchange, StagedExchange, connect
+from amped.parallel.exchange import HostExchange, StagedExchange, connect
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
@@ -30,7 +31,7 @@ class DeviceArray(np.ndarray):
 class Wire:
     """An exchange, and the way to and from the memory that it works on."""
 
-    exchange: Exchange
+    exchange: Collectives
     put: Callable[[np.ndarray], Any]
     get: Callable[[Any], np.ndarray]
 
@@ -44,7 +45,7 @@ def wire(request: pytest.FixtureRequest, comm: Comm) -> Wire:
     if missing := probe():
         pytest.skip(missing)
     backend = choose("cuda", comm)
-    exchange = connect(backend, comm)
+    exchange = connect(backend, comm).exchange
     alone = len(set(comm.allgather(backend.description))) == comm.size
     assert exchange.name == ("none" if comm.size == 1 else "NCCL" if alone else "MPI, staged through the host")
     return Wire(exchange, backend.to_device, lambda a: np.array(backend.to_host(a)))

@@ -18,10 +18,11 @@ import pytest
 from command import Result, environment, finish, in_process, mpirun_line, python_line, small_tns
 
 import amped
+from amped.assembly import bring_up, place
 from amped.decomp.initial import initial_factors
 from amped.errors import EXIT_FAILURE, EXIT_STOPPED
 from amped.operators.source import TensorSource
-from amped.operators.sparse import Engine, Options
+from amped.options import Options
 from amped.parallel import pace, watchdog
 from amped.parallel.mpi import SingleComm
 from amped.parallel.recorder import Recorder
@@ -35,7 +36,7 @@ SHORT = 6.0  # seconds: in place of the watchdog's usual ones, where it is to wa
 DRIVER = """
 import os, signal, sys, time
 import amped
-from amped.operators import sparse as engine, source
+from amped.operators import sparse, source
 from amped import run
 from amped.parallel import pace, watchdog
 from amped.parallel.recorder import HERE
@@ -43,7 +44,7 @@ from amped.parallel.recorder import HERE
 KIND, BAD = sys.argv[1], int(sys.argv[2])
 if KIND in ("stop", "loop", "wait"):
     watchdog.SILENCE_SECONDS = pace.LEAST_SECONDS = float(os.environ["SHORT_SECONDS"])
-healthy, calls = engine.Engine.mttkrp, 0
+healthy, calls = sparse.SparseOperator.mttkrp, 0
 
 def come_to_grief():
     print(f"FAULT {KIND}", flush=True)
@@ -66,11 +67,11 @@ def come_to_grief():
 def mttkrp(self, mode, *solve):
     global calls
     calls += 1
-    if self.comm.rank == BAD and calls == 5:
+    if self.machine.comm.rank == BAD and calls == 5:
         come_to_grief()
     return healthy(self, mode, *solve)
 
-engine.Engine.mttkrp = mttkrp
+sparse.SparseOperator.mttkrp = mttkrp
 
 if KIND == "read":
     def read(*_, **__):
@@ -299,7 +300,7 @@ class Heart:
         self._thread.join()
 
 
-@pytest.mark.parametrize("work", ["sort", "engine", "random", "nvecs"])
+@pytest.mark.parametrize("work", ["sort", "operator", "random", "nvecs"])
 def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
     """What holds the interpreter for half a second on a million nonzeros looks dead on thirty million."""
     rng = np.random.default_rng(0)
@@ -313,8 +314,9 @@ def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
     else:
         source = TensorSource(amped.SparseTensor.from_columns(columns, values), comm)
         with Heart() as heart:
-            if work == "engine":
-                Engine(source, 4, comm, Options(device="cpu"))
+            if work == "operator":
+                options = Options(device="cpu")
+                place(source, 4, bring_up(options, comm), options)
             else:
                 init = "nvecs" if work == "nvecs" else None
                 initial_factors(source, 4, comm, np.dtype(np.float32), init=init)

@@ -1,26 +1,168 @@
-"""MTTKRP of one shard on a GPU: compiling and launching ``mttkrp.cu`` and ``combine.cu``."""
+"""The MTTKRP kernels of a GPU: memory, packing, and launching ``mttkrp.cu``, ``combine.cu`` and ``coordinates.cu``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
 import cupy
 import numpy as np
 
-from ...base import Array
-from ..layout import Layout, Limits, Part, most_long_runs
-from ..shard import CudaShard
+from partitioner.coo import MAX_ORDER
+
+from ...base import NOTHING, Array
+from ...mttkrp import Bytes, Kernel, Share
+from .. import coordinates
+from .. import shard as packing
+from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
+from ..device import CudaDevice
+from ..layout import Layout, Limits, Part, kernel_names, make_layout, may_gain, most_long_runs, shard_bytes
+from ..shard import CudaShard, Functions
 from ..source import by_value, compile_options, text
 
 FAN_IN = 16  # as in combine.cu
 THREADS = 128
-NOWHERE = np.uint64(0)
+MOST_NONZEROS = 1 << 30  # of a shard
+
+
+class Packed:
+    """Nonzeros in packed records, in the order of one layout; see `Kernel` and `mttkrp.cu`."""
+
+    code = "mttkrp"
+    most_nonzeros = MOST_NONZEROS
+    reads_narrow = True
+    derive = None
+
+    def __init__(self, name: str, device: CudaDevice) -> None:
+        self.name, self._device, self._limits = name, device, device.limits
+        self.repeatable = name in ("segmented", "fibre")  # others add up by reductions in L2, in any order
+
+    def suits(self, share: Share) -> bool:
+        """See `Kernel`."""
+        return self.name in kernel_names(len(share.lengths) + 1)
+
+    def gains(self, share: Share) -> bool:
+        """See `Kernel`."""
+        layout = make_layout(self.name, share, self._limits)
+        return layout.kernel == self.name and may_gain(layout)
+
+    def keeps_columns(self, share: Share) -> bool:
+        """See `Kernel`: they are packed."""
+        return False
+
+    def bytes(self, share: Share, nnz: int) -> Bytes:
+        """See `Kernel`."""
+        if not nnz:
+            return Bytes(0, 0, 0)
+        layout = make_layout(self.name, share, self._limits)
+        whole = shard_bytes(layout, nnz, MOST_NONZEROS, self._limits)
+        return Bytes(whole, packing.packing_bytes(layout, nnz), scratch_bytes(layout, nnz, self._limits))
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> CudaShard:
+        """See `Kernel`. Code is compiled for the layout here, so that `run` looks nothing up."""
+        columns = [cupy.asarray(column, np.int32) for column in columns]
+        values = cupy.asarray(values, share.dtype)
+        layout = make_layout(self.name, share, self._limits)
+        made = packing.make_shard(self, columns, values, layout, continues, self._limits)
+        del columns, values
+        self._device.trim()
+        return replace(made, functions=_functions(layout, made, self._device.number))
+
+    def run(
+        self, shard: CudaShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+    ) -> None:
+        """See `Kernel`; queued on the current stream."""
+        if not shard.nnz:
+            out[new] = 0
+            return
+        layout = shard.layout
+        if scratch is None:
+            scratch = cupy.empty(scratch_bytes(layout, shard.nnz, self._limits), np.uint8)
+        first, end = shard.first_row, shard.first_row + shard.rows
+        place = out.data.ptr + first * out.strides[0]
+        if layout.tiled and out.dtype != layout.share.dtype:  # rows of the shard need not be cleared
+            for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
+                if begin < stop:
+                    out[begin:stop] = 0
+            columns = out.shape[1]
+            scratch.data.memset_async(0, (shard.rows + shard.long_runs) * columns * 4)
+            _launch(shard, factors, scratch.data.ptr)  # before anything else: a GPU waits when a sweep begins
+            kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
+            _widen(shard, scratch.data.ptr, place, kept, columns)
+            return
+        if new.start < new.stop:
+            out[new] = 0
+        if layout.tiled:
+            _launch(shard, factors, place)
+        else:
+            _launch(shard, factors, place, scratch.data.ptr)
+            _combine(shard, scratch.data.ptr, place, out.shape[1])
+
+
+class Coordinates:
+    """Nonzeros in coordinate form; see `Kernel` and `coordinates.cu`. For those who ask for it: it is slower."""
+
+    code = "coordinates"
+    most_nonzeros = MOST_NONZEROS
+    repeatable = reads_narrow = False
+
+    def __init__(self, name: str, device: CudaDevice) -> None:
+        self.name, self._device = name, device
+
+    @property
+    def derive(self) -> Callable[[CoordinateShard, Share], CoordinateShard] | None:
+        """See `Kernel`."""
+        return self._derive if self.name == PERMUTED else None
+
+    def _derive(self, shard: CoordinateShard, share: Share) -> CoordinateShard:
+        made = coordinates.permuted(shard, share)
+        self._device.trim()
+        return made
+
+    def suits(self, share: Share) -> bool:
+        """See `Kernel`."""
+        return True
+
+    def gains(self, share: Share) -> bool:
+        """See `Kernel`."""
+        return False
+
+    def keeps_columns(self, share: Share) -> bool:
+        """See `Kernel`: they are copied to the device."""
+        return False
+
+    def bytes(self, share: Share, nnz: int) -> Bytes:
+        """See `Kernel`."""
+        making = coordinates.packing_bytes(share, nnz)
+        return Bytes(coordinates.shard_bytes(share, nnz), making, coordinates.scratch_bytes(share, self.name))
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> CoordinateShard:
+        """See `Kernel`."""
+        columns = [cupy.asarray(column, np.int32) for column in columns]
+        made = coordinates.make_shard(self, columns, cupy.asarray(values, share.dtype), share)
+        del columns
+        self._device.trim()
+        return made
+
+    def run(
+        self, shard: CoordinateShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+    ) -> None:
+        """See `Kernel`; queued on the current stream."""
+        out[new] = 0
+        if shard.nnz:
+            coordinates.mttkrp(shard, factors, out, scratch)
+
+
+def providers(device: CudaDevice) -> Sequence[Kernel]:
+    """Return the kernels of the family; the first suits all nonzeros."""
+    packed = [Packed(name, device) for name in kernel_names(MAX_ORDER)]
+    return [*packed, *(Coordinates(name, device) for name in (ATOMIC, PERMUTED))]
 
 
 @cache
-def _kernel(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
+def _compiled(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
     # CuPy keeps compiled kernels on disk, keyed by source, options and architecture.
     module = cupy.RawModule(code=text("mttkrp"), options=compile_options(dict(macros)))
     function = module.get_function("mttkrp")
@@ -31,6 +173,16 @@ def _kernel(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
 @cache
 def _sums(name: str, device: int) -> Any:
     return cupy.RawModule(code=text("combine"), options=compile_options({})).get_function(name)
+
+
+def _functions(layout: Layout, shard: CudaShard, device: int) -> Functions:
+    """Return the code that computes a shard, and that which adds its sums up."""
+    after: dict[str, Any] = {}
+    if not layout.tiled:
+        after = {"combine": _sums("combine", device)}
+    elif layout.share.dtype == np.float32:
+        after = {"widen": _sums("widen", device), "gather_long": _sums("gather_long", device)}
+    return Functions(_compiled(layout.macros, device), **after)
 
 
 def levels(items: int) -> Iterator[tuple[int, int, int]]:
@@ -55,68 +207,40 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
     return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
 
 
-def mttkrp(shard: CudaShard, factors: Sequence[Array], out: Array, new: slice) -> None:
-    """See `Backend.mttkrp`; queued on the current stream."""
-    first, end = shard.first_row, shard.first_row + shard.rows
-    if shard.layout.tiled and out.dtype != shard.layout.share.dtype:  # rows of the shard need not be cleared
-        for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
-            if begin < stop:
-                out[begin:stop] = 0
-        sums = cupy.zeros((shard.rows + shard.long_runs, out.shape[1]), np.float32)
-        _launch(shard, factors, sums)  # before anything else: a GPU waits for the host when a sweep begins
-        kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
-        _widen(shard, sums, out[first:end], kept)
-        return
-    if new.start < new.stop:
-        out[new] = 0
-    part = out[first:end]
-    if shard.layout.tiled:
-        _launch(shard, factors, part)
-    else:
-        carry = cupy.empty((shard.chunks, out.shape[1]), np.float64)
-        _launch(shard, factors, part, carry)
-        _combine(shard, carry, part)
-
-
-def _launch(shard: CudaShard, factors: Sequence[Array], out: Array, carry: Array | None = None) -> None:
+def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0) -> None:
     layout = shard.layout
     inputs = _inputs(tuple(f.data.ptr for f in factors), layout.blocks, layout.share.lengths)
-    _kernel(layout.macros, out.device.id)(
+    shard.functions.mttkrp(
         (shard.blocks,) if any(layout.staged) else (shard.jobs, layout.panels),
         (layout.groups * layout.lanes,),
-        (
-            inputs,
-            *shard.read,
-            out,
-            NOWHERE if carry is None else carry,
-        ),
+        (inputs, *shard.read, np.uint64(out), np.uint64(carry)),
         shared_mem=layout.shared_bytes,
     )
 
 
-def _widen(shard: CudaShard, sums: Array, out: Array, kept: int) -> None:
+def _widen(shard: CudaShard, sums: int, out: int, kept: int, columns: int) -> None:
     """Add the sums of tiles, in single precision, to the output's first `kept` rows; set the others to them."""
-    columns = out.shape[1]
-    vectors, added = out.size // 4, kept * columns // 4
-    widen, gather_long = (_sums(name, out.device.id) for name in ("widen", "gather_long"))
-    widen((-(-vectors // THREADS),), (THREADS,), (sums, out, np.int64(vectors), np.int64(added)))
+    vectors, added = shard.rows * columns // 4, kept * columns // 4
+    places = np.uint64(sums), np.uint64(out)
+    shard.functions.widen((-(-vectors // THREADS),), (THREADS,), (*places, np.int64(vectors), np.int64(added)))
     if shard.long_runs:
         threads = -(-shard.long_runs // FAN_IN) * columns
         numbers = np.int64(shard.long_runs), np.int32(columns)
-        long_sums = sums[shard.rows :]
-        gather_long((-(-threads // THREADS),), (THREADS,), (shard.at(Part.LONG_ROWS), long_sums, out, *numbers))
+        long_sums = np.uint64(sums + shard.rows * columns * 4)
+        arguments = shard.at(Part.LONG_ROWS), long_sums, np.uint64(out), *numbers
+        shard.functions.gather_long((-(-threads // THREADS),), (THREADS,), arguments)
 
 
-def _combine(shard: CudaShard, carry: Array, out: Array) -> None:
+def _combine(shard: CudaShard, carry: int, out: int, columns: int) -> None:
     """Add the sums of runs that several chunks share to the output."""
-    columns, combine = out.shape[1], _sums("combine", out.device.id)
+    up = carry + shard.chunks * columns * 8
     for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
-        up = cupy.empty((groups, columns), np.float64)
         numbers = np.int64(items), np.int64(step), np.int64(back), np.int32(columns)
         grid = (-(-groups * columns // THREADS),)
-        combine(grid, (THREADS,), (shard.at(Part.STARTS), shard.at(Part.RUNS), carry, up, out, *numbers))
-        carry = up
+        places = np.uint64(carry), np.uint64(up), np.uint64(out)
+        shard.functions.combine(grid, (THREADS,), (shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers))
+        carry, up = up, up + groups * columns * 8
 
 
 @lru_cache(1024)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
 
 from ...base import Array
-from ..layout import Limits
+from ...rows import RowSolver, block_rows
+from ...solve import Solver, Sums
+from ..device import CudaDevice
 from ..source import REALS, compile_options, text
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
@@ -26,32 +29,62 @@ def shared_bytes(rank: int) -> int:
     return 8 * (span + 2 * ROWS) * (span + (12 if span % 16 else 4))
 
 
-def suits(rank: int, limits: Limits, device: Any) -> bool:
-    """Tell whether a device solves rows of so many columns in one pass."""
-    capable = int(device.compute_capability) >= LEAST_CAPABILITY
-    return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= limits.shared
+class Made(NamedTuple):
+    """Compiled code, and room for the parts that blocks of threads add up, (blocks, R + 2, R)."""
+
+    solve_rows: Any
+    add_parts: Any
+    parts: Array
+
+
+class FusedSolver:
+    """Solves rows in one pass over the MTTKRP; see `Solver`."""
+
+    name = "fused"
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._limits, self._number, self._capability = device.limits, device.number, device.capability
+
+    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+        """See `Solver`."""
+        capable = self._capability >= LEAST_CAPABILITY
+        return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
+
+    def bytes(self, rows: int, rank: int) -> int:
+        """See `Solver`: the parts, which few rows have."""
+        return 8 * rank * (-(-(rank + 2) // FEWEST) * min(rows, block_rows(rank)) + 4 * rank)
+
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Made:
+        """See `Solver`."""
+        parts = cupy.empty((max(1, self._blocks(rows, rank)), rank + 2, rank), np.float64)
+        return Made(*_compiled(rank, dtype, self._number), parts)
+
+    def _blocks(self, rows: int, rank: int) -> int:
+        """Return how many blocks of threads solve so many rows."""
+        return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
+
+    def run(self, made: Made, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
+        """See `Solver`; queued on the current stream."""
+        rows, rank = source.shape
+        if not rows:
+            return
+        blocks = self._blocks(rows, rank)
+        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
+        arguments = source, strides[0], inverse, target, strides[1], np.int64(rows), made.parts
+        made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
+        grid = -(-(rank + 2) * rank // THREADS)
+        dots = NOWHERE if sums.dots is None else sums.dots
+        made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
+
+
+def providers(device: CudaDevice) -> Sequence[Solver]:
+    """Return the solvers of the family; the last one suits all."""
+    return [FusedSolver(device), RowSolver(cupy, blocks=3)]
 
 
 @cache
-def _kernels(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
+def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
     module = cupy.RawModule(code=text("solve"), options=compile_options({"RANK": rank, "REAL": REALS[dtype]}))
     function = module.get_function("solve")
     function.max_dynamic_shared_size_bytes = shared_bytes(rank)
     return function, module.get_function("add_parts")
-
-
-def solve(
-    source: Array, inverse: Array, target: Array, gram: Array, largest: Array, dots: Array | None, limits: Limits
-) -> None:
-    """See `dense.solve`; queued on the current stream."""
-    rows, rank = source.shape
-    if not rows:
-        return
-    solve_rows, add_parts = _kernels(rank, target.dtype, source.device.id)
-    blocks = min(-(-rows // FEWEST), limits.processors * min(BLOCKS, limits.shared // shared_bytes(rank)))
-    parts = cupy.empty((blocks, rank + 2, rank), np.float64)
-    strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-    arguments = source, strides[0], cupy.ascontiguousarray(inverse), target, strides[1], np.int64(rows), parts
-    solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
-    grid = -(-parts[0].size // THREADS)
-    add_parts((grid,), (THREADS,), (parts, np.int32(blocks), gram, NOWHERE if dots is None else dots, largest))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import assert_rounding_only, coo_mttkrp, random_factors
+from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
 
-from amped.backend import Share, choose
+from amped.backend.choose import choose
 from amped.backend.cpu import layout
-from amped.backend.cpu import threads as cpu_mttkrp
+from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, equal_parts, most_pieces
+from amped.backend.mttkrp import Share
+from amped.backend.providers import mttkrp_kernels
 from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 
@@ -93,19 +96,19 @@ def test_new_rows_get_sums_or_zeros(
         inputs[-1][:, :rank] = factor
     at = 450  # the shards' bound, within a row
     assert columns[0][at] == columns[0][at - 1]
-    for kernel in set(backend.kernels(3)) - {"permuted"}:
+    for kernel in [k for k in mttkrp_kernels(backend) if k.name != "permuted"]:
         guarded = backend.empty((202, stride), np.float64)
         guarded[:] = np.nan
         done = int(columns[0][at]) + 1
         for part, new in ((slice(0, at), slice(0, done)), (slice(at, 900), slice(done, 200))):
-            shard = backend.shard(
-                [c[part].copy() for c in columns], values[part].astype(dtype), share, kernel, part.start > 0
+            shard: Any = kernel.make(
+                [c[part].copy() for c in columns], values[part].astype(dtype), share, part.start > 0
             )
-            assert shard.panels == (kernel == "panelled" and rank == 64)
-            backend.mttkrp(shard, inputs, guarded[1:-1], new)
+            assert shard.panels == (kernel.name == "panelled" and rank == 64)
+            kernel.run(shard, inputs, guarded[1:-1], new)
         assert np.all(np.isnan(guarded[[0, -1]]))
         got, named = guarded[1:-1, :rank], np.bincount(columns[0], minlength=200) > 0
-        assert np.all(got[~named] == 0), kernel
+        assert np.all(got[~named] == 0), kernel.name
         assert_rounding_only(got[named], expected[named], "fp32" if dtype is np.float32 else "fp64")
 
 
@@ -126,10 +129,11 @@ def test_indices_take_16_bits_where_they_can(comm: Comm, length: int, kind: type
     columns = [np.arange(50, dtype=np.int32), np.full(50, length - 1, np.int32), np.zeros(50, np.int32)]
     values, factors = rng.random(50), [rng.random((n, 4)) for n in (50, length, 1)]
     share = Share((length, 1), slice(0, 50), 50, 4, np.dtype(np.float64), ValueRange(0, 1, 0))
-    for kernel in set(backend.kernels(3)) - {"permuted"}:
-        shard, out = backend.shard(columns, values, share, kernel, False), backend.zeros((50, 4), np.float64)
+    for kernel in [k for k in mttkrp_kernels(backend) if k.name != "permuted"]:
+        shard: Any = kernel.make(columns, values, share, False)
+        out = backend.zeros((50, 4), np.float64)
         assert [column.dtype for column in shard.indices] == [kind, kind]
-        backend.mttkrp(shard, factors[1:], out)
+        kernel.run(shard, factors[1:], out)
         assert_rounding_only(out, coo_mttkrp(np.stack(columns), values, factors, 0), "fp64")
 
 
@@ -137,7 +141,7 @@ def test_what_is_streamed_or_shared_stays_where_it_is(comm: Comm) -> None:
     backend, columns = choose("cpu", comm, 1), [c.copy() for c in sorted_columns(0, 90, (5, 4, 3))]
     share = Share((4, 3), slice(0, 5), 90, 4, np.dtype(np.float64), ValueRange(0, 1, 0))
     for kernel, of in (("segmented", replace(share, streamed=True)), ("permuted", share)):
-        shard = backend.shard(columns, np.ones(90), of, kernel, False)
+        shard: Any = kernel_of(backend, kernel).make(columns, np.ones(90), of, False)
         assert all(map(np.shares_memory, [shard.rows, *shard.indices], columns))
 
 
@@ -159,7 +163,8 @@ def host_share(lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int)
 def test_what_is_tried(
     comm: Comm, lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int, names: set[str]
 ) -> None:
-    tried = choose("cpu", comm, 2).candidates(host_share(lengths, rows, nonzeros, columns))
+    share = host_share(lengths, rows, nonzeros, columns)
+    tried = [k.name for k in mttkrp_kernels(choose("cpu", comm, 2)) if k.suits(share) and k.gains(share)]
     assert set(tried) == names
     assert tried[0] == "segmented"
 
@@ -169,7 +174,7 @@ def test_rows_are_fetched_sooner_out_of_memory_and_fewer_at_once_if_they_are_wid
 
     def ahead(length: int, columns: int, kernel: str) -> int:
         share = host_share((length, 9), 3, 4, columns)
-        made = backend.shard([*np.zeros((3, 4), np.int32)], np.ones(4, np.float32), share, kernel, False)
+        made: Any = kernel_of(backend, kernel).make([*np.zeros((3, 4), np.int32)], np.ones(4, np.float32), share, False)
         return int(made.ahead)
 
     far = 1 << 20

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amped.backend import Share
 from amped.backend.cuda.layout import (
     ALIGNMENT,
     AT_ONCE,
@@ -34,6 +33,7 @@ from amped.backend.cuda.layout import (
     value_code,
     worthwhile,
 )
+from amped.backend.mttkrp import Share
 from amped.operators.placement import MAX_RANK
 from partitioner.coo import ValueRange
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend import Share
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
+from amped.backend.mttkrp import Share
 from partitioner import words
 from partitioner.coo import ValueRange
 

@@ -1,0 +1,33 @@
+"""The choice of a device. CUDA is imported only when a GPU is asked for and there is one."""
+
+from __future__ import annotations
+
+from partitioner.device import DeviceName, pick
+
+from ..parallel.mpi import Comm
+from .base import Device
+
+
+def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Device:
+    """Return this rank's device. Collective.
+
+    Parameters
+    ----------
+    device : {"auto", "cpu", "cuda"}
+        "auto" takes a GPU if there is one. Ranks of a node take its GPUs in turn.
+    comm : Comm
+    threads : int, optional
+        Host threads; by default the cores that this rank may use, shared among the ranks of the node.
+
+    Raises
+    ------
+    InputError
+        If "cuda" is asked for and there is no usable GPU or no CuPy.
+    """
+    if pick(device, comm) == "cuda":
+        from .cuda.device import CudaDevice
+
+        return CudaDevice(comm.local_rank)
+    from .cpu.device import CpuDevice
+
+    return CpuDevice(comm, threads)

@@ -1,0 +1,24 @@
+"""The family that rounds factor matrices to 16 bits, for kernels to read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from .base import Array
+
+FAMILY = "narrow"
+
+
+class Rounding(Protocol):
+    """One 16-bit format of a device: a provider of the family.
+
+    Attributes
+    ----------
+    name : str
+        As `Options.gather` names it.
+    """
+
+    name: str
+
+    def run(self, matrix: Array, out: Array) -> None:
+        """Queue the rounding of a float32 matrix to a uint16 array of its shape."""

@@ -1,0 +1,36 @@
+"""Two kernels of the null device, alike but for their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...base import NOTHING, Array
+from ...cpu.kernels.mttkrp import Segmented
+from ...cpu.shard import HostShard
+from ...mttkrp import Bytes, Kernel, Share
+from ..device import NullDevice
+
+
+class Recorded(Segmented):
+    """See `Kernel`: notes what it computes."""
+
+    def __init__(self, name: str, device: NullDevice) -> None:
+        super().__init__(device)
+        self.name, self._used = name, device.used
+
+    def bytes(self, share: Share, nnz: int) -> Bytes:
+        """See `Kernel`: as on a GPU, making takes what the shard does, and scratch memory grows with nonzeros."""
+        usual = super().bytes(share, nnz)
+        return usual._replace(making=usual.shard, running=usual.running + -(-nnz // 64) * share.stride * 8)
+
+    def run(
+        self, shard: HostShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+    ) -> None:
+        """See `Kernel`."""
+        self._used.append((self.name, shard.nnz))
+        super().run(shard, factors, out, new, scratch)
+
+
+def providers(device: NullDevice) -> Sequence[Kernel]:
+    """Return the kernels of the family."""
+    return [Recorded("slow", device), Recorded("fast", device)]

@@ -1,0 +1,35 @@
+"""Which kernels a device has: a module for each family, in the folder ``kernels`` beside the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from . import mttkrp, narrow, solve
+from .base import Device
+
+
+def _providers(device: Device, family: str) -> Sequence[Any]:
+    """Return a family's providers on a device, those to prefer first."""
+    module = import_module(f"..{device.name}.kernels.{family}", __name__)
+    found: Sequence[Any] = module.providers(device)
+    return found
+
+
+def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
+    """Return the MTTKRP kernels; the first suits all nonzeros and gives bitwise equal results every time."""
+    return _providers(device, mttkrp.FAMILY)
+
+
+def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
+    """Return the first solver that suits rows of so many columns; the last one suits all."""
+    found: solve.Solver = next(s for s in _providers(device, solve.FAMILY) if s.suits(rank, dtype))
+    return found
+
+
+def roundings(device: Device) -> dict[str, narrow.Rounding]:
+    """Return the 16-bit formats by name."""
+    return {rounding.name: rounding for rounding in _providers(device, narrow.FAMILY)}

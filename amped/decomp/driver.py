@@ -1,0 +1,162 @@
+"""The one loop of all methods: iterate, stop, observe, save.
+
+A method gives a step, a state of named arrays and numbers, and a model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..models.kruskal import KruskalTensor
+from ..operators.base import Operator
+from ..parallel.pace import paced
+from ..parallel.recorder import LOADING_SECONDS
+
+Spans = dict[tuple[str, int], float]
+"""Seconds of this rank by kind of work and mode; see `Clock.collect`."""
+
+
+@dataclass
+class State:
+    """Where a decomposition stands: what it takes, with the factor matrices, to go on.
+
+    Attributes
+    ----------
+    arrays : dict of str to float64 array
+        What the method keeps from one mode to the next.
+    series : dict of str to list of float
+        A number for each iteration, the most telling one first.
+    iterations : int
+        Whole iterations so far.
+    mode : int
+        Modes that are solved already in the next iteration.
+    converged : bool
+    """
+
+    arrays: dict[str, NDArray[np.float64]]
+    series: dict[str, list[float]]
+    iterations: int = 0
+    mode: int = 0
+    converged: bool = False
+
+    def copy(self) -> State:
+        """Return a state that does not change when the run goes on."""
+        arrays = {name: array.copy() for name, array in self.arrays.items()}
+        series = {name: list(numbers) for name, numbers in self.series.items()}
+        return State(arrays, series, self.iterations, self.mode, self.converged)
+
+
+class Method(Protocol):
+    """A decomposition that improves the factor matrices of an operator. Its methods are collective.
+
+    Attributes
+    ----------
+    name : str
+    operator : Operator
+        Holds the factor matrices.
+    state : State
+        New, or that of an earlier run whose factor matrices the operator holds.
+    """
+
+    name: str
+    operator: Operator
+    state: State
+
+    def step(self, stop: Callable[[], bool]) -> bool:
+        """Compute an iteration, or what is left of it; return False if `stop`, asked between modes, ended it."""
+
+    def change(self) -> float | None:
+        """Return what is compared with the tolerance after an iteration, with its sign; None if there is nothing."""
+
+    def model(self) -> KruskalTensor:
+        """Return the decomposition in host memory."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When a decomposition ends.
+
+    Attributes
+    ----------
+    max_iters : int
+        Iterations in all, those of an earlier run included.
+    tol : float
+        It has converged where `Method.change` is smaller; 0 runs all iterations.
+    first_limit : float
+        Seconds that a step may take in the first iteration before its rank is taken to be hung.
+    deadline : float, optional
+        The same for all iterations.
+    """
+
+    max_iters: int
+    tol: float
+    first_limit: float = LOADING_SECONDS
+    deadline: float | None = None
+
+
+class Observer(Protocol):
+    """Hears of each iteration, on all ranks."""
+
+    def __call__(self, method: Method, spans: Spans, seconds: float) -> object:
+        """Take note of this rank's `spans`, and the seconds of the whole iteration."""
+
+
+class Saving(Protocol):
+    """Saves the state of a run. Collective."""
+
+    def save(self) -> None:
+        """Save the state, or not, after an iteration."""
+
+    def finish(self) -> None:
+        """Return when the state is saved."""
+
+
+def never() -> bool:
+    """Return that nobody asks to stop."""
+    return False
+
+
+def run(
+    method: Method,
+    rule: Rule,
+    observers: Sequence[Observer] = (),
+    stop: Callable[[], bool] = never,
+    saving: Saving | None = None,
+) -> None:
+    """Run a method until its rule, or `stop`, ends it. Collective."""
+    last = time.perf_counter()
+    state, clock = method.state, method.operator.clock
+    for _ in paced(iterate(method, rule, stop), state.iterations, rule.first_limit, rule.deadline):
+        spans = clock.collect()
+        now = time.perf_counter()
+        for observe in observers:
+            observe(method, spans, now - last)
+        last = now
+        if stop():
+            break
+        if saving:
+            saving.save()
+    if saving:
+        saving.finish()
+
+
+def iterate(method: Method, rule: Rule, stop: Callable[[], bool] = never) -> Iterator[State]:
+    """Yield the state after each iteration. Collective."""
+    state = method.state
+    state.converged = _settled(method, rule.tol)
+    while state.iterations < rule.max_iters and not state.converged:
+        if not method.step(stop):
+            return
+        state.converged = _settled(method, rule.tol)
+        yield state
+
+
+def _settled(method: Method, tol: float) -> bool:
+    change: Any = method.change() if tol > 0 else None
+    return change is not None and abs(change) < tol

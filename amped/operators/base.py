@@ -1,0 +1,96 @@
+"""What methods ask of a tensor that is placed on ranks, whatever kind it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from ..backend.base import Array, Clock
+from ..options import Options
+from ..parallel.exchange import Machine
+from ..parallel.mpi import Reduction
+from .placement import Plan
+
+Solve = Callable[[Array, Array], None]
+"""Called with rows of an MTTKRP, (rows, R) float64, and the same rows of the factor matrix, which it is to write."""
+
+
+class Operator(Protocol):
+    """A tensor on all ranks, with a factor matrix for each mode on each of them. Its methods are collective.
+
+    Attributes
+    ----------
+    machine : Machine
+    options : Options
+    shape : tuple of int
+    ranks : tuple of int
+        Columns of each mode's factor matrix.
+    norm : float
+        Of the tensor.
+    clock : Clock
+        Seconds of `copy`, `compute`, `exchange` and `solve` for each mode.
+    plan : Plan
+        What this rank holds.
+    kernels : list of str
+        The kernel chosen for each mode.
+    """
+
+    machine: Machine
+    options: Options
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    norm: float
+    clock: Clock
+    plan: Plan
+    kernels: list[str]
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+
+    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
+        """Give every rank the (I_n, R_n) factor matrix of one mode, in host memory."""
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """Return a copy of the (I_n, R_n) factor matrix of one mode in host memory."""
+
+    def owned(self, mode: int) -> Array:
+        """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
+
+    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = ()) -> Array:
+        """Queue the MTTKRP of one mode from the factor matrices of the others; wait for nothing.
+
+        Parameters
+        ----------
+        mode : int
+        solve : callable, optional
+            See `Solve`. It is called with blocks of owned rows as they are done, and these are sent to all ranks
+            while others are computed.
+        then : sequence of int
+            The modes to come, as far as they are known: what is streamed for them is copied ahead.
+
+        Returns
+        -------
+        (owned, R) float64 device array
+            The rows that this rank owns; valid until the next call.
+        """
+
+    def publish(self, mode: int) -> None:
+        """All-gather the owned rows of a factor matrix."""
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
+        """Combine a small device array over the ranks and return it in host memory."""
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        """Count the work queued within under `kind`."""
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+
+
+def in_turn(mode: int, order: int) -> list[int]:
+    """Return the modes that follow `mode` where all are computed in turn, and `mode` itself last."""
+    return [(mode + k) % order for k in range(1, order + 1)]

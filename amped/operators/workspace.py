@@ -1,0 +1,96 @@
+"""A rank's device memory for MTTKRP: the factor matrices, the output rows, and scratch memory for kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.base import NOTHING, Array
+from ..backend.mttkrp import Shard
+from ..backend.providers import roundings
+from ..backend.rows import block_rows
+from ..options import Options
+from ..parallel.exchange import Machine
+from .placement import Plan
+
+
+class Workspace:
+    """What kernels read and write; all of it is allocated before the first iteration.
+
+    Attributes
+    ----------
+    factors : list of (I_n, stride) device arrays
+        All factor matrices, on every rank; columns from the rank on are zero.
+    outs : list of (rows, stride) float64 device arrays
+        The output rows that this rank computes, of each mode; they share memory.
+    owned, sums : list of (owned, R_n) views
+        The rows that this rank owns, of the factor matrix and of the output.
+    """
+
+    def __init__(self, plan: Plan, machine: Machine, options: Options) -> None:
+        self._device, self._exchange = machine.device, machine.exchange
+        zeros, modes = self._device.zeros, plan.modes
+        self.factors = [zeros((int(m.cut.rows[-1]), m.share.stride), plan.dtype) for m in modes]
+        self._ranks, self._dtype = [m.rank for m in modes], plan.dtype
+        self._rounding = None if options.gather == "full" else roundings(self._device)[options.gather]
+        narrow = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
+        self._narrow = narrow
+        self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
+        read = narrow or self.factors
+        self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
+        self._scratch: Array = None
+        self.allocate(plan)
+
+    def allocate(self, plan: Plan) -> None:
+        """Make room for the rows that this rank computes, as a new plan says."""
+        self.outs = self.sums = list[Array]()  # nothing is left that keeps memory
+        lengths = [m.rows.stop - m.rows.start for m in plan.modes]
+        size = max(length * m.share.stride for length, m in zip(lengths, plan.modes, strict=True))
+        memory = self._device.empty((size,), np.float64)
+        # Views are made once: a GPU waits for the host when a small tensor's mode begins.
+        self.outs = [
+            memory[: n * m.share.stride].reshape(n, m.share.stride) for n, m in zip(lengths, plan.modes, strict=True)
+        ]
+        self.owned = [self.factors[m.mode][m.owned, : m.rank] for m in plan.modes]
+        first = [m.owned.start - m.rows.start for m in plan.modes]
+        self.sums = [
+            out[f : f + len(rows), : m.rank]
+            for out, f, rows, m in zip(self.outs, first, self.owned, plan.modes, strict=True)
+        ]
+
+    def reserve(self, nbytes: int) -> None:
+        """Let kernels have so many bytes of scratch memory; 0 gives it back."""
+        if not nbytes or self._scratch is None or self._scratch.size < nbytes:
+            self._scratch = None  # the old one is gone before the new one is made
+            self._scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
+
+    def compute(self, shard: Shard, mode: int, new: slice = NOTHING) -> None:
+        """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
+        if self._rounding:
+            for n in self._stale - {mode}:
+                self._rounding.run(self.factors[n], self._narrow[n])
+            self._stale &= {mode}
+        shard.kernel.run(shard, self._inputs[mode], self.outs[mode], new, self._scratch)
+
+    def changed(self, mode: int) -> None:
+        """Note that a factor matrix is new."""
+        self._stale.add(mode)
+
+    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
+        """Copy an (I_n, R_n) matrix in host memory into a factor matrix."""
+        self._exchange.join()
+        rank = self._ranks[mode]
+        step = block_rows(rank)  # device memory has no room for a second matrix
+        for b in range(0, len(factor), step):
+            rows = np.ascontiguousarray(factor[b : b + step], self._dtype)
+            self.factors[mode][b : b + step, :rank] = self._device.to_device(rows)
+        self.changed(mode)
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """Return a copy of a factor matrix, (I_n, R_n), in host memory."""
+        self._exchange.join()
+        whole = self._device.to_host(self.factors[mode])[:, : self._ranks[mode]]
+        # What comes from a device is a copy already.
+        return np.array(whole, order="C") if self._device.on_host else np.ascontiguousarray(whole)

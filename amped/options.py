@@ -1,0 +1,120 @@
+"""How a run computes: one object that travels from the command line, or a Python call, to whoever needs it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict, TypeVar, cast, get_args
+
+import numpy as np
+
+from partitioner.device import DEVICES, DeviceName
+
+from .errors import InputError
+
+PrecisionName = Literal["fp32", "fp64"]
+PlacementName = Literal["auto", "resident", "stream"]
+GatherName = Literal["full", "fp16", "bf16"]
+
+DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run computes. Every choice gives the same result up to rounding.
+
+    Attributes
+    ----------
+    device : {"auto", "cpu", "cuda"}
+        "auto" takes a GPU if there is one.
+    precision : {"fp32", "fp64"}
+        Of values and factor matrices. Long sums and small matrices are in double precision always.
+    placement : {"auto", "resident", "stream"}
+        Whether nonzeros stay in device memory, or are streamed from the host; "auto" keeps what fits.
+    kernel : str
+        "auto" times the device's kernels on the real nonzeros. Otherwise the name of one. "permuted" keeps one copy of
+        the nonzeros, not one for each mode, and is slower.
+    deterministic : bool
+        Bitwise equal results from run to run on the same ranks: nothing is chosen by timing.
+    device_memory : int, optional
+        Bytes of device memory to use; by default what is free.
+    threads : int, optional
+        Host threads of a rank; by default its fair share of the cores.
+    gather : {"full", "fp16", "bf16"}
+        How a GPU reads factor matrices of precision fp32: as they are, or from copies in 16 bits. Each number then has
+        a relative error of up to 5e-4 (fp16, to 65504) or 4e-3 (bf16). Sums are as precise as ever.
+
+    Raises
+    ------
+    InputError
+        If a choice is none of those above.
+    """
+
+    device: DeviceName = "auto"
+    precision: PrecisionName = "fp32"
+    placement: PlacementName = "auto"
+    kernel: str = "auto"
+    deterministic: bool = False
+    device_memory: int | None = None
+    threads: int | None = None
+    gather: GatherName = "full"
+
+    def __post_init__(self) -> None:
+        choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS, "gather": GATHERS}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} {getattr(self, name)!r}: expected {' or '.join(known)}")
+        if self.gather != "full" and self.precision != "fp32":
+            raise InputError(f"gather {self.gather!r} is for precision 'fp32'")
+        for name in ("threads", "device_memory"):
+            count = getattr(self, name)
+            if count is not None and not count >= 1:
+                raise InputError(f"{name.replace('_', ' ')} {count}: expected at least 1")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy type of `precision`."""
+        return DTYPES[self.precision]
+
+
+class OptionNames(TypedDict, total=False):
+    """The fields of `Options`, for type checkers and editors: keyword arguments of the Python functions."""
+
+    device: DeviceName
+    precision: PrecisionName
+    placement: PlacementName
+    kernel: str
+    deterministic: bool
+    device_memory: int | None
+    threads: int | None
+    gather: GatherName
+
+
+def with_options(function: Function) -> Function:
+    """Show the fields of `Options` in a function's signature instead of ``**options``.
+
+    So ``help``, a REPL's completion and the message about a misspelt name know them, from one definition.
+    """
+    own = inspect.signature(function)
+    shown = [p for p in own.parameters.values() if p.kind != p.VAR_KEYWORD]
+    shown += [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(Options)
+    ]
+    signature = own.replace(parameters=shown)
+
+    @functools.wraps(function)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        return function(*args, **kwargs)
+
+    named.__signature__ = signature  # type: ignore[attr-defined]
+    return cast(Function, named)
