@@ -258,7 +258,13 @@ def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
     return Layout(kernel, share, code, whole, nothing, fibre=family == "fibre")
 
 
-def may_gain(layout: Layout) -> bool:
+def gains(kernel: str, share: Share, limits: Limits) -> bool:
+    """Return whether a kernel may be the fastest for such nonzeros."""
+    layout = make_layout(kernel, share, limits)
+    return layout.kernel == kernel and _may_gain(layout)
+
+
+def _may_gain(layout: Layout) -> bool:
     """Return whether a layout may be faster than `segmented`, by its average fibre, tile and run."""
     share, tiles = layout.share, math.prod(layout.grid)
     rows: int = max(1, share.rows.stop - share.rows.start)

@@ -133,7 +133,7 @@ def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: 
     monkeypatch.setattr(HostSlot, "release", noted_release)
     with small_pieces(100):
         operator = make_operator(TENSOR, FACTORS, comm, device="cpu", placement="stream")
-        result = operator.gathered(0, operator.mttkrp(0))
+        result = operator.gathered(0, operator.mttkrp(0, then=[1]))
     assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")
     for slot_ahead in operator.stream.slots:
         slot_ahead.shard()  # is there

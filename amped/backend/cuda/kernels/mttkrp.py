@@ -18,7 +18,7 @@ from .. import coordinates
 from .. import shard as packing
 from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
 from ..device import CudaDevice
-from ..layout import Layout, Limits, Part, kernel_names, make_layout, may_gain, most_long_runs, shard_bytes
+from ..layout import Layout, Limits, Part, gains, kernel_names, make_layout, most_long_runs, shard_bytes
 from ..shard import CudaShard, Functions
 from ..source import by_value, compile_options, text
 
@@ -45,8 +45,7 @@ class Packed:
 
     def gains(self, share: Share) -> bool:
         """See `Kernel`."""
-        layout = make_layout(self.name, share, self._limits)
-        return layout.kernel == self.name and may_gain(layout)
+        return gains(self.name, share, self._limits)
 
     def keeps_columns(self, share: Share) -> bool:
         """See `Kernel`: they are packed."""

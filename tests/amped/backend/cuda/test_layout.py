@@ -25,13 +25,13 @@ from amped.backend.cuda.layout import (
     bases,
     cut_jobs,
     equal_block,
+    gains,
     kernel_names,
     make_layout,
     most_jobs,
     row_lanes,
     shard_bytes,
     value_code,
-    worthwhile,
 )
 from amped.backend.mttkrp import Share
 from amped.operators.placement import MAX_RANK
@@ -175,7 +175,7 @@ def test_lanes_share_a_row_in_equal_passes(width: int, most: int) -> None:
 
 
 def kernels_worthwhile(whole: Share) -> set[str]:
-    return set(worthwhile(whole, H100))
+    return {name for name in kernel_names(len(whole.lengths) + 1) if gains(name, whole, H100)}
 
 
 def test_what_is_tried_on_dense_and_on_sparse_tensors() -> None:
