@@ -17,7 +17,7 @@ from partitioner.errors import InputError
 from partitioner.readers import read
 
 FUZZ = ROOT / "tests" / "fuzz"
-SECONDS = 4
+SECONDS = 3
 sys.path.insert(0, str(FUZZ))
 
 import targets  # noqa: E402

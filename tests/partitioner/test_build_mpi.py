@@ -36,7 +36,7 @@ def folder(comm: Comm, tmp_path: Path) -> Path:
     ("name", "limit"),
     [
         *product(CASES, (600, 10**6)),
-        *(pytest.param(*case, marks=pytest.mark.ranks(2, 3)) for case in MANY_RUNS.items()),
+        *(pytest.param(*case, marks=pytest.mark.ranks(3)) for case in MANY_RUNS.items()),
     ],
 )
 @pytest.mark.parametrize("kind", ["tns", "npz"])
