@@ -13,6 +13,7 @@ from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
 
 from .backend.choose import choose
+from .backend.exchange import Machine, connect
 from .decomp import als
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
@@ -23,7 +24,6 @@ from .operators.prediction import Speeds, measure
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
 from .options import Options
-from .parallel.exchange import Machine, connect
 from .parallel.mpi import Comm, on_root, together
 from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest

@@ -13,7 +13,7 @@ import numpy as np
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
-from amped.parallel.exchange import connect
+from amped.backend.exchange import connect
 from amped.parallel.mpi import Comm, world
 
 from . import pictures, record

@@ -1,1 +1,4 @@
-"""Devices, and the kernels that run on them: `cpu`, `cuda` and `null`, folders with the same names inside."""
+"""Devices, the kernels that run on them, and what carries rows between them.
+
+`cpu`, `cuda` and `null` are folders with the same names inside.
+"""

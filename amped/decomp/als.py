@@ -85,11 +85,11 @@ class CpAls:
     def model(self) -> KruskalTensor:
         """See `Method`: unit 2-norm columns, weights descending."""
         state = self.state
-        factors = [self.operator.factor(mode) for mode in range(self.operator.order)]
-        for factor, scale in zip(factors, state.arrays["scales"], strict=True):
+        found = KruskalTensor(state.arrays["weights"], [], state.series["fit"], state.converged)
+        for mode, scale in enumerate(state.arrays["scales"]):
+            found.factors.append(factor := self.operator.factor(mode))
             np.multiply(factor, scale, out=factor, casting="same_kind")
-        fits, converged = state.series["fit"], state.converged
-        return KruskalTensor(state.arrays["weights"], factors, fits, converged).arranged()
+        return found.arrange()
 
     @contextmanager
     def _telling(self, mode: int) -> Iterator[None]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..files import factors_in, read_npz, write_npz
 
-BLOCK_ROWS = 1 << 16
+BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
+ARRANGED_ROWS = 1 << 12  # at a time
 
 
 class KruskalTensor:
@@ -59,14 +60,21 @@ class KruskalTensor:
 
     def arranged(self) -> KruskalTensor:
         """Return the same tensor with columns of unit 2-norm and weights descending."""
-        real = [f if f.dtype.kind == "f" else f.astype(np.float64) for f in self.factors]
-        norms = [_column_norms(f) for f in real]
+        factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
+        return KruskalTensor(self.weights, factors, self.fits, self.converged).arrange()
+
+    def arrange(self) -> KruskalTensor:
+        """Give this tensor, in place, columns of unit 2-norm and weights descending."""
+        norms = [_column_norms(f) for f in self.factors]
         weights = self.weights * np.prod(norms, axis=0)
         order = np.argsort(-weights, kind="stable")
-        factors = [np.take(f, order, axis=1) for f in real]
-        for factor, norm in zip(factors, norms, strict=True):
-            factor /= np.where(norm > 0, norm, 1)[order].astype(factor.dtype)
-        return KruskalTensor(weights[order], factors, self.fits, self.converged)
+        for factor, norm in zip(self.factors, norms, strict=True):
+            divisor = np.where(norm > 0, norm, 1)[order].astype(factor.dtype)
+            for b in range(0, len(factor), ARRANGED_ROWS):
+                rows = factor[b : b + ARRANGED_ROWS]
+                np.divide(rows[:, order], divisor, out=rows)
+        self.weights = weights[order]
+        return self
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor, without forming it."""

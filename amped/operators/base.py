@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from ..backend.base import Array, Clock
+from ..backend.exchange import Machine
 from ..options import Options
-from ..parallel.exchange import Machine
 from ..parallel.mpi import Reduction
 from .placement import Plan
 

@@ -16,11 +16,11 @@ import numpy as np
 from partitioner.coo import ValueRange
 
 from ..backend.base import Array
+from ..backend.exchange import Machine
 from ..backend.mttkrp import Shard, Share
 from ..backend.providers import mttkrp_kernels, solver
 from ..backend.solve import Sums
 from ..options import Options
-from ..parallel.exchange import Machine
 from .placement import Plan
 
 OUTPUT_ROWS = 1024

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from partitioner.shards import Cut
 
 from ..backend.base import Array
+from ..backend.exchange import Block, Machine, agree
 from ..errors import InputError
 from ..options import Options
-from ..parallel.exchange import Block, Machine, agree
 from ..parallel.mpi import Reduction, together
 from ..parallel.recorder import HERE
 from .base import Solve

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from partitioner.shards import even_offsets
 
 from ..backend.base import Clock
+from ..backend.exchange import Machine
 from ..backend.mttkrp import Kernel, Shard
 from ..options import Options
-from ..parallel.exchange import Machine
 from .memory import ModePlan
 from .placement import Plan
 from .workspace import Workspace

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.base import NOTHING, Array
+from ..backend.exchange import Machine
 from ..backend.mttkrp import Shard
 from ..backend.providers import roundings
 from ..backend.rows import block_rows
 from ..options import Options
-from ..parallel.exchange import Machine
 from .placement import Plan
 
 

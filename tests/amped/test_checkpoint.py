@@ -88,13 +88,13 @@ def test_what_a_checkpoint_holds(folder: Path) -> None:
     assert names[-1] == "iteration-3"
     assert set(names) <= {"iteration-1", "iteration-2", "iteration-3"}
     arrays = {p.stem: np.load(p) for p in (folder / "deep/er/c/iteration-3").glob("*.npy")}
-    assert set(arrays) == {"weights", "norms", "scales", "fits", "factor_0", "factor_1", "factor_2"}
-    assert arrays["fits"].tolist() == fits
+    assert set(arrays) == {"weights", "norms", "scales", "fit", "factor_0", "factor_1", "factor_2"}
+    assert arrays["fit"].tolist() == fits
     assert [arrays[f"factor_{n}"].shape for n in range(3)] == [(n, RANK) for n in SHAPE]
     found = checkpoint.load(folder / "deep/er/c/iteration-3")
-    facts = found.facts
-    assert (facts["shape"], facts["nonzeros"], facts["rank"], found.seed) == (list(SHAPE), 80, RANK, 5)
-    assert found.options["precision"] == "fp64"
+    facts = found.origin.facts
+    assert (facts["shape"], facts["nonzeros"], facts["rank"], found.origin.seed) == (list(SHAPE), 80, RANK, 5)
+    assert found.origin.options["precision"] == "fp64"
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_every(folder: Path, monkeypatch: pytest.MonkeyPatch, flags: list[object
     real = checkpoint.Writer.write
 
     def write(self: checkpoint.Writer, taken: checkpoint.Checkpoint) -> None:
-        written.append(len(taken.state.fits))
+        written.append(taken.state.iterations)
         real(self, taken)
 
     monkeypatch.setattr(checkpoint.Writer, "write", write)
     cpd(small_tns(folder), "out", "--max-iters", 5, "--checkpoint", "c", *flags)
     assert written == expected
     assert checkpoint.names_in("c") == [f"iteration-{n}" for n in expected[:-3:-1]]  # the last two
-    assert len(newest().state.fits) == 5
+    assert newest().state.iterations == 5
 
 
 def test_a_slow_disk_holds_up_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_a_slow_disk_holds_up_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
     gate, real, fits = threading.Event(), checkpoint.Writer._write, []
 
     def write(self: checkpoint.Writer, taken: checkpoint.Checkpoint) -> None:
-        fits.append(len(taken.state.fits))
+        fits.append(taken.state.iterations)
         assert gate.wait(TIMEOUT)
         real(self, taken)
 
@@ -148,7 +148,7 @@ def test_a_checkpoint_does_not_change_as_the_run_goes_on(folder: Path, monkeypat
     monkeypatch.setattr(checkpoint.Writer, "_write", lambda _, taken: late.append(taken))
     cpd(path, "out", "--max-iters", 5, "--checkpoint", "c")
     monkeypatch.setattr(checkpoint.Writer, "_write", real)
-    early = next(taken for taken in late if len(taken.state.fits) < 5)
+    early = next(taken for taken in late if taken.state.iterations < 5)
     writer = checkpoint.Writer(folder / "c")
     writer.write(early)
     writer.finish()
@@ -212,7 +212,7 @@ def test_force_replaces_a_checkpoint(folder: Path) -> None:
     again = run_amped("cpd", path, *COMMON, "--output", "b", "--max-iters", 2, "--checkpoint", "c")
     refused(again, "c/iteration-4", "exists", "--resume", "--force")
     cpd(path, "b", "--max-iters", 2, "--checkpoint", "c", "--force")
-    assert len(newest().state.fits) == 2
+    assert newest().state.iterations == 2
     assert all(name in (checkpoint.LOCK, "iteration-1", "iteration-2") for name in os.listdir("c"))
 
 
@@ -297,7 +297,7 @@ def two_checkpoints(path: Path) -> list[float]:
     return fits
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "factor_1.npy", "weights.npy", "fits.npy"])
+@pytest.mark.parametrize("name", ["manifest.json", "factor_1.npy", "weights.npy", "fit.npy"])
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing"])
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(folder: Path, name: str, how: str) -> None:
     path = small_tns(folder)
@@ -350,13 +350,13 @@ def test_every_thousandth_byte_of_a_checkpoint(folder: Path) -> None:
 
 HOSTILE: dict[str, dict[str, Any]] = {
     "no weights": {"weights": None},
-    "no fits": {"fits": None},
+    "no fits": {"fit": None},
     "no factor": {"factor_0": None},
     "a factor less": {"factor_2": None},
     "other weights": {"weights": np.ones(RANK + 1)},
     "no numbers": {"factor_1": np.full((7, RANK), np.nan)},
     "no finite scales": {"scales": np.full((3, RANK), np.inf)},
-    "fits of text": {"fits": np.array(["a", "b"])},
+    "fits of text": {"fit": np.array(["a", "b"])},
     "objects": {"weights": np.array([{}] * RANK, object)},
     "mode": {"mode": 3},
     "no mode": {"mode": "first"},
@@ -437,7 +437,7 @@ def test_sigusr1_writes_a_checkpoint_and_the_same_command_goes_on(folder: Path, 
     assert "Traceback" not in err
     assert "stopped by SIGUSR1 after iteration" in out
     assert "the same command with --resume goes on" in out
-    done = len(newest().state.fits)
+    done = newest().state.iterations
     assert done >= 3
     assert len(re.findall(r"^iteration ", out, re.M)) == done
     total = done + AFTER_A_STOP
@@ -519,7 +519,7 @@ def test_a_run_stops_within_an_iteration(folder: Path, iteration: int, mode: int
     assert first.code == EXIT_STOPPED, first.err
     modes = "1 mode" if mode == 1 else "2 modes"
     assert f"after iteration {iteration} and {modes} of the next" in first.out
-    assert (len(newest().state.fits), newest().state.mode) == (iteration, mode)
+    assert (newest().state.iterations, newest().state.mode) == (iteration, mode)
     rest = finish([*start, *python_line(*line, "--resume")])
     assert rest.code == 0, rest.err
     assert fits_in("out") == fits_in("whole")

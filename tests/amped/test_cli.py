@@ -296,9 +296,9 @@ def test_repeat_computes_again_and_does_not_add_up(folder: Path, monkeypatch: py
     calls: list[int] = []
     real = sparse.SparseOperator.mttkrp
 
-    def counted(self: sparse.SparseOperator, mode: int) -> object:
+    def counted(self: sparse.SparseOperator, mode: int, then: list[int]) -> object:
         calls.append(mode)
-        return real(self, mode)
+        return real(self, mode, then=then)
 
     monkeypatch.setattr(sparse.SparseOperator, "mttkrp", counted)
     path = small_tns(folder)

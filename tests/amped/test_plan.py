@@ -14,6 +14,7 @@ from command import entries, in_process, on_ranks, random_tensor, run_amped, run
 
 from amped import assembly as job
 from amped.backend.cpu.device import CpuDevice
+from amped.backend.cpu.kernels.mttkrp import Segmented
 from amped.backend.cpu.layout import PIECE
 from amped.operators.prediction import Speeds
 from amped.report.text import human
@@ -65,8 +66,9 @@ def test_nothing_is_written_or_allocated(folder: Path, monkeypatch: pytest.Monke
         raise AssertionError("a plan allocates")
 
     monkeypatch.setattr(job, "measure", lambda *_: Speeds(((1.0, 1e9),), 1e9, 1e6))  # on a trial of its own
-    for name in ("empty", "zeros", "shard", "slot", "mttkrp"):
-        monkeypatch.setattr(CpuDevice, name, refuse)
+    for kind, names in ((CpuDevice, ("empty", "zeros", "slot")), (Segmented, ("make", "run"))):
+        for name in names:
+            monkeypatch.setattr(kind, name, refuse)
     path = small_tns(folder)
     before = entries(folder)
     plan(path, "--rank", RANK)

@@ -114,11 +114,13 @@ def store(data: bytes) -> None:
 
 def checkpoint(data: bytes) -> None:
     """A checkpoint whose manifest, or one of whose files, is not what it was."""
-    facts: dict[str, Any] = {"shape": list(SHAPE), "nonzeros": 60, "hash": "0123456789abcdef", "rank": RANK}
+    tensor = {"shape": list(SHAPE), "nonzeros": 60, "hash": "0123456789abcdef"}
+    facts: dict[str, Any] = {"method": "als", **tensor, "rank": RANK}
+
+    norms = np.ones((len(SHAPE), RANK))
+    state = State({"weights": np.ones(RANK), "norms": norms, "scales": norms}, {"fit": [0.5]}, 1)
 
     def make(target: Path) -> None:
-        norms = np.ones((len(SHAPE), RANK))
-        state = State({"weights": np.ones(RANK), "norms": norms, "scales": norms}, {"fit": [0.5]}, 1)
         factors = [np.ones((length, RANK)) for length in SHAPE]
         writer = Writer(target.parent)
         writer.write(Checkpoint(state, factors, Origin(facts, 0, {})))
@@ -128,7 +130,7 @@ def checkpoint(data: bytes) -> None:
     path = _template("checkpoint", make)
     _damage(path, data)
     with promise(len(data)):
-        check(load(path), facts, path.parent)
+        check(load(path), facts, state, path.parent)
 
 
 VERBS = ("cpd", "mttkrp", "plan", "info", "partition")

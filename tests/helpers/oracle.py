@@ -21,13 +21,13 @@ import amped
 from amped.assembly import bring_up, place, solving_bytes
 from amped.backend.base import Device
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.exchange import Machine
 from amped.backend.mttkrp import Kernel
 from amped.backend.providers import mttkrp_kernels
 from amped.operators import memory, placement
 from amped.operators.source import Source, TensorSource
 from amped.operators.sparse import SparseOperator
 from amped.options import Options
-from amped.parallel.exchange import Machine
 from amped.parallel.mpi import Comm
 
 T = TypeVar("T")

@@ -30,10 +30,10 @@ from amped.backend.base import Device
 from amped.backend.choose import choose
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
+from amped.backend.exchange import connect
 from amped.backend.mttkrp import Share
 from amped.errors import InputError
 from amped.options import DTYPES
-from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import mode_order

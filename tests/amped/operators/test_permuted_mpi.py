@@ -26,9 +26,9 @@ from oracle import (
 from tensors import write_store
 
 import amped
+from amped.backend.exchange import Machine
 from amped.errors import InputError
 from amped.operators.source import open_source
-from amped.parallel.exchange import Machine
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 

@@ -14,10 +14,10 @@ from oracle import PRECISIONS
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.exchange import connect
 from amped.operators.placement import Plan, Setting, make_plan
 from amped.operators.prediction import Forecast, Speeds, forecast, measure
 from amped.options import Options
-from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 from partitioner.shards import cut_mode

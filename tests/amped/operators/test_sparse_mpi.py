@@ -33,13 +33,13 @@ from oracle import (
 from tensors import write_store
 
 import amped
+from amped.backend.exchange import HostExchange, Machine, agree
 from amped.errors import InputError
 from amped.operators import placement as placement_module
 from amped.operators import sparse as sparse_module
 from amped.operators.memory import ModePlan
 from amped.operators.source import TensorSource, open_source
 from amped.operators.tuning import Tuner
-from amped.parallel.exchange import HostExchange, Machine, agree
 from amped.parallel.mpi import Comm, on_root
 from partitioner.coo import SparseTensor
 

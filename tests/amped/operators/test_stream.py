@@ -24,12 +24,12 @@ from oracle import (
 )
 
 from amped.backend.cpu.device import HostSlot
+from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
 from amped.backend.null.kernels.mttkrp import Recorded
 from amped.backend.providers import mttkrp_kernels
 from amped.errors import InputError
 from amped.operators.memory import SLOTS
-from amped.parallel.exchange import connect
 from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 from partitioner.shards import SortedTensor

@@ -14,7 +14,7 @@ from oracle import block_sizes, on_examples
 from amped.backend.base import Collectives
 from amped.backend.choose import choose
 from amped.backend.cuda import probe
-from amped.parallel.exchange import HostExchange, StagedExchange, connect
+from amped.backend.exchange import HostExchange, StagedExchange, connect
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi

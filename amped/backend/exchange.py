@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.base import Collectives, Device
-from .mpi import Comm, Reduction
+from ..parallel.mpi import Comm, Reduction
+from .base import Collectives, Device
 
 
 @dataclass(frozen=True)
