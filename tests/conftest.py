@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,43 @@ settings.register_profile("explore", deadline=None, max_examples=1000, suppress_
 settings.load_profile("fixed")
 
 
+# What `launch/test --quick` runs of: soon done, and of each room something.
+QUICK = """
+    amped/test_api_errors.py amped/test_cli.py amped/test_refused_output.py amped/backend/test_solve.py
+    amped/backend/cuda/test_layout.py amped/decomp/test_als_mpi.py amped/decomp/test_initial.py
+    amped/models/test_kruskal.py amped/operators/test_placement.py amped/operators/test_source_mpi.py
+    amped/operators/test_stream.py amped/parallel/test_comm_mpi.py amped/parallel/test_exchange_mpi.py
+    amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/test_coo.py
+    partitioner/test_cuda_sort.py partitioner/test_sort.py partitioner/readers/test_npz.py
+    partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py
+""".split()
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C end what tests start, also where these are run in the background of a script, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files ``*_mpi.py`` to runs under mpirun, with ``--with-mpi``, and all other files to runs without it."""
     under_mpirun = bool(config.getoption("with_mpi", default=False))
     if collection_path.suffix == ".py" and collection_path.stem.endswith("_mpi") != under_mpirun:
         return True
     return None
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is quick, and leave out what is for other numbers of ranks."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
+            item.add_marker("quick")
+    others = [i for i in items if (mark := i.get_closest_marker("ranks")) and world().size not in mark.args]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
 
 
 @pytest.fixture(scope="session")

@@ -194,7 +194,7 @@ class Soak:
                 print(error, file=sys.stderr)
                 self.count["corrupt"] += 1
         found, _ = checkpoint.load_newest(checkpoints)
-        now = -1 if found is None else len(found.state.fits)
+        now = -1 if found is None else found.state.iterations
         self.count["lost"] += now < newest
         return now
 

@@ -213,9 +213,13 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # A process that finds no kernels on the disk compiles them, and the compiler would be measured too.
     small = small_tns(folder)
     succeeded(run_partitioner(small, "--output", folder / "small.store"))
-    for tensor in (small, folder / "small.store"):
-        for flags in product(("--precision",), ("fp32", "fp64"), ("--kernel",), ("segmented", "panelled", "permuted")):
-            succeeded(run_amped("mttkrp", tensor, "--rank", RANK, *flags, *CPU))
+    how = [*product(("segmented", "panelled"), ("resident", "stream")), ("permuted", "resident")]
+    indices, values = random_tensor()
+    np.savez(folder / "small.npz", indices=indices.astype(np.int32), values=values.astype(np.float32))
+    tensors = [small, folder / "small.npz", folder / "small.store"]
+    for tensor, precision, (kernel, placement) in product(tensors, ("fp32", "fp64"), how):
+        flags = ["--precision", precision, "--kernel", kernel, "--placement", placement]
+        succeeded(run_amped("mttkrp", tensor, "--rank", RANK, *flags, *CPU))
     rng = np.random.default_rng(0)
     shape, nonzeros = (20_000, 5_000, 3_000), 2_000_000
     indices = np.stack([rng.integers(0, length, nonzeros, dtype=np.int32) for length in shape], axis=1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -354,7 +353,7 @@ def test_refused_once_on_all_ranks(folder: Path, case: str) -> None:
     else:
         arguments[3] = 0
         parts = ("rank 0", "1..1024")
-    before, began = entries(folder), time.monotonic()
+    before = entries(folder)
+    # No rank waits for another in vain: the watchdog would end that with another code.
     refused_on_ranks(on_ranks(3, *arguments), *parts)
-    assert time.monotonic() - began < 20
     assert entries(folder) == before

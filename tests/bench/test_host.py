@@ -33,13 +33,13 @@ def test_reading(tmp_path: Path) -> None:
 
 
 def test_partitioning(tmp_path: Path, device: str) -> None:
-    how = f"--part partition --millions 1 --spilled 1 --repeats 2 --device {device} --output {tmp_path}"
+    how = f"--part partition --millions 1 --spilled 1 --repeats 1 --device {device} --output {tmp_path}"
     main(["host", *how.split()])
     (path,) = tmp_path.glob("*.json")
     found = json.loads(path.read_text())
     assert path.with_suffix(".png").exists()
     million = found["in_memory"]["1"]
-    assert len(million["each"]) == 2
+    assert len(million["each"]) == 1
     assert found["spilled"]["nonzeros"] == 10**6
     assert (path.stem, "cuda" in million, len(found["machine"]["devices"])) == {
         "cpu": ("host-partition", False, 1),
@@ -48,9 +48,9 @@ def test_partitioning(tmp_path: Path, device: str) -> None:
 
 
 def test_starting(tmp_path: Path) -> None:
-    main(["host", *f"--part start --cold 1 --repeats 2 --output {tmp_path}".split()])
+    main(["host", *f"--part start --cold 1 --repeats 1 --output {tmp_path}".split()])
     found = json.loads((tmp_path / "host-start.json").read_text())["starts"]
     assert (tmp_path / "host-start.png").exists()
     for command in ("info", "example"):
         assert found[command]["cold"]["compiling"]["median"] > 0
-        assert [seconds for _, seconds in found[command]["each"]["warm"]] == [0, 0]
+        assert [seconds for _, seconds in found[command]["each"]["warm"]] == [0]

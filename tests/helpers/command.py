@@ -23,7 +23,7 @@ from partitioner.__main__ import main as partition_main
 
 ROOT = Path(amped.__file__).parent.parent
 ERROR = "amped: error: "
-TIMEOUT = 60.0
+TIMEOUT = 240.0  # seconds: more than twenty times what any command takes
 
 # Open MPI 5 (PRTE_) and 4 (OMPI_): root may start it, ranks may outnumber the cores, one node needs no network.
 LAUNCH = {

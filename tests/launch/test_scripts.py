@@ -260,6 +260,15 @@ def test_every_stage_runs(machine: Machine, script: str) -> None:
     assert re.search(r"launch/test: 0 of 7 stages failed, \d+ s\n$", done.stdout)
 
 
+def test_quick(machine: Machine) -> None:
+    done = machine.run("launch/test", "--quick", "-x")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert stages(done.stdout) == dict.fromkeys([*ALL[:3], "tests, ranks: 2"], "passed")
+    assert done.stdout.count("-m quick tests ") == 2
+    assert "--quick" not in done.stdout
+    assert re.search(r" -x$", done.stdout, re.MULTILINE)
+
+
 def test_failures_do_not_stop_later_stages(machine: Machine) -> None:
     (machine.stubs / "ruff").write_text(FAILS)
     done = machine.run("launch/test")
@@ -270,7 +279,7 @@ def test_failures_do_not_stop_later_stages(machine: Machine) -> None:
 def test_only_rank_zero_prints_unless_others_fail(machine: Machine) -> None:
     passed = machine.run("launch/test", "-k", "a or b")
     assert passed.stdout.count("rank 0: -m pytest --with-mpi") == 4
-    assert "--with-mpi -p no:cacheprovider tests -k a or b" in passed.stdout
+    assert "--with-mpi -p no:cacheprovider --durations=20 tests -k a or b" in passed.stdout
     assert "rank 1:" not in passed.stdout
     one = machine.run("launch/test", FAILING="2")
     assert stages(one.stdout) == dict.fromkeys(ALL[:5], "passed") | dict.fromkeys(ALL[5:], "FAILED")

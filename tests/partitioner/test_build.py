@@ -47,8 +47,15 @@ def save(path: Path, columns: np.ndarray, values: np.ndarray) -> Path:
     return path
 
 
-@pytest.mark.parametrize("limit", [40, 100, 999, 2999])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [  # 100 cuts 3000 nonzeros into more runs than there are samples; less is for rows that have more than that
+        (name, limit)
+        for name in CASES
+        for limit in (40, 100, 999, 2999)
+        if limit > 40 or name not in ("spread", "order 6", "one row has most", "single precision")
+    ],
+)
 def test_a_store_made_in_pieces_is_the_one_made_in_memory(tmp_path: Path, name: str, limit: int) -> None:
     columns, values = CASES[name]
     path = save(tmp_path / "t.npz", columns, values)

@@ -32,6 +32,19 @@ ORDER_AND_RANK = [
 ]  # fmt: skip
 
 
+def cases_of_order_and_rank() -> Iterator[Any]:
+    """Yield every order and rank on every backend: on a GPU in both precisions, on a CPU, where compiling is what takes
+    long, in one and the other in turn, so that each order and each rank has both, and narrow and wide rows."""
+    for param in BACKENDS:
+        name, threads = backend = getattr(param, "values", [param])[0]
+        for number, (order, rank) in enumerate(ORDER_AND_RANK):
+            turn = (number + (order == 7)) % 2
+            for precision in DTYPES if name == "cuda" or rank > 64 else [list(DTYPES)[turn]]:
+                label = "-".join(map(str, filter(None, (name, threads, precision, order, rank))))
+                marks = getattr(param, "marks", ())
+                yield pytest.param(backend, precision, order, rank, marks=marks, id=label)
+
+
 @pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
 def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Each backend; on the CPU several threads share even small shards."""
@@ -104,8 +117,10 @@ class Problem:
         part = slice(start, self.values.size if stop is None else stop)
         rows = self.columns[0]
         continues = bool(start and rows[start] == rows[start - 1])
-        columns = [np.ascontiguousarray(column[part]) for column in self.columns]
-        return kernel.make(columns, self.values[part], share, continues)
+        columns, values = [np.ascontiguousarray(column[part]) for column in self.columns], self.values[part]
+        if isinstance(kernel, cpu_mttkrp.Segmented):  # those of a GPU may get any, and round them as they pack them
+            values = values.astype(share.dtype)
+        return kernel.make(columns, values, share, continues)
 
     def inputs(self, backend: Device, share: Share) -> list[Any]:
         """Return the input factors in device memory, padded as the backend asks."""
@@ -163,7 +178,9 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
     assert_rounding_only(got[problem.named], problem.expected[problem.named], precision)
 
 
-@pytest.mark.parametrize(("order", "rank"), ORDER_AND_RANK)
+@pytest.mark.parametrize(
+    ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend", "precision"]
+)
 def test_order_and_rank(backend: Device, precision: str, order: int, rank: int) -> None:
     problem = Problem(order, rank)
     for kernel in kernels(backend, order):

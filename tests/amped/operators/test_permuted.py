@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterator
+from itertools import pairwise, product
 from typing import Any
 from unittest import mock
 
@@ -44,10 +44,23 @@ TENSOR = SparseTensor(COLUMNS.T, VALUES, SHAPE)
 FACTORS = random_factors(3, SHAPE, 5)
 
 
-@pytest.fixture(
-    params=[("cpu", 1), ("cpu", 2), ("cpu", 3), pytest.param(("cuda", None), marks=pytest.mark.gpu)],
-    ids=lambda b: "-".join(map(str, filter(None, b))),
-)
+BACKENDS = [("cpu", 1), ("cpu", 2), ("cpu", 3), pytest.param(("cuda", None), marks=pytest.mark.gpu)]
+
+
+def cases_of_order_and_rank() -> Iterator[Any]:
+    """Yield every order and rank on every backend: on a GPU in both precisions, on a CPU, where compiling is what takes
+    long, in one and the other in turn, so that each order and each rank has both."""
+    for param in BACKENDS:
+        name, threads = backend = getattr(param, "values", [param])[0]
+        for order, (number, rank) in product((2, 3, 4, 5, 6, 8), enumerate((1, 7, 16, 33))):
+            turn = (order + order // 8 + number) % 2
+            for precision in PRECISIONS if name == "cuda" else [PRECISIONS[turn]]:
+                label = "-".join(map(str, filter(None, (name, threads, order, rank, precision))))
+                marks = getattr(param, "marks", ())
+                yield pytest.param(backend, precision, order, rank, marks=marks, id=label)
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
 def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Each backend that has the kernel; on the CPU several threads share even small shards."""
     name, threads = request.param
@@ -135,9 +148,9 @@ def problem(
     return Problem(backend, precision, columns, values, rank)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("rank", [1, 7, 16, 33])
-@pytest.mark.parametrize("order", [2, 3, 4, 5, 6, 8])
+@pytest.mark.parametrize(
+    ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend"]
+)
 def test_order_and_rank(backend: Device, precision: str, order: int, rank: int) -> None:
     p = problem(backend, precision, order, rank)
     shard = p.shard()

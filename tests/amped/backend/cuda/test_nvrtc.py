@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -44,14 +45,15 @@ def compiled(file: str, macros: Mapping[str, Any], architecture: str) -> str:
     return compiled_text(text(file), f"{file} {dict(macros)}", compile_options(macros), architecture)
 
 
-def compiled_text(source: str, name: str, options: Sequence[str], architecture: str) -> str:
-    """Return what the compiler says of kernels."""
+@cache
+def compiled_text(source: str, name: str, options: tuple[str, ...], architecture: str) -> str:
+    """Return what the compiler says of kernels; it is asked once of each, and a quarter of all layouts are others'."""
 
     def checked(result: tuple[object, ...]) -> object:
         assert result[0] == nvrtc.nvrtcResult.NVRTC_SUCCESS, result[0]
         return result[1] if len(result) > 1 else None
 
-    options = [*options, f"-arch={architecture}", "--ptxas-options=-v"]
+    options = *options, f"-arch={architecture}", "--ptxas-options=-v"
     program = checked(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     # Written in place: a single byte would be the one that all of Python shares.
@@ -93,9 +95,9 @@ def check_all(order: int, precision: str, variants: Mapping[str, set[tuple[int, 
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("order", range(2, 9))
+@pytest.mark.parametrize("order", [2, 4, 5, 6, 7, 8])
 def test_every_kernel_of_every_order(order: int, precision: str) -> None:
-    """Each at rank 32, and at three of all ranks and kinds of values in turn."""
+    """Each at rank 32, and at three of all ranks and kinds of values in turn; those of order 3 are below."""
     every = list(product(RANKS, VALUES))
     variants = {
         kernel: {(32, "raw"), *(every[(3 * (k + order) + i) % len(every)] for i in range(3))}
