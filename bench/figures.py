@@ -189,7 +189,7 @@ def yardstick(pyplot: Any, cases: Sequence[Case]) -> Any:
     axes.axhline(1, color="k", linestyle="--", linewidth=1, label="the yardstick")
     axes.set_xticks(range(len(tensors)), [name.replace(", ", "\n") for name in tensors])
     axes.set_ylabel("times as fast as the yardstick")
-    axes.legend(frameon=False, fontsize=8, ncols=2)
+    axes.legend(frameon=False, fontsize=8, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
 
 
