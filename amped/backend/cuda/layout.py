@@ -70,7 +70,7 @@ class Code(NamedTuple):
 class Schedule(NamedTuple):
     """Threads per block (at most), blocks per multiprocessor, and nonzeros whose factor rows are loaded together.
 
-    Each is as large as registers allow without spilling, which `tests/serial/test_nvrtc.py` checks.
+    Each is as large as registers allow without spilling, which `tests/amped/backend/cuda/test_nvrtc.py` checks.
     """
 
     threads: int
