@@ -22,7 +22,7 @@ QUICK = """
     amped/test_api_errors.py amped/test_cli.py amped/test_refused_output.py amped/backend/test_solve.py
     amped/backend/cuda/test_layout.py amped/decomp/test_als_mpi.py amped/decomp/test_initial.py
     amped/models/test_kruskal.py amped/operators/test_placement.py amped/operators/test_source_mpi.py
-    amped/operators/test_stream.py amped/parallel/test_comm_mpi.py amped/parallel/test_exchange_mpi.py
+    amped/operators/test_stream.py amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
     amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/test_coo.py
     partitioner/test_cuda_sort.py partitioner/test_sort.py partitioner/readers/test_npz.py
     partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py
@@ -46,9 +46,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is quick, and leave out what is for other numbers of ranks."""
-    here = Path(__file__).parent
+    quick = {Path(__file__).parent / name for name in QUICK}
+    if missing := [str(path) for path in quick if not path.exists()]:
+        raise pytest.UsageError(f"QUICK in {__file__} names what is not there: {', '.join(missing)}")
     for item in items:
-        if item.path.relative_to(here).as_posix() in QUICK and not item.get_closest_marker("slow"):
+        if item.path in quick and not item.get_closest_marker("slow"):
             item.add_marker("quick")
     others = [i for i in items if (mark := i.get_closest_marker("ranks")) and world().size not in mark.args]
     if others:
