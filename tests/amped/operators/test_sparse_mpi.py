@@ -148,9 +148,9 @@ def test_blocks_that_all_ranks_agree_on(
 def test_shares_add_up(comm: Comm) -> None:
     def check(case: Case) -> None:
         operator = make_operator(on_rank_0(comm, case.tensor), case.factors, comm, device="cpu")
-        plans = comm.allgather(operator.plan)
-        for mode in range(operator.order):
-            shares, owned = [p.modes[mode].nnz for p in plans], [p.modes[mode].owned for p in plans]
+        by_rank = comm.allgather([(mode.nnz, mode.owned) for mode in operator.plan.modes])
+        for mode, each in enumerate(zip(*by_rank, strict=True)):
+            shares, owned = zip(*each, strict=True)
             assert sum(shares) == case.tensor.nnz
             assert max(shares) <= case.tensor.nnz / comm.size * 1.01 + 1
             assert [s.start for s in owned] == [0, *(s.stop for s in owned[:-1])]
