@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,8 @@ from amped.backend.cuda import probe
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
 from amped.backend.solve import Sums
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
 from amped.operators.base import in_turn
 from amped.operators.sparse import SparseOperator
 from amped.parallel.mpi import Comm
@@ -101,3 +105,19 @@ def test_one_mode_may_be_repeated(comm: Comm, device: str, placement: str) -> No
             assert_rounding_only(got, coo_mttkrp(COLUMNS, VALUES, FACTORS, 2), "fp32")
             expected = [(then[0], k) for k in range(2)] if placement == "stream" else []
             assert operator.stream._filled == expected
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_memory_is_given_back_when_an_operator_is_dropped(comm: Comm, device: str, placement: str) -> None:
+    """At once, not when the garbage collector runs: nothing refers back to what holds it."""
+    gc.collect()
+    gc.disable()
+    try:
+        with small_pieces(100):
+            operator = make_operator(TENSOR, FACTORS, comm, device=device, placement=placement)
+        next(iterate(method := CpAls(operator), Rule(2, 0)))
+        held = [weakref.ref(each) for each in (operator.work, operator.stream, operator.stream.modes[0], operator)]
+        del operator, method
+        assert [ref() for ref in held] == [None] * 4
+    finally:
+        gc.enable()
