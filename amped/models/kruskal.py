@@ -109,5 +109,5 @@ class KruskalTensor:
 
 
 def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:
-    blocks = (factor[b : b + BLOCK_ROWS].astype(np.float64) for b in range(0, len(factor), BLOCK_ROWS))
-    return np.sqrt(sum((np.square(block).sum(axis=0) for block in blocks), np.zeros(factor.shape[1])))
+    blocks = (np.square(factor[b : b + BLOCK_ROWS], dtype=np.float64) for b in range(0, len(factor), BLOCK_ROWS))
+    return np.sqrt(sum((block.sum(axis=0) for block in blocks), np.zeros(factor.shape[1])))

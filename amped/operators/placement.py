@@ -195,12 +195,11 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
 
 def check_options(options: Options, device: Device) -> None:
     """Raise `InputError` if a device does not have what the options ask for; nothing of a tensor need be known."""
-    formats = "full", *roundings(device)
+    formats, kernels = ("full", *roundings(device)), mttkrp_kernels(device)
     if options.gather not in formats:
         raise InputError(f"gather {options.gather!r}: {device.name} has {', '.join(formats)}")
     if options.kernel == "auto":
         return
-    kernels = mttkrp_kernels(device)
     asked = next((k for k in kernels if k.name == options.kernel), None)
     if asked is None:
         raise InputError(f"kernel {options.kernel!r}: {device.name} has auto, {', '.join(k.name for k in kernels)}")

@@ -62,7 +62,7 @@ class Machine:
         shutil.copy(ROOT / "pyproject.toml", self.project)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
-        for name, text in (("mpirun", MPIRUN), ("ruff", PASSES), ("mypy", PASSES)):
+        for name, text in (("mpirun", MPIRUN), ("ruff", PASSES), ("mypy", PASSES), ("lint-imports", PASSES)):
             (self.stubs / name).write_text(text)
 
     def add(self, name: str, text: str) -> None:
@@ -249,7 +249,8 @@ def stages(output: str) -> dict[str, str]:
     return dict(re.findall(r"^(\S.*?)\s+\d+ s  (\S+)", output, re.MULTILINE))
 
 
-ALL = ["ruff", "mypy --strict", "tests, serial", *(f"tests, ranks: {ranks}" for ranks in (1, 2, 3, 4))]
+RANKS = [f"tests, ranks: {ranks}" for ranks in (1, 2, 3, 4)]
+ALL = ["ruff", "mypy --strict", "lint-imports", "tests, serial", *RANKS]
 
 
 @pytest.mark.parametrize("script", ["launch/test", ".ci/run"])
@@ -257,13 +258,13 @@ def test_every_stage_runs(machine: Machine, script: str) -> None:
     done = machine.run(script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed")
-    assert re.search(r"launch/test: 0 of 7 stages failed, \d+ s\n$", done.stdout)
+    assert re.search(r"launch/test: 0 of 8 stages failed, \d+ s\n$", done.stdout)
 
 
 def test_quick(machine: Machine) -> None:
     done = machine.run("launch/test", "--quick", "-x")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert stages(done.stdout) == dict.fromkeys([*ALL[:3], "tests, ranks: 2"], "passed")
+    assert stages(done.stdout) == dict.fromkeys([*ALL[:4], "tests, ranks: 2"], "passed")
     assert done.stdout.count("-m quick tests ") == 2
     assert "--quick" not in done.stdout
     assert re.search(r" -x$", done.stdout, re.MULTILINE)
@@ -282,7 +283,7 @@ def test_only_rank_zero_prints_unless_others_fail(machine: Machine) -> None:
     assert "--with-mpi -p no:cacheprovider --durations=20 tests -k a or b" in passed.stdout
     assert "rank 1:" not in passed.stdout
     one = machine.run("launch/test", FAILING="2")
-    assert stages(one.stdout) == dict.fromkeys(ALL[:5], "passed") | dict.fromkeys(ALL[5:], "FAILED")
+    assert stages(one.stdout) == dict.fromkeys(ALL[:6], "passed") | dict.fromkeys(ALL[6:], "FAILED")
     assert one.stdout.count("rank 2: -m pytest") == 2
     assert "rank 1:" not in one.stdout
     silent = machine.run("launch/test", PYTEST_CODE="1")
