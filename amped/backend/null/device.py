@@ -10,7 +10,7 @@ from ..cpu.device import CpuDevice
 
 
 class NullDevice(CpuDevice):
-    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, and there are kernels to choose."""
+    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, and there are several kernels."""
 
     name = "null"
 
