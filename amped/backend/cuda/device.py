@@ -42,7 +42,7 @@ class CudaDevice:
         device = cupy.cuda.Device(local_rank % self._devices)
         device.use()
         self.number: int = device.id  # as CUDA counts the devices that this process sees
-        self.capability = int(device.compute_capability)  # ten times it
+        self.capability = int(device.compute_capability)  # 80 is 8.0
         self.identity = str(device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self.number)
         self.description = f"{properties['name'].decode()} ({self.identity})"
