@@ -21,7 +21,6 @@ from .decomp.initial import Init, initial_factors
 from .errors import InputError
 from .operators.base import Operator
 from .operators.placement import Setting, Solving, check_options, nothing
-from .operators.prediction import Speeds, measure
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
 from .options import Options
@@ -32,7 +31,7 @@ from .parallel.watchdog import Watchdog
 from .report import text
 from .report.metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .report.progress import Display, display
-from .requests import Ranked, Request, Started
+from .requests import Request
 
 Tensor = SparseTensor | str | os.PathLike[str] | None
 
@@ -131,23 +130,8 @@ class Job:
         self.display.note(text.tensor_line(Path(self.request.tensor).name, *facts))
         return source
 
-    def speeds(self, request: Ranked, source: Source) -> Speeds:
-        """Measure what the machine does in a second, before its memory is full."""
-        return measure(self.machine, source.shape, request.rank, request.options)
-
-    def place(self, request: Started, source: Source) -> SparseOperator:
-        """Place the tensor for MTTKRP and say what it runs on."""
-        operator = place(source, request.rank, self.machine, request.options)
-        self._say_machine()
-        return operator
-
-    def decompose(self, request: Started, source: Source) -> als.CpAls:
-        """Place the tensor for a decomposition and say what it runs on."""
-        method = decomposition(source, request.rank, self.machine, request.options)
-        self._say_machine()
-        return method
-
-    def _say_machine(self) -> None:
+    def say_machine(self) -> None:
+        """Say what the tensor was placed on. Collective."""
         devices = self.comm.allgather(self.machine.device.description)
         ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
         over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""

@@ -35,35 +35,18 @@ NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
 
 
 class Origin(NamedTuple):
-    """What a run, and so each of its checkpoints, belongs to.
+    """What a run, and so each of its checkpoints, belongs to."""
 
-    Attributes
-    ----------
-    facts : dict
-        What a run that goes on must share: the method, shape, number of nonzeros and digest of the tensor, the rank.
-    seed : int
-    options : dict
-        How the run computes; another may go on otherwise.
-    """
-
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # what a run that goes on must share: the method, the tensor's shape and digest, the rank
     seed: int
-    options: dict[str, Any]
+    options: dict[str, Any]  # how the run computes; another may go on otherwise
 
 
 class Checkpoint(NamedTuple):
-    """A decomposition as it stood when some modes were solved.
-
-    Attributes
-    ----------
-    state : State
-    factors : list of (I_n, R) arrays
-        As the operator holds them.
-    origin : Origin
-    """
+    """A decomposition as it stood when some modes were solved."""
 
     state: State
-    factors: list[NDArray[Any]]
+    factors: list[NDArray[Any]]  # (I_n, R), as the operator holds them
     origin: Origin
 
     @property
@@ -115,21 +98,12 @@ def check_free(folder: Path) -> None:
 class Writer:
     """Writes checkpoints into a folder in a thread of its own, one at a time, until it is closed.
 
-    Parameters
-    ----------
-    folder : Path
-    known : str, optional
-        The name of the checkpoint there that the run goes on from. Any other is replaced.
-
-    Raises
-    ------
-    InputError
-        If another run writes there.
+    The checkpoint that the run goes on from is `known` by its name; any other is replaced.
     """
 
     def __init__(self, folder: Path, known: str | None = None) -> None:
-        self._lock = _lock(folder)
-        self._folder = folder
+        """Lock the folder; raise `InputError` if another run writes there."""
+        self._lock, self._folder = _lock(folder), folder
         self._names = [known] if known else []
         self._thread = ThreadPoolExecutor(1, "amped-checkpoint")
         self._writing: Future[None] | None = None
@@ -181,18 +155,10 @@ class Writer:
 
 
 class Saver:
-    """Saves the state of a run in checkpoints; a context manager. See `Saving`.
+    """Saves the state of a run in checkpoints, `every` so many iterations; a context manager. See `Saving`.
 
-    Parameters
-    ----------
-    folder : Path or None
-        None saves nothing.
-    method : Method
-    origin : Origin
-    every : int
-        Iterations between checkpoints.
-    resumed : bool
-        Whether the state is that of a checkpoint in `folder`, which is then kept; any other is replaced.
+    A `folder` of None saves nothing. A state that was `resumed` is that of a checkpoint there, which is kept; any other
+    is replaced.
     """
 
     def __init__(self, folder: Path | None, method: Method, origin: Origin, every: int = 1, resumed: bool = False):
@@ -241,18 +207,11 @@ def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
     factors = {f"factor_{mode}": factor for mode, factor in enumerate(checkpoint.factors)}
     arrays = {**state.arrays, **series, **factors}
     body = {
-        "format": FORMAT,
-        "version": VERSION,
-        "block_bytes": checked.BLOCK,
-        "iterations": state.iterations,
-        "mode": state.mode,
-        "arrays": list(state.arrays),
-        "series": list(series),
-        "facts": origin.facts,
-        "seed": origin.seed,
-        "options": origin.options,
+        "format": FORMAT, "version": VERSION, "block_bytes": checked.BLOCK,
+        "iterations": state.iterations, "mode": state.mode, "arrays": list(state.arrays), "series": list(series),
+        **origin._asdict(),
         "files": {name: checked.write_array(folder / f"{name}.npy", array) for name, array in arrays.items()},
-    }
+    }  # fmt: skip
     checked.write_manifest(folder, body)
 
 
@@ -268,10 +227,7 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
 def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, list[InputError]]:
     """Return the newest checkpoint in `folder` that is whole, None if there is none, and what is wrong with newer ones.
 
-    Raises
-    ------
-    InputError
-        If there are checkpoints and none is whole.
+    Raise `InputError` if there are checkpoints and none is whole.
     """
     damages: list[InputError] = []
     for name in names_in(folder):

@@ -23,14 +23,14 @@ from numpy.typing import NDArray
 from partitioner.shards import Cut
 
 from . import checkpoint, requests
-from .assembly import Job, Reporter, Session, setting_for, solving_bytes, start
+from .assembly import Job, Reporter, Session, decomposition, place, setting_for, solving_bytes, start
 from .decomp import driver
 from .decomp.als import CpAls
 from .errors import InputError
 from .files import make_folders, write_npz, write_text
 from .models.kruskal import KruskalTensor
 from .operators.placement import make_plan
-from .operators.prediction import Forecast, Speeds, forecast
+from .operators.prediction import Forecast, Speeds, forecast, measure
 from .operators.source import Source, open_source
 from .operators.sparse import SparseOperator
 from .parallel.mpi import SingleComm, on_root, share, together
@@ -49,8 +49,9 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     folder = comm.bcast(request.output or _fresh_name(Path(stem)))
     with Job(request, session, lambda: request.check_into(folder)) as job:
         source = job.open()
-        speeds = job.speeds(request, source)
-        method = job.decompose(request, source)
+        speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
+        method = decomposition(source, request.rank, job.machine, request.options)
+        job.say_machine()
         foreseen = comm.allgather(forecast(method.operator.plan, speeds))
         origin, resumed = _start_or_resume(job, request, method, source)
         on_root(comm, lambda: make_folders(f for f in (folder, request.checkpoint) if f is not None))
@@ -121,22 +122,12 @@ def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Sou
 def _record(job: Job, request: requests.Cpd, method: CpAls, seconds: float) -> dict[str, Any]:
     state, device = method.state, job.machine.device
     return {
-        "fits": state.series["fit"],
-        "iterations": state.iterations,
-        "converged": state.converged,
-        "seconds": seconds,
-        "ranks": job.comm.size,
-        "device": device.name,
-        "device_description": device.description,
-        "precision": request.options.precision,
-        "seed": request.seed,
-        "init": None if request.init is None else str(request.init),
-        "tensor": str(request.tensor),
-        "rank": request.rank,
-        "kernels": method.operator.kernels,
-        "seconds_by_kind": dict(job.metrics.totals),
-        "versions": versions(),
-    }
+        "fits": state.series["fit"], "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
+        "ranks": job.comm.size, "device": device.name, "device_description": device.description,
+        "precision": request.options.precision, "seed": request.seed, "init": request.init,
+        "tensor": str(request.tensor), "rank": request.rank, "kernels": method.operator.kernels,
+        "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
+    }  # fmt: skip
 
 
 def _write_model(folder: Path, model: KruskalTensor, record: dict[str, Any]) -> None:
@@ -162,7 +153,8 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     with Job(request, session, request.check) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
-        operator = job.place(request, source)
+        operator = place(source, request.rank, job.machine, request.options)
+        job.say_machine()
         start(operator, source, request.seed, request.init)
         job.begin(operator, source)
         results = {}
@@ -209,7 +201,7 @@ def plan(request: requests.Plan, session: Session) -> int:
     with Job(request, session, request.check) as job:
         source = job.open()
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        speeds = job.speeds(request, source)
+        speeds = measure(job.machine, source.shape, request.rank, request.options)
         job.open_metrics()
         told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds))
     if told is not None:
@@ -224,8 +216,7 @@ def _plans(job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut]
     loading = source.loading(ranks, options.dtype, machine.device.on_host)
     setting = setting_for(source, request.rank, machine, options, solving_bytes(machine, options))
     if not here:  # other ranks than those started: all on one node
-        memory = options.device_memory or machine.device.memory(ranks)
-        setting = setting._replace(memory=memory)
+        setting = setting._replace(memory=options.device_memory or machine.device.memory(ranks))
     plans = [make_plan(cuts, part, setting._replace(overlaps=False), loading) for part in range(ranks)]
     foreseen = [forecast(each, speeds) for each in plans]
     job.metrics.event(

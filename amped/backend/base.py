@@ -49,18 +49,10 @@ class Clock(Protocol):
 
 
 class Collectives(Protocol):
-    """Collectives on the arrays of a device, in place.
+    """Collectives on the arrays of a device, in place."""
 
-    Attributes
-    ----------
-    name : str
-        What carries the data, for reports.
-    overlaps : bool
-        Whether rows travel while the device computes.
-    """
-
-    name: str
-    overlaps: bool
+    name: str  # what carries the data, for reports
+    overlaps: bool  # whether rows travel while the device computes
 
     def aside(self) -> AbstractContextManager[None]:
         """Queue what is within beside the work that is queued from now on, until `join`."""
@@ -82,36 +74,22 @@ class Collectives(Protocol):
 
 
 class Trial(NamedTuple):
-    """How much work shows a device's speed: a millisecond or more.
-
-    Attributes
-    ----------
-    nonzeros : int
-    matrices : tuple of int
-        Bytes of matrices that fit into each level of cache, and into none.
-    rows : int
-        Rows of a factor matrix.
-    """
+    """How much work shows a device's speed: a millisecond or more."""
 
     nonzeros: int
-    matrices: tuple[int, ...]
-    rows: int
+    matrices: tuple[int, ...]  # bytes of those that fit into each level of cache, and into none
+    rows: int  # of a factor matrix
 
 
 class Device(Protocol):
     """One GPU, or the host's cores, as one rank uses it."""
 
-    name: str
-    """The folder of its kernels in `amped.backend`, and its name in messages."""
+    name: str  # the folder of its kernels in `amped.backend`, and its name in messages
     description: str
-    on_host: bool
-    """Whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed."""
-    steady: bool
-    """Whether equal work takes equal times, so that times tell how to share work out."""
-    host_bytes: int
-    """Host memory that its libraries take once a run computes."""
-    code_bytes: int
-    """Host memory of one compiled kernel."""
+    on_host: bool  # whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed
+    steady: bool  # whether equal work takes equal times, so that times tell how to share work out
+    host_bytes: int  # host memory that its libraries take once a run computes
+    code_bytes: int  # host memory of one compiled kernel
     trial: Trial
 
     @property

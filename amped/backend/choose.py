@@ -14,15 +14,11 @@ def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Device
     Parameters
     ----------
     device : {"auto", "cpu", "cuda"}
-        "auto" takes a GPU if there is one. Ranks of a node take its GPUs in turn.
+        "auto" takes a GPU if there is one; "cuda" raises `InputError` without a usable GPU or CuPy. Ranks of a node
+        take its GPUs in turn.
     comm : Comm
     threads : int, optional
         Host threads; by default the cores that this rank may use, shared among the ranks of the node.
-
-    Raises
-    ------
-    InputError
-        If "cuda" is asked for and there is no usable GPU or no CuPy.
     """
     if pick(device, comm) == "cuda":
         from .cuda.device import CudaDevice

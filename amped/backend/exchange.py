@@ -20,14 +20,7 @@ from .base import Collectives, Device
 
 
 class Machine(NamedTuple):
-    """What a run computes on: its ranks, this rank's device, and what carries rows between them.
-
-    Attributes
-    ----------
-    comm : Comm
-    device : Device
-    exchange : Collectives
-    """
+    """What a run computes on: its ranks, this rank's device, and what carries rows between them."""
 
     comm: Comm
     device: Device
@@ -35,18 +28,9 @@ class Machine(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that all ranks send together.
+    """Rows that all ranks send together: rank ``r`` sends rows ``begin[r]`` to ``end[r]``."""
 
-    Attributes
-    ----------
-    shards : int
-        After how many more shards.
-    begin, end : (ranks,) int64 arrays
-        Rank ``r`` sends rows ``begin[r]`` to ``end[r]``.
-    last : bool
-    """
-
-    shards: int
+    shards: int  # after how many more
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
     last: bool
@@ -128,8 +112,7 @@ class StagedExchange(_AtOnce):
     """Collectives on device arrays through host memory: for ranks that share a GPU, or a world of one."""
 
     def __init__(self, comm: Comm, to_host: Callable[[Any], NDArray[Any]]) -> None:
-        self._comm = comm
-        self._to_host = to_host
+        self._comm, self._to_host = comm, to_host
         self.name = "MPI, staged through the host" if comm.size > 1 else "none"
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:

@@ -20,36 +20,19 @@ FAMILY = "mttkrp"
 class Share:
     """The nonzeros of one mode that a rank computes, as they are known before they are loaded.
 
-    Attributes
-    ----------
-    lengths : tuple of int
-        Of the input modes, ascending.
-    rows : slice
-        The output rows.
-    nnz : int
-    stride : int
-        Columns of a factor matrix in memory.
-    dtype : numpy.dtype
-        Of values and factors.
-    values : ValueRange
-    column : int
-        Which of the nonzeros' columns is the output index. 0: they are sorted by it. Otherwise the nonzeros are those
-        of mode 0, in columns of ascending modes, and their shards are made by `Kernel.derive`.
-    gather : {"full", "fp16", "bf16"}
-        Whether kernels read factor matrices as they are, or copies in 16 bits.
-    streamed : bool
-        The nonzeros stay in host memory and are copied into slots.
+    `column` is which of the nonzeros' columns is the output index. 0: they are sorted by it. Otherwise the nonzeros are
+    those of mode 0, in columns of ascending modes, and their shards are made by `Kernel.derive`.
     """
 
-    lengths: tuple[int, ...]
-    rows: slice
+    lengths: tuple[int, ...]  # of the input modes, ascending
+    rows: slice  # of the output
     nnz: int
-    stride: int
-    dtype: np.dtype[Any]
+    stride: int  # columns of a factor matrix in memory
+    dtype: np.dtype[Any]  # of values and factors
     values: ValueRange
     column: int = 0
-    gather: GatherName = "full"
-    streamed: bool = False
+    gather: GatherName = "full"  # whether kernels read factor matrices as they are, or copies in 16 bits
+    streamed: bool = False  # the nonzeros stay in host memory and are copied into slots
 
     @property
     def row_bytes(self) -> int:
@@ -58,21 +41,11 @@ class Share:
 
 
 class Bytes(NamedTuple):
-    """Device memory that a kernel takes for some nonzeros of a share.
+    """Device memory that a kernel takes for some nonzeros of a share."""
 
-    Attributes
-    ----------
-    shard : int
-        Of their shards, at most.
-    making : int
-        While a shard is made, beside it.
-    running : int
-        Scratch memory that `Kernel.run` is given.
-    """
-
-    shard: int
-    making: int
-    running: int
+    shard: int  # of their shards, at most
+    making: int  # while a shard is made, beside it
+    running: int  # scratch memory that `Kernel.run` is given
 
 
 class Shard(Movable, Protocol):
@@ -91,35 +64,22 @@ class Shard(Movable, Protocol):
 
 
 class Kernel(Protocol):
-    """One way to compute MTTKRP on a device: a provider of the family.
-
-    Attributes
-    ----------
-    name : str
-    code : str
-        The compiled code that it runs; kernels that share it are compiled once.
-    most_nonzeros : int
-        Of a shard.
-    repeatable : bool
-        Whether its results are bitwise equal every time.
-    reads_narrow : bool
-        Whether it reads factor matrices in 16 bits.
-    derive : callable or None
-        ``derive(shard, share)`` makes the shard of another mode from that of mode 0, whose columns and values it
-        shares, with a permutation that puts them in ascending order of the column ``share.column``, ties in the order
-        of mode 0. ``share.rows`` are all rows of the mode, and ``bytes`` counts the permutation alone. The modes then
-        share one copy of the nonzeros. None for a kernel that wants nonzeros sorted by output row.
-    """
+    """One way to compute MTTKRP on a device: a provider of the family."""
 
     name: str
-    code: str
-    most_nonzeros: int
-    repeatable: bool
-    reads_narrow: bool
+    code: str  # the compiled code that it runs; kernels that share it are compiled once
+    most_nonzeros: int  # of a shard
+    repeatable: bool  # whether its results are bitwise equal every time
+    reads_narrow: bool  # whether it reads factor matrices in 16 bits
 
     @property
     def derive(self) -> Callable[[Any, Share], Shard] | None:
-        """Make the shard of another mode from that of mode 0; see above."""
+        """Make the shard of another mode, ``derive(shard, share)``, from that of mode 0, so that they share one copy.
+
+        It has that one's columns and values, and a permutation that puts them in ascending order of the column
+        ``share.column``, ties in the order of mode 0. ``share.rows`` are all rows of the mode, and ``bytes`` counts the
+        permutation alone. None for a kernel that wants nonzeros sorted by output row.
+        """
 
     def suits(self, share: Share) -> bool:
         """Tell whether it computes such nonzeros."""
@@ -142,7 +102,6 @@ class Kernel(Protocol):
             Output indices, ascending, then those of the input modes; in host or device memory.
         values : (nnz,) array
         share : Share
-            What they are a part of.
         continues : bool
             The first row already has a sum, from the shard before this one, to be added to.
         """
@@ -155,7 +114,6 @@ class Kernel(Protocol):
         Parameters
         ----------
         shard : Shard
-            Made by this kernel.
         factors : sequence of (I_m, stride) arrays
             The input modes' factor matrices, ascending, as the share's `gather` says.
         out : (rows, stride) float64 array

@@ -1,4 +1,7 @@
-"""The family that rounds factor matrices to 16 bits, for kernels to read."""
+"""The family that rounds factor matrices to 16 bits, for kernels to read.
+
+A CPU has none: it takes longer to widen such numbers than to read those of 32 bits.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,9 @@ FAMILY = "narrow"
 
 
 class Rounding(Protocol):
-    """One 16-bit format of a device: a provider of the family.
+    """One 16-bit format of a device: a provider of the family."""
 
-    Attributes
-    ----------
-    name : str
-        As `Options.gather` names it.
-    """
-
-    name: str
+    name: str  # as `Options.gather` has it
 
     def run(self, matrix: Array, out: Array) -> None:
         """Queue the rounding of a float32 matrix to a uint16 array of its shape."""

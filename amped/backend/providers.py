@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from .base import Device
 
 
 def _providers(device: Device, family: str) -> Sequence[Any]:
-    """Return a family's providers on a device, those to prefer first."""
-    module = import_module(f"..{device.name}.kernels.{family}", __name__)
-    found: Sequence[Any] = module.providers(device)
+    """Return a family's providers on a device, those to prefer first; none if it has no such module."""
+    name = f"{__package__}.{device.name}.kernels.{family}"
+    found: Sequence[Any] = import_module(name).providers(device) if find_spec(name) else []
     return found
 
 

@@ -28,19 +28,12 @@ def _blocks(rows: int, step: int) -> Iterator[slice]:
 
 
 class RowSolver:
-    """Solves rows by matrix products of blocks of rows; suits all. See `solve.Solver`.
-
-    Parameters
-    ----------
-    xp : module
-        NumPy or CuPy.
-    blocks : int
-        How many blocks of rows, as doubles, are in memory at once.
-    """
+    """Solves rows by matrix products of blocks of rows; suits all. See `solve.Solver`."""
 
     name = "rows"
 
     def __init__(self, xp: ModuleType, blocks: int) -> None:
+        """Compute with NumPy or CuPy, `xp`; that many `blocks` of rows, as doubles, are in memory at once."""
         self._xp, self._blocks = xp, blocks
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:

@@ -12,30 +12,15 @@ FAMILY = "solve"
 
 
 class Sums(NamedTuple):
-    """What is added up of a factor matrix while its rows are solved; device arrays in double precision.
+    """What is added up of a factor matrix while its rows are solved; device arrays in double precision."""
 
-    Attributes
-    ----------
-    gram : (R, R) array
-        The Gram matrix of the rows as they are stored.
-    largest : (R,) array
-        The largest magnitude of each column, before it is rounded to the stored type.
-    dots : (R,) array or None
-        Inner products of the MTTKRP's columns with those of the factor matrix.
-    """
-
-    gram: Array
-    largest: Array
-    dots: Array | None = None
+    gram: Array  # (R, R), of the rows as they are stored
+    largest: Array  # (R,) magnitudes, one for each column, before it is rounded to the stored type
+    dots: Array | None = None  # (R,) inner products of the MTTKRP's columns with those of the factor matrix
 
 
 class Solver(Protocol):
-    """One way to solve rows on a device: a provider of the family.
-
-    Attributes
-    ----------
-    name : str
-    """
+    """One way to solve rows on a device: a provider of the family."""
 
     name: str
 
@@ -49,14 +34,7 @@ class Solver(Protocol):
         """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
 
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """Queue ``target = source @ inverse``, and add to `sums`.
+        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`; `made` is from `make`.
 
-        Parameters
-        ----------
-        made : object
-            From `make`.
-        source : (rows, R) float64 array
-        inverse : (R, R) float64 array
-        target : (rows, R) array
-        sums : Sums
+        All but `target` are in double precision.
         """

@@ -24,25 +24,12 @@ Spans = dict[tuple[str, int], float]
 
 @dataclass
 class State:
-    """Where a decomposition stands: what it takes, with the factor matrices, to go on.
+    """Where a decomposition stands: what it takes, with the factor matrices, to go on."""
 
-    Attributes
-    ----------
-    arrays : dict of str to float64 array
-        What the method keeps from one mode to the next.
-    series : dict of str to list of float
-        A number for each iteration, the most telling one first.
-    iterations : int
-        Whole iterations so far.
-    mode : int
-        Modes that are solved already in the next iteration.
-    converged : bool
-    """
-
-    arrays: dict[str, NDArray[np.float64]]
-    series: dict[str, list[float]]
-    iterations: int = 0
-    mode: int = 0
+    arrays: dict[str, NDArray[np.float64]]  # what the method keeps from one mode to the next
+    series: dict[str, list[float]]  # a number for each iteration, the most telling one first
+    iterations: int = 0  # whole ones so far
+    mode: int = 0  # modes that are solved already in the next iteration
     converged: bool = False
 
     def copy(self) -> State:
@@ -53,20 +40,11 @@ class State:
 
 
 class Method(Protocol):
-    """A decomposition that improves the factor matrices of an operator. Its methods are collective.
-
-    Attributes
-    ----------
-    name : str
-    operator : Operator
-        Holds the factor matrices.
-    state : State
-        New, or that of an earlier run whose factor matrices the operator holds.
-    """
+    """A decomposition that improves the factor matrices of an operator. Its methods are collective."""
 
     name: str
-    operator: Operator
-    state: State
+    operator: Operator  # holds the factor matrices
+    state: State  # new, or that of an earlier run whose factor matrices the operator holds
 
     def step(self, stop: Callable[[], bool]) -> bool:
         """Compute an iteration, or what is left of it; return False if `stop`, asked between modes, ended it."""
@@ -79,31 +57,16 @@ class Method(Protocol):
 
 
 class Rule(NamedTuple):
-    """When a decomposition ends.
+    """When a decomposition ends."""
 
-    Attributes
-    ----------
-    max_iters : int
-        Iterations in all, those of an earlier run included.
-    tol : float
-        It has converged where `Method.change` is smaller; 0 runs all iterations.
-    first_limit : float
-        Seconds that a step may take in the first iteration before its rank is taken to be hung.
-    deadline : float, optional
-        The same for all iterations.
-    """
-
-    max_iters: int
-    tol: float
-    first_limit: float = LOADING_SECONDS
-    deadline: float | None = None
+    max_iters: int  # in all, those of an earlier run included
+    tol: float  # it has converged where `Method.change` is smaller; 0 runs all iterations
+    first_limit: float = LOADING_SECONDS  # of a step in the first iteration, before its rank is taken to be hung
+    deadline: float | None = None  # the same for all iterations
 
 
-class Observer(Protocol):
-    """Hears of each iteration, on all ranks."""
-
-    def __call__(self, method: Method, spans: Spans, seconds: float) -> object:
-        """Take note of this rank's `spans`, and the seconds of the whole iteration."""
+Observer = Callable[[Method, Spans, float], object]
+"""Hears of each iteration, on all ranks: this rank's spans, and the seconds of the whole iteration."""
 
 
 class Saving(Protocol):

@@ -28,20 +28,9 @@ def initial_factors(
 ) -> list[NDArray[Any]]:
     """Return the starting (I_n, R) factor matrices, equal on every rank. Collective.
 
-    Parameters
-    ----------
-    source : Source
-        The tensor.
-    rank : int
-        Columns.
-    comm : Comm
-    dtype : numpy.dtype
-        Of the result. Random starts of both precisions agree up to rounding.
-    seed : int
-        Of the random start, uniform in [0, 1).
-    init : path, "nvecs" or sequence of arrays, optional
-        A file with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T``, or the matrices themselves;
-        rank 0's file and matrices count.
+    They are random, uniform in [0, 1), those of both precisions equal up to rounding; or, as `init` says, from a file
+    with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T`` ("nvecs"), or the matrices themselves.
+    Rank 0's file and matrices count.
 
     Raises
     ------
@@ -96,19 +85,16 @@ def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[n
     from scipy import sparse
     from scipy.sparse import linalg
 
-    fibres = _fibres(tensor, mode)
+    fibres, length = _fibres(tensor, mode), tensor.shape[mode]
     unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres)))
-    unfolded.resize(tensor.shape[mode], unfolded.shape[1])
-    length = tensor.shape[mode]
+    unfolded.resize(length, unfolded.shape[1])
     known = min(rank, length)
     if length <= DENSE_ROWS or known >= length - 1:
         gram = (unfolded @ unfolded.T).toarray()
         vectors = np.linalg.eigh(gram)[1][:, ::-1]
     else:
-        operator = linalg.LinearOperator(
-            (length, length), matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64
-        )
-        start = np.random.default_rng(seed).random(length)
+        shape, start = (length, length), np.random.default_rng(seed).random(length)
+        operator = linalg.LinearOperator(shape, matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
         values, vectors = linalg.eigsh(operator, known, v0=start)
         vectors = vectors[:, np.argsort(-values)]
     extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))

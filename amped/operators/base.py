@@ -19,33 +19,16 @@ Solve = Callable[[Array, Array], None]
 
 
 class Operator(Protocol):
-    """A tensor on all ranks, with a factor matrix for each mode on each of them. Its methods are collective.
-
-    Attributes
-    ----------
-    machine : Machine
-    options : Options
-    shape : tuple of int
-    ranks : tuple of int
-        Columns of each mode's factor matrix.
-    norm : float
-        Of the tensor.
-    clock : Clock
-        Seconds of `copy`, `compute`, `exchange` and `solve` for each mode.
-    plan : Plan
-        What this rank holds.
-    kernels : list of str
-        The kernel chosen for each mode.
-    """
+    """A tensor on all ranks, with a factor matrix for each mode on each of them. Its methods are collective."""
 
     machine: Machine
     options: Options
     shape: tuple[int, ...]
-    ranks: tuple[int, ...]
-    norm: float
-    clock: Clock
-    plan: Plan
-    kernels: list[str]
+    ranks: tuple[int, ...]  # columns of each mode's factor matrix
+    norm: float  # of the tensor
+    clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` for each mode
+    plan: Plan  # what this rank holds
+    kernels: list[str]  # the one chosen for each mode
 
     @property
     def order(self) -> int:

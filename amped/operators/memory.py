@@ -27,38 +27,17 @@ def fraction(nnz: int, part: int, total: int) -> int:
 
 @dataclass(frozen=True)
 class ModePlan:
-    """One rank's share of one mode.
-
-    Attributes
-    ----------
-    mode : int
-    rank : int
-        Columns of the mode's factor matrix.
-    cut : Cut
-        How all ranks share the mode.
-    owned : slice
-        The output rows that this rank owns.
-    share : Share
-        What it computes.
-    kernels : tuple of Kernel
-        Those that may compute it; the first one's memory is what the plan counts for shards.
-    resident : int
-        How many of this rank's nonzeros, the first ones, stay on the device.
-    parts : tuple of float
-        Shares of the nonzeros that are shards of their own, so that rows are exchanged before all are done.
-    spare : int
-        Bytes of device memory that its shards may take beyond what the plan counts.
-    """
+    """One rank's share of one mode."""
 
     mode: int
-    rank: int
-    cut: Cut
-    owned: slice
-    share: Share
-    kernels: tuple[Kernel, ...] = ()
-    resident: int = 0
-    parts: tuple[float, ...] = (1.0,)
-    spare: int = 0
+    rank: int  # columns of the mode's factor matrix
+    cut: Cut  # how all ranks share the mode
+    owned: slice  # the output rows that this rank owns
+    share: Share  # what it computes
+    kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
+    resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
+    parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
+    spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
 
     @property
     def nnz(self) -> int:
@@ -98,31 +77,15 @@ class ModePlan:
 
 
 class Need:
-    """Bytes of device memory, by what is there.
+    """Bytes of device memory, by what is there, for the modes that a rank computes.
 
-    Parameters
-    ----------
-    modes : sequence of ModePlan
-        What a rank computes.
-    fixed : dict of str to int
-        Bytes that are always there, by use.
-    solving : int
-        Bytes that the method takes beside an MTTKRP.
-    limit : int
-        Bytes of device memory.
-
-    Attributes
-    ----------
-    total, largest : int
-        Nonzeros of all modes, and of the mode that has most.
-    room : int
-        Bytes that are left for them.
+    There are `limit`, of which some are `fixed`: always there, by use; the method takes `solving` beside an MTTKRP.
     """
 
     def __init__(self, modes: Sequence[ModePlan], fixed: dict[str, int], solving: int, limit: int) -> None:
         self._modes, self._solving, self._limit = modes, solving, limit
-        self.fixed, self.room = fixed, limit - sum(fixed.values())
-        self.total, self.largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)
+        self.fixed, self.room = fixed, limit - sum(fixed.values())  # bytes that are left for nonzeros
+        self.total, self.largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)  # nonzeros: of all, the most
 
     def resident(self, nonzeros: int) -> int:
         """Of so many resident nonzeros, the same fraction of each mode."""
@@ -172,24 +135,12 @@ class Need:
 
 
 class Fit(NamedTuple):
-    """What stays on a device and what passes through.
+    """What stays on a device and what passes through."""
 
-    Attributes
-    ----------
-    resident : int
-        Nonzeros that stay, of all modes.
-    slot : int
-        Nonzeros that a slot for streamed shards holds; 0 if nothing is streamed.
-    piece : int
-        The most nonzeros of a resident shard.
-    spare : int
-        Bytes that resident shards may take beyond what is needed.
-    """
-
-    resident: int
-    slot: int
-    piece: int
-    spare: int
+    resident: int  # nonzeros that stay, of all modes
+    slot: int  # nonzeros that a slot for streamed shards holds; 0 if nothing is streamed
+    piece: int  # the most nonzeros of a resident shard
+    spare: int  # bytes that resident shards may take beyond what is needed
 
 
 def fit(need: Need, placement: str) -> Fit:

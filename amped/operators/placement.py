@@ -38,89 +38,42 @@ def nothing(rows: int, rank: int) -> int:
 
 
 class Loading(NamedTuple):
-    """Bytes of host memory that rank 0 needs to load a tensor.
+    """Bytes of host memory that rank 0 needs to load a tensor."""
 
-    Attributes
-    ----------
-    reading : int
-        While it is read.
-    tensor : int
-        To hold it, from then on.
-    dealing : int
-        While it is dealt to the ranks, beside what they keep.
-    sorting : int
-        While it is sorted to be dealt, beside that.
-    shareable : int
-        How much of the tensor is also a shard of a rank that is alone and computes on the host.
-    streamed : int
-        For each nonzero that is streamed, on every rank.
-    others : Loading, optional
-        What every other rank needs; by default only what is streamed.
-    """
-
-    reading: int = 0
-    tensor: int = 0
-    dealing: int = 0
-    sorting: int = 0
-    shareable: int = 0
-    streamed: int = 0
-    others: Loading | None = None
+    reading: int = 0  # while it is read
+    tensor: int = 0  # to hold it, from then on
+    dealing: int = 0  # while it is dealt to the ranks, beside what they keep
+    sorting: int = 0  # while it is sorted to be dealt, beside that
+    shareable: int = 0  # of the tensor, what is also a shard of a rank that is alone and computes on the host
+    streamed: int = 0  # for each nonzero that is streamed, on every rank
+    others: Loading | None = None  # what every other rank needs; by default only what is streamed
 
 
 ALREADY_LOADED = Loading()
 
 
 class Setting(NamedTuple):
-    """What the plans of all ranks have in common.
+    """What the plans of all ranks have in common."""
 
-    Attributes
-    ----------
-    ranks : tuple of int
-        Columns of each mode's factor matrix, 1 to 1024.
-    options : Options
-    device : Device
-    values : ValueRange
-    memory : int
-        Bytes of device memory to use.
-    overlaps : bool
-        Whether rows of factor matrices can be exchanged while others are computed.
-    solving : callable
-        See `Solving`.
-    """
-
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # columns of each mode's factor matrix, 1 to 1024
     options: Options
     device: Device
     values: ValueRange
-    memory: int
-    overlaps: bool = False
+    memory: int  # bytes of device memory to use
+    overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one rank holds.
-
-    Attributes
-    ----------
-    modes : tuple of ModePlan
-    dtype : numpy.dtype
-        Of values and factors.
-    slot : int
-        Nonzeros that a slot for streamed shards holds; 0 if nothing is streamed.
-    piece : int
-        The most nonzeros of a resident shard.
-    device_bytes : dict of str to int
-        Bytes of device memory by use; their sum is the peak.
-    host_bytes : int
-        Peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
-    """
+    """What one rank holds."""
 
     modes: tuple[ModePlan, ...]
-    dtype: np.dtype[Any]
-    slot: int
-    piece: int
-    device_bytes: dict[str, int]
+    dtype: np.dtype[Any]  # of values and factors
+    slot: int  # nonzeros that a slot for streamed shards holds; 0 if nothing is streamed
+    piece: int  # the most nonzeros of a resident shard
+    device_bytes: dict[str, int]  # by use; their sum is the peak
+    # The peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
     host_bytes: int
 
     @property
@@ -140,17 +93,7 @@ def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
 
 
 def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading = ALREADY_LOADED) -> Plan:
-    """Decide what rank number `part` keeps on its device.
-
-    Parameters
-    ----------
-    cuts : sequence of Cut
-        One for each mode.
-    part : int
-        Which of the cuts' parts.
-    setting : Setting
-    loading : Loading
-        Host memory beside the shards; see `Source.loading`.
+    """Decide what rank number `part` of the `cuts`, one for each mode, keeps on its device; see `Source.loading`.
 
     Raises
     ------

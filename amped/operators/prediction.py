@@ -30,27 +30,14 @@ ANY_VALUES = ValueRange(0.0, 1.0, 0.0)
 
 @dataclass(frozen=True)
 class Speeds:
-    """What the slowest rank does in a second.
+    """What the slowest rank does in a second."""
 
-    Attributes
-    ----------
-    gather : tuple of (float, float)
-        Bytes of a factor matrix, and the bytes a second at which a kernel multiplies random rows of it.
-    copy : float
-        Bytes a second from the host into a slot, all ranks at once.
-    solve : float
-        Rows a second of all that is dense.
-    message : float
-        Seconds of a small all-gather.
-    exchange : float
-        Bytes a second that a rank receives in a large one.
-    """
-
+    # Bytes of a factor matrix, and the bytes a second at which a kernel multiplies random rows of it.
     gather: tuple[tuple[float, float], ...]
-    copy: float
-    solve: float
-    message: float = 0.0
-    exchange: float = np.inf
+    copy: float  # bytes a second from the host into a slot, all ranks at once
+    solve: float  # rows a second of all that is dense
+    message: float = 0.0  # seconds of a small all-gather
+    exchange: float = np.inf  # bytes a second that a rank receives in a large one
 
 
 @dataclass(frozen=True)

@@ -34,24 +34,14 @@ Offsets = NDArray[np.int64]
 
 
 class Source(Protocol):
-    """A tensor that is dealt to the ranks, one mode copy at a time. All methods are collective.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    nnz : int
-    norm : float
-    value_range : ValueRange
-    duplicates, zeros : int
-        What was merged and dropped on reading.
-    """
+    """A tensor that is dealt to the ranks, one mode copy at a time. All methods are collective."""
 
     shape: tuple[int, ...]
     nnz: int
     norm: float
     value_range: ValueRange
-    duplicates: int
-    zeros: int
+    duplicates: int  # merged on reading
+    zeros: int  # dropped on reading
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.cut_mode`."""
@@ -261,12 +251,7 @@ def open_source(
 ) -> Source:
     """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
 
-    A store is checked against its checksums if `verify`.
-
-    Raises
-    ------
-    InputError
-        On every rank, if the file is at fault.
+    A store is checked against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
     """
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: Store(path, verify)), comm)

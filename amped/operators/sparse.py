@@ -36,15 +36,7 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 
 
 class SparseOperator:
-    """MTTKRP of one sparse tensor. See `Operator`; making one is collective.
-
-    Attributes
-    ----------
-    work : Workspace
-        The factor matrices and output rows in device memory.
-    stream : Stream
-        This rank's shards.
-    """
+    """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
 
     def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
         """Load this rank's share of `source`."""
@@ -52,8 +44,7 @@ class SparseOperator:
         self.machine, self.options, self.shape, self.norm = machine, options, source.shape, source.norm
         self.ranks = setting.ranks
         check_range(source, options)
-        self.clock = machine.device.clock()
-        self._setting = setting
+        self.clock, self._setting = machine.device.clock(), setting
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
         self.work = Workspace(self.plan, machine, options)
@@ -77,7 +68,7 @@ class SparseOperator:
     def _even_out(self, source: Source, cuts: list[Cut], tuner: Tuner) -> None:
         """Load modes anew that ranks computed for unequal times, cut where the times would have been equal."""
         for _ in range(RECUTS):
-            uneven = tuner.uneven(self.plan, self.stream.resident)
+            uneven = tuner.uneven(self.plan, [shards.resident for shards in self.stream.modes])
             if not uneven:
                 return
             for mode, targets in uneven.items():

@@ -28,18 +28,10 @@ Choose = Callable[[ModePlan, Make], tuple[Kernel, Shard | None]]
 
 
 class Step(NamedTuple):
-    """What one shard adds to its mode.
+    """What one shard adds to its mode."""
 
-    Attributes
-    ----------
-    new : slice
-        The rank's output rows that it is the first to write.
-    done : int
-        Rows before this one, of the mode, are complete after it.
-    """
-
-    new: slice
-    done: int
+    new: slice  # the rank's output rows that it is the first to write
+    done: int  # rows before this one, of the mode, are complete after it
 
 
 @dataclass(frozen=True)
@@ -53,24 +45,7 @@ class ModeShards:
 
 
 class Stream:
-    """The shards of all modes, in the order in which a rank computes them.
-
-    Parameters
-    ----------
-    device : Device
-    clock : Clock
-    choose : callable
-        See `Choose`.
-
-    Attributes
-    ----------
-    modes : list of ModeShards
-    slots : list of Slot
-    kernels : list of str
-        The name of the kernel that each mode's shards are made for.
-    steps : list of sequence of Step
-        Of each mode's shards.
-    """
+    """The shards of all modes, in the order in which a rank computes them."""
 
     def __init__(self, device: Device, clock: Clock, choose: Choose) -> None:
         self._device, self._clock, self._choose = device, clock, choose
@@ -90,6 +65,7 @@ class Stream:
                 self.modes[m] = _derived(self.modes[0], plan.modes[m], self._choose)
             else:
                 self.modes[m] = _load(plan, plan.modes[m], source, self._choose)
+        # By mode: the name of the kernel that its shards are made for, and their steps.
         self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self.modes]
         self.steps = [shards.steps for shards in self.modes]
         slots = SLOTS if any(shards.streamed for shards in self.modes) else 0
@@ -99,10 +75,6 @@ class Stream:
         """Return the most bytes of scratch memory that any shard's kernel takes."""
         every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in (*of.resident, *of.streamed))
         return max((shard.kernel.bytes(m.share, shard.nnz).running for m, shard in every), default=0)
-
-    def resident(self, mode: int) -> Sequence[Shard]:
-        """Return the shards of `mode` that stay on the device."""
-        return self.modes[mode].resident
 
     def shards(self, mode: int, then: Sequence[int] = ()) -> Iterator[Shard]:
         """Yield the shards of `mode`, each usable by the work queued until the next is asked for.

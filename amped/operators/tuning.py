@@ -26,15 +26,7 @@ Make = Callable[[Kernel, int], Shard]
 
 
 class Tuner:
-    """Times shards on the factor matrices as they stand.
-
-    Parameters
-    ----------
-    work : Workspace
-    machine : Machine
-    clock : Clock
-    options : Options
-    """
+    """Times shards on the factor matrices as they stand."""
 
     def __init__(self, work: Workspace, machine: Machine, clock: Clock, options: Options) -> None:
         self._work, self._machine, self._clock = work, machine, clock
@@ -43,11 +35,7 @@ class Tuner:
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
         """Choose a kernel by timing the candidates on a mode's first shard; a single one is compiled, no more.
 
-        Returns
-        -------
-        Kernel
-        Shard or None
-            The whole first shard, if it was made.
+        Return it, and the whole first shard if it was made.
         """
         first = mode.kernels[0]
         if len(mode.kernels) == 1:
@@ -78,23 +66,18 @@ class Tuner:
         again, cost = self._seconds([[kept], [shard]], mode)  # the machine may be slower than it was then
         return again, cost
 
-    def uneven(self, plan: Plan, shards: Callable[[int], Sequence[Shard]]) -> dict[int, NDArray[np.int64]]:
+    def uneven(self, plan: Plan, shards: Sequence[Sequence[Shard]]) -> dict[int, NDArray[np.int64]]:
         """Return where modes are to be cut instead, if ranks computed them for unequal times. Collective.
 
         A nonzero takes as long as its row is long and its factor rows are near: equal numbers are not equal times.
-
-        Parameters
-        ----------
-        plan : Plan
-        shards : callable
-            Returns this rank's resident shards of a mode.
+        `shards` are this rank's resident ones, by mode.
         """
         comm = self._machine.comm
         if comm.size == 1 or not self._machine.device.steady or not self._by_time:
             return {}
         if any(comm.allgather(bool(plan.slot))):  # what is streamed waits for its link
             return {}
-        mine = [self._seconds([shards(m.mode)], m)[0] for m in plan.modes]
+        mine = [self._seconds([shards[m.mode]], m)[0] for m in plan.modes]
         self._work.reserve(0)
         seconds = np.array(comm.allgather(mine)).T
         slowest, mean = seconds.max(axis=1), seconds.mean(axis=1)

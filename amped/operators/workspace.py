@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,30 +36,24 @@ class Workspace:
         self.factors = [zeros((int(m.cut.rows[-1]), m.share.stride), plan.dtype) for m in modes]
         self._ranks, self._dtype = [m.rank for m in modes], plan.dtype
         self._rounding = None if options.gather == "full" else roundings(self._device)[options.gather]
-        narrow = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
-        self._narrow = narrow
+        self._narrow = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
         self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
-        read = narrow or self.factors
+        read = self._narrow or self.factors
         self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
         self._scratch: Array = None
         self.allocate(plan)
 
     def allocate(self, plan: Plan) -> None:
         """Make room for the rows that this rank computes, as a new plan says."""
-        self.outs = self.sums = list[Array]()  # nothing is left that keeps memory
-        lengths = [m.rows.stop - m.rows.start for m in plan.modes]
-        size = max(length * m.share.stride for length, m in zip(lengths, plan.modes, strict=True))
-        memory = self._device.empty((size,), np.float64)
+        self.outs, self.sums = list[Array](), list[Array]()  # nothing is left that keeps memory
+        shapes = [(m.rows.stop - m.rows.start, m.share.stride) for m in plan.modes]
+        memory = self._device.empty((max(map(math.prod, shapes)),), np.float64)
         # Views are made once: a GPU waits for the host when a small tensor's mode begins.
-        self.outs = [
-            memory[: n * m.share.stride].reshape(n, m.share.stride) for n, m in zip(lengths, plan.modes, strict=True)
-        ]
+        self.outs = [memory[: math.prod(shape)].reshape(shape) for shape in shapes]
         self.owned = [self.factors[m.mode][m.owned, : m.rank] for m in plan.modes]
-        first = [m.owned.start - m.rows.start for m in plan.modes]
-        self.sums = [
-            out[f : f + len(rows), : m.rank]
-            for out, f, rows, m in zip(self.outs, first, self.owned, plan.modes, strict=True)
-        ]
+        for m, out in zip(plan.modes, self.outs, strict=True):
+            first = m.owned.start - m.rows.start
+            self.sums.append(out[first : first + len(self.owned[m.mode]), : m.rank])
 
     def reserve(self, nbytes: int) -> None:
         """Let kernels have so many bytes of scratch memory; 0 gives it back."""

@@ -19,35 +19,19 @@ from partitioner.ranks import LAUNCHER_RANKS, LAUNCHER_SIZES, launched, messages
 from .recorder import HERE, recorded
 
 __all__ = [
-    "LAUNCHER_RANKS",
-    "LAUNCHER_SIZES",
-    "Comm",
-    "MpiComm",
-    "Reduction",
-    "SingleComm",
-    "abort_all",
-    "launched",
-    "on_root",
-    "share",
-    "together",
-    "world",
-]
+    "LAUNCHER_RANKS", "LAUNCHER_SIZES", "Comm", "MpiComm", "Reduction", "SingleComm", "abort_all", "launched",
+    "on_root", "share", "together", "world",
+]  # fmt: skip
 
 T = TypeVar("T")
 Reduction = Literal["sum", "max"]
 
 
 class Comm(ranks.Ranks, Protocol):
-    """The collective operations of amped: those of the partitioner, and more.
+    """The collective operations of amped: those of the partitioner, and more."""
 
-    Attributes
-    ----------
-    local_rank, local_size : int
-        This process's rank on its node, and the number of processes there.
-    """
-
-    local_rank: int
-    local_size: int
+    local_rank: int  # of this process on its node
+    local_size: int  # processes there
 
     def __hash__(self) -> int:
         """Hash by identity: there is one object per group of ranks."""
@@ -71,8 +55,7 @@ class Comm(ranks.Ranks, Protocol):
 class SingleComm(ranks.Alone):
     """A single process. See `Comm`."""
 
-    local_rank = 0
-    local_size = 1
+    local_rank, local_size = 0, 1
 
     def bcast(self, item: T) -> T:
         return item

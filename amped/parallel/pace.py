@@ -24,17 +24,10 @@ def first_limit(expected: float) -> float:
 
 
 def paced(steps: Iterator[T], done: int, first: float, deadline: float | None = None) -> Iterator[T]:
-    """Yield from `steps`, one iteration each, and set the watchdog's limit for each.
+    """Yield from `steps`, one iteration each after those `done` before, and set the watchdog's limit for each.
 
-    Parameters
-    ----------
-    steps : iterator
-    done : int
-        Iterations done before.
-    first : float
-        Limit, in seconds, from one collective to the next in the first iteration.
-    deadline : float, optional
-        Limit in all iterations, in place of `first` and of the measured ones.
+    Limits are in seconds, from one collective to the next: `first` in the first iteration, then by what they have
+    taken; `deadline`, if given, in all of them.
     """
     limit, longest, begin = deadline or first, 0.0, time.perf_counter()
     for number in count(1):

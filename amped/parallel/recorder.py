@@ -36,18 +36,11 @@ class Collective(NamedTuple):
 
 
 class Recorder:
-    """The state of the main thread, read by other threads.
-
-    Attributes
-    ----------
-    iteration : int
-        The current iteration; 0 before the first.
-    limit : float
-        Seconds after which a step counts as hung: from one collective or mode to the next, or within a collective.
-    """
+    """The state of the main thread, read by other threads."""
 
     def __init__(self) -> None:
-        self.iteration = 0
+        self.iteration = 0  # the current one; 0 before the first
+        # Seconds after which a step counts as hung: from one collective or mode to the next, or within a collective.
         self.limit = LOADING_SECONDS
         self._mode: int | None = None
         self._waiting = False
@@ -117,9 +110,7 @@ HERE = Recorder()
 """The recorder of this process."""
 
 
-def recorded(
-    operation: Callable[Concatenate[S, P], T],
-) -> Callable[Concatenate[S, P], T]:
+def recorded(operation: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """Decorate a method that is a blocking collective, so that it is recorded."""
 
     @wraps(operation)

@@ -18,15 +18,10 @@ class StopRequest:
 
     SIGUSR1 is handled from the start, as its default action would kill a job that is still reading. SIGTERM and SIGINT
     end the run at once until there is something to save.
-
-    Attributes
-    ----------
-    signal : signal.Signals or None
-        The signal, once the ranks have agreed on it.
     """
 
     def __init__(self) -> None:
-        self.signal: signal.Signals | None = None
+        self.signal: signal.Signals | None = None  # once the ranks have agreed on it
         self._told = 0
         signal.signal(signal.SIGUSR1, self._hear)
 

@@ -61,11 +61,7 @@ def ending(comm: Comm) -> Iterator[None]:
 class Watchdog:
     """Watch all ranks until `close`; a context manager. Making one is collective.
 
-    Parameters
-    ----------
-    comm : Comm
-    deadline : float, optional
-        Seconds without a heartbeat after which a rank counts as dead, if below `SILENCE_SECONDS`.
+    A rank counts as dead after `SILENCE_SECONDS` without a heartbeat, or after `deadline` seconds if these are fewer.
     """
 
     def __init__(self, comm: Comm, deadline: float | None = None) -> None:

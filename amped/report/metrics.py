@@ -13,23 +13,15 @@ from typing import IO, Any
 
 import psutil
 
+from ..decomp.driver import Spans
 from ..errors import InputError
 
 KINDS = ("copy", "compute", "exchange", "solve")
 PACKAGES = ("numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
-Spans = dict[tuple[str, int], float]
-
 
 class Metrics:
-    """Collects the ranks' times; writes an event a line if given a file. Only rank 0 holds one that writes.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The JSON lines file; it must not exist unless `append`.
-    append : bool
-    """
+    """Collects the ranks' times; writes an event a line if given a file. Only rank 0 holds one that writes."""
 
     def __init__(self, path: Path | None = None, append: bool = False) -> None:
         self._file: IO[str] | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Protocol
 
 from ..errors import InputError
 from ..parallel.mpi import launched
@@ -13,14 +12,17 @@ from ..parallel.mpi import launched
 BETWEEN = 0.05  # seconds from one picture of the reading to the next
 
 
-class Display(Protocol):
-    """Shows how far a run is; a context manager that takes its live display away."""
+class Display:
+    """Shows how far a run is; a context manager that takes its live display away.
+
+    This one shows nothing: it is for quiet runs and for every rank but the first.
+    """
 
     def __enter__(self) -> Display:
-        """Return itself."""
+        return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        self.close()
 
     def note(self, text: str) -> None:
         """Show a line of the report."""
@@ -35,30 +37,8 @@ class Display(Protocol):
         """Take the live display away."""
 
 
-class Silent:
-    """For quiet runs and for every rank but the first. See `Display`."""
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def note(self, text: str) -> None:
-        """See `Display`."""
-
-    def reading(self, done: int, total: int | None) -> None:
-        """See `Display`."""
-
-    def iteration(self, number: int, of: int, facts: str) -> None:
-        """See `Display`."""
-
-    def close(self) -> None:
-        """See `Display`."""
-
-
-class Plain(Silent):
-    """Lines on standard output, for logs and pipes. See `Display`."""
+class Plain(Display):
+    """Lines on standard output, for logs and pipes."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -80,7 +60,7 @@ class Plain(Silent):
 
 
 class Live(Plain):
-    """Bars on a terminal, drawn by rich; lines of the report stay above them. See `Display`."""
+    """Bars on a terminal, drawn by rich; lines of the report stay above them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,11 +68,8 @@ class Live(Plain):
         from rich import progress
 
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
-        times = (
-            progress.TextColumn("{task.fields[facts]}"),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-        )
+        facts = progress.TextColumn("{task.fields[facts]}")
+        times = facts, progress.TimeElapsedColumn(), progress.TimeRemainingColumn()
         self._bars = progress.Progress(*columns, *times, transient=True)
         self._bars.start()
         self._tasks: dict[str, progress.TaskID] = {}
@@ -132,6 +109,6 @@ def say(text: str) -> None:
 def display(rank: int, quiet: bool) -> Display:
     """Return the display that suits this rank and where its output goes."""
     if rank or quiet:
-        return Silent()
+        return Display()
     # Launchers give ranks a terminal of their own even where their output goes to a file.
     return Live() if sys.stdout.isatty() and not launched() else Plain()

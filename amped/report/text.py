@@ -94,17 +94,9 @@ def skew(tensor: SparseTensor) -> list[dict[str, Any]]:
         ends = np.flatnonzero(np.diff(np.sort(tensor.columns[mode])))
         counts: NDArray[np.int64] = np.diff(np.concatenate(([-1], ends, [tensor.nnz - 1])))
         top = np.sort(counts)[::-1][: max(1, length // 100)].sum()
-        result.append(
-            {
-                "mode": mode,
-                "length": length,
-                "empty": length - counts.size,
-                "mean": tensor.nnz / length,
-                "largest": int(counts.max()),
-                "heaviest row": counts.max() / tensor.nnz,
-                "heaviest 1% of rows": top / tensor.nnz,
-            }
-        )
+        rows = {"length": length, "empty": length - counts.size, "mean": tensor.nnz / length}
+        heaviest = {"heaviest row": counts.max() / tensor.nnz, "heaviest 1% of rows": top / tensor.nnz}
+        result.append({"mode": mode, **rows, "largest": int(counts.max()), **heaviest})
     return result
 
 
@@ -126,12 +118,10 @@ def plan_text(plans: Sequence[Plan], device: Device) -> str:
     rows = []
     for part, plan in enumerate(plans):
         for m in plan.modes:
-            where = (
-                "resident" if not m.streamed else "streamed" if not m.resident else f"{m.resident / m.nnz:.0%} resident"
-            )
-            owned = f"{m.owned.stop - m.owned.start:,}"
-            size = human(m.shard_bytes(m.nnz))
-            rows.append((part, m.mode, owned, f"{m.nnz:,}", size, where if m.nnz else "-"))
+            some = f"{m.resident / m.nnz:.0%} resident" if m.resident else "streamed"
+            where = "-" if not m.nnz else some if m.streamed else "resident"
+            owned, size = f"{m.owned.stop - m.owned.start:,}", human(m.shard_bytes(m.nnz))
+            rows.append((part, m.mode, owned, f"{m.nnz:,}", size, where))
     balance = max(m.cut.imbalance for m in plans[0].modes)
     lines = [table(("rank", "mode", "rows owned", "nonzeros", "bytes", "placement"), rows)]
     lines.append(f"balance: the fullest rank has {balance:.2%} more nonzeros than the mean")

@@ -157,17 +157,9 @@ def block_rows(row_bytes: int) -> int:
 
 
 def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> Blocked:
-    """Order nonzeros by blocks of the longest input mode.
+    """Order nonzeros by blocks of so many `rows` of the longest input mode.
 
-    Parameters
-    ----------
-    columns : sequence of (nnz,) arrays
-        Output indices, ascending, then those of the input modes.
-    values : (nnz,) array
-    lengths : sequence of int
-        Lengths of the input modes.
-    rows : int
-        Rows of a block.
+    `columns` are output indices, ascending, then those of the input modes, which have these `lengths`.
     """
     which = longest(lengths)
     count, keys = -(-lengths[which] // rows), columns[which + 1] // np.int32(rows)
@@ -176,9 +168,5 @@ def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[i
     pieces = cut(columns[0], order, bounds)
     first_pieces, lows = np.searchsorted(pieces.starts, bounds.astype(NUMBER)), np.arange(count) * rows
     highs = np.where(np.diff(bounds) * FETCHED >= rows, np.minimum(lows + rows, lengths[which]), lows)
-    return Blocked(
-        [column.take(order) for column in columns[1:]],
-        values.take(order),
-        pieces,
-        Blocks(first_pieces, lows, highs, which),
-    )
+    indices = [column.take(order) for column in columns[1:]]
+    return Blocked(indices, values.take(order), pieces, Blocks(first_pieces, lows, highs, which))

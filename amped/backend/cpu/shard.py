@@ -17,46 +17,24 @@ from .layout import NO_BLOCKS, Blocks, Column, Fibres, Numbers, Parts, Pieces
 class HostShard:
     """Nonzeros in pieces of output rows, or with a permutation that brings them there. See `Shard`.
 
-    Attributes
-    ----------
-    kernel : Kernel
-        Which computes it.
-    indices : sequence of (nnz,) int32 or uint16 arrays
-        Those of the input modes, in ascending order of modes.
-    values : (nnz,) array
-    rows : (nnz,) int32 array, optional
-        The output indices, in the order in which the nonzeros were given; kept where other modes' shards need them.
-    pieces : Pieces
-    parts : Parts
-        What threads compute side by side.
-    row_begin : int
-        The output index that is row 0 of the output.
-    slot_types : (numpy.dtype, numpy.dtype)
-        Of indices and values once they are in a slot: as short as the tensor's shape and the precision allow.
-    ahead : int
-        Prefetch distance in nonzeros; 0 disables prefetching.
-    panels : bool
-        Whether columns are computed one panel after the other, each from matrices that hold no other columns.
-    fibres : Fibres, optional
-    blocks : Blocks
-    permutation : (nnz,) uint32 array, optional
-        The order in which nonzeros are computed; they then belong to a shard of mode 0, which counts their memory, and
-        any output row may have a sum already.
+    A permutation is the order in which nonzeros are computed. They then belong to a shard of mode 0, which counts their
+    memory, and any output row may have a sum already.
     """
 
     kernel: Kernel
-    indices: Sequence[Column]
-    values: NDArray[Any]
-    rows: Column | None
+    indices: Sequence[Column]  # (nnz,), of the input modes, ascending
+    values: NDArray[Any]  # (nnz,)
+    rows: Column | None  # (nnz,) output indices in the order they were given; kept where other modes' shards need them
     pieces: Pieces
-    parts: Parts
-    row_begin: int
+    parts: Parts  # what threads compute side by side
+    row_begin: int  # the output index that is row 0 of the output
+    # Of indices and values once they are in a slot: as short as the tensor's shape and the precision allow.
     slot_types: tuple[np.dtype[Any], np.dtype[Any]]
-    ahead: int = 0
-    panels: bool = False
+    ahead: int = 0  # prefetch distance in nonzeros; 0 disables prefetching
+    panels: bool = False  # whether columns are computed panel by panel, from matrices that hold no other columns
     fibres: Fibres | None = None
     blocks: Blocks = NO_BLOCKS
-    permutation: Numbers | None = None
+    permutation: Numbers | None = None  # (nnz,)
 
     @property
     def nnz(self) -> int:
@@ -66,12 +44,8 @@ class HostShard:
     @property
     def nbytes(self) -> int:
         """The bytes that no other shard counts."""
-        arrays: list[NDArray[Any]] = [*self.pieces, *(self.fibres or ())]
-        if self.permutation is None:
-            arrays += [*self.indices, self.values, *([] if self.rows is None else [self.rows])]
-        else:
-            arrays += [self.permutation]
-        return sum(array.nbytes for array in arrays)
+        own = [self.permutation] if self.permutation is not None else [*self.indices, self.values, self.rows]
+        return sum(array.nbytes for array in (*self.pieces, *(self.fibres or ()), *own) if array is not None)
 
     def unloaded(self) -> HostShard:
         """See `Shard`: it is in host memory, or mapped from a file."""

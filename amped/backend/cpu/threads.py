@@ -14,12 +14,7 @@ from .vectors import LINE
 
 
 class Threads:
-    """Threads that work side by side; the calling thread is one of them.
-
-    Parameters
-    ----------
-    count : int
-    """
+    """Threads that work side by side; the calling thread is one of them."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -27,29 +27,15 @@ THREADS = 256
 
 @dataclass
 class CoordinateShard:
-    """Nonzeros of a run of output rows, a column after the other, or of any rows with a permutation. See `Shard`.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        Which computes it.
-    share : Share
-    nnz : int
-    first_row, rows : int
-        The run of output rows, counted from the first of the rank's.
-    memory : (bytes,) uint8 array
-        Columns and values; on the device, or page-locked on the host.
-    order : (nnz,) uint32 array, optional
-        The nonzeros by output row.
-    """
+    """Nonzeros of a run of output rows, a column after the other, or of any rows with a permutation. See `Shard`."""
 
     kernel: Kernel
     share: Share
     nnz: int
-    first_row: int
-    rows: int
-    memory: Array
-    order: Array | None = None
+    first_row: int  # of the run, counted from the first of the rank's
+    rows: int  # of the run
+    memory: Array  # (bytes,) uint8: columns and values; on the device, or page-locked on the host
+    order: Array | None = None  # (nnz,) uint32: the nonzeros by output row
 
     @property
     def nbytes(self) -> int:

@@ -25,16 +25,7 @@ TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
 
 
 class CudaDevice:
-    """See `Device`. Work is queued on the caller's current stream, copies from the host on one of their own.
-
-    Attributes
-    ----------
-    number : int
-        As CUDA counts the devices that this process sees.
-    limits : Limits
-    capability : int
-        Ten times the compute capability.
-    """
+    """See `Device`. Work is queued on the caller's current stream, copies from the host on one of their own."""
 
     name = "cuda"
     xp = cupy
@@ -50,8 +41,8 @@ class CudaDevice:
         self._devices: int = cupy.cuda.runtime.getDeviceCount()
         device = cupy.cuda.Device(local_rank % self._devices)
         device.use()
-        self.number: int = device.id
-        self.capability = int(device.compute_capability)
+        self.number: int = device.id  # as CUDA counts the devices that this process sees
+        self.capability = int(device.compute_capability)  # 80 is 8.0
         self.identity = str(device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self.number)
         self.description = f"{properties['name'].decode()} ({self.identity})"

@@ -6,7 +6,8 @@ Nothing here needs a GPU. `mttkrp.cu` explains tiles, jobs, chunks and records.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import pairwise
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..mttkrp import Share
+from .source import REALS
 
 VECTOR = 16  # bytes of a thread's load
 STRIP = 4  # chunks interleaved, as in mttkrp.cu
@@ -43,12 +45,7 @@ LEAST_TILED = 1 << 20  # nonzeros: below, every layout takes microseconds
 class Part(IntEnum):
     """The parts of `CudaShard.memory`, in this order; see `mttkrp.cu`."""
 
-    JOBS = 0
-    FIRST_JOBS = 1
-    STARTS = 2
-    RUNS = 3
-    LONG_ROWS = 4
-    RECORDS = 5
+    JOBS, FIRST_JOBS, STARTS, RUNS, LONG_ROWS, RECORDS = range(6)
 
 
 class Limits(NamedTuple):
@@ -111,41 +108,22 @@ def value_code(share: Share) -> Code:
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout: how the nonzeros of a mode are ordered, packed and computed.
-
-    Attributes
-    ----------
-    kernel : str
-    share : Share
-    code : Code
-    blocks : tuple of int
-        Rows of a block of each input mode; the mode's length if it is not blocked.
-    staged : tuple of bool
-        Whether blocks of each input mode are held in shared memory.
-    fibre : bool
-        Whether the first input mode's rows are multiplied once per fibre.
-    tiled : bool
-        Whether sums are added to the output instead of stored.
-    passing : tuple of bool
-        Whether the L2 cache evicts rows of each input mode first.
-    sums_pass : bool
-        Whether it evicts the output's rows first (with `tiled`).
-    """
+    """A layout: how the nonzeros of a mode are ordered, packed and computed."""
 
     kernel: str
     share: Share
     code: Code
-    blocks: tuple[int, ...]
-    staged: tuple[bool, ...]
-    fibre: bool = False
-    tiled: bool = False
-    passing: tuple[bool, ...] = ()
-    sums_pass: bool = False
-    fields: tuple[int, ...] = field(init=False)
+    blocks: tuple[int, ...]  # rows of a block of each input mode; the mode's length if it is not blocked
+    staged: tuple[bool, ...]  # whether blocks of each input mode are held in shared memory
+    fibre: bool = False  # whether the first input mode's rows are multiplied once per fibre
+    tiled: bool = False  # whether sums are added to the output instead of stored
+    passing: tuple[bool, ...] = ()  # whether the L2 cache evicts rows of each input mode first
+    sums_pass: bool = False  # whether it evicts the output's rows first (with `tiled`)
 
-    def __post_init__(self) -> None:
-        """Set `fields`, the bits of each input index."""
-        object.__setattr__(self, "fields", tuple((block - 1).bit_length() for block in self.blocks))
+    @cached_property
+    def fields(self) -> tuple[int, ...]:
+        """The bits of each input index."""
+        return tuple((block - 1).bit_length() for block in self.blocks)
 
     @cached_property
     def width(self) -> int:
@@ -212,27 +190,21 @@ class Layout:
     def macros(self) -> tuple[tuple[str, Any], ...]:
         """The macros with which `mttkrp.cu` is compiled."""
         named = {
-            "INPUTS": len(self.blocks),
-            "REAL": "float" if self.share.dtype == np.float32 else "double",
-            "STORED": STORED[self.share.gather],
-            "LANES": self.lanes,
-            "WIDTH": self.width,
-            "GROUPS": self.groups,
-            "BLOCKS": self.schedule.blocks,
-            "BATCH": self.schedule.batch,
-            "TILED": int(self.tiled),
-            "STAGED": sum(1 << m for m, s in enumerate(self.staged) if s),
-            "FIBRE": int(self.fibre),
-            "PASSING": sum(1 << m for m, passes in enumerate(self.passing) if passes),
-            "SUMS_PASS": int(self.sums_pass),
-            "RECORD": self.record,
-            "VALUE_BITS": self.code.bits,
-            "VALUE_RAW": int(not self.code.grain),
-            "VALUE_GRAIN": repr(self.code.grain),
-            "VALUE_LOW": self.code.low,
+            "INPUTS": len(self.blocks), "REAL": REALS[self.share.dtype], "STORED": STORED[self.share.gather],
+            "LANES": self.lanes, "WIDTH": self.width, "GROUPS": self.groups,
+            "BLOCKS": self.schedule.blocks, "BATCH": self.schedule.batch,
+            "TILED": int(self.tiled), "STAGED": _mask(self.staged), "FIBRE": int(self.fibre),
+            "PASSING": _mask(self.passing), "SUMS_PASS": int(self.sums_pass), "RECORD": self.record,
+            "VALUE_BITS": self.code.bits, "VALUE_RAW": int(not self.code.grain),
+            "VALUE_GRAIN": repr(self.code.grain), "VALUE_LOW": self.code.low,
             "FIELDS": ",".join(map(str, self.fields)),
-        }
+        }  # fmt: skip
         return tuple(named.items())
+
+
+def _mask(flags: Sequence[bool]) -> int:
+    """Return a number with a bit for each input mode."""
+    return sum(1 << m for m, flag in enumerate(flags) if flag)
 
 
 def row_lanes(width: int, most: int) -> int:
@@ -317,25 +289,14 @@ def equal_block(length: int, most: int) -> int:
 
 
 class Jobs(NamedTuple):
-    """The jobs, in tile order.
+    """The jobs, in tile order."""
 
-    Attributes
-    ----------
-    tile, chunk : (jobs,) arrays
-    begin, nonzeros : (jobs,) int64 arrays
-        First nonzero and number of nonzeros of each job.
-    unit : (jobs + 1,) int64 array
-        Where each job's records begin, in units.
-    first : (blocks + 1,) int32 array
-        First job of each thread block, and the end.
-    """
-
-    tile: NDArray[np.int32]
-    begin: NDArray[np.int64]
-    nonzeros: NDArray[np.int64]
-    chunk: NDArray[np.int32]
-    unit: NDArray[np.int64]
-    first: NDArray[np.int32]
+    tile: NDArray[np.int32]  # (jobs,)
+    begin: NDArray[np.int64]  # (jobs,) the first nonzero of each
+    nonzeros: NDArray[np.int64]  # (jobs,)
+    chunk: NDArray[np.int32]  # (jobs,)
+    unit: NDArray[np.int64]  # (jobs + 1,) where each job's records begin, in units
+    first: NDArray[np.int32]  # (blocks + 1,) the first job of each thread block, and the end
 
 
 def cut_jobs(layout: Layout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:

@@ -35,41 +35,19 @@ NOT_COMPILED = Functions(None)
 
 @dataclass
 class CudaShard:
-    """Packed nonzeros of a run of output rows. See `Shard`.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        Which computes it.
-    layout : Layout
-    nnz : int
-    rows : int
-        Length of the run of output rows, counted from row `first_row` of the rank's.
-    first_row : int
-    jobs, blocks : int
-        Jobs, and blocks of threads that share them.
-    chunks : int
-        How many chunks hold nonzeros.
-    long_runs : int
-        How many runs have a row of their own behind the output's.
-    offsets : tuple of int
-        Where in `memory` the parts begin that `Part` names.
-    memory : (bytes,) uint8 array
-        On the device, or page-locked on the host.
-    functions : Functions
-    """
+    """Packed nonzeros of a run of output rows. See `Shard`."""
 
     kernel: Kernel
     layout: Layout
     nnz: int
-    first_row: int
-    rows: int
+    first_row: int  # of the run, counted from the first of the rank's
+    rows: int  # of the run
     jobs: int
-    blocks: int
-    chunks: int
-    long_runs: int
-    offsets: tuple[int, ...]
-    memory: Array
+    blocks: int  # of threads, which share the jobs
+    chunks: int  # that hold nonzeros
+    long_runs: int  # that have a row of their own behind the output's
+    offsets: tuple[int, ...]  # where in `memory` the parts begin that `Part` names
+    memory: Array  # (bytes,) uint8; on the device, or page-locked on the host
     functions: Functions = NOT_COMPILED
 
     @property
@@ -128,18 +106,9 @@ def packing_bytes(layout: Layout, nnz: int) -> int:
 def make_shard(
     kernel: Kernel, columns: Sequence[Array], values: Array, layout: Layout, continues: bool, limits: Limits
 ) -> CudaShard:
-    """Pack nonzeros that are sorted by output row, then by the input modes in order.
+    """Pack nonzeros, in device memory, that are sorted by output row, then by the input modes in order.
 
-    Parameters
-    ----------
-    kernel : Kernel
-    columns : sequence of (nnz,) int32 arrays
-        Output indices, then those of the input modes; in device memory.
-    values : (nnz,) array
-    layout : Layout
-    continues : bool
-        Whether the first row already has a sum, to be added to.
-    limits : Limits
+    See `Kernel.make`; columns are int32.
     """
     counts, order = _tiles(columns[1:], layout)
     jobs = cut_jobs(layout, counts, limits)

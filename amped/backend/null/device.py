@@ -10,22 +10,14 @@ from ..cpu.device import CpuDevice
 
 
 class NullDevice(CpuDevice):
-    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, and there is a choice of kernels.
-
-    Attributes
-    ----------
-    used : list of (str, int)
-        The kernels that have computed, and how many nonzeros each time.
-    allocated : list of (tuple of int)
-        The shapes of all arrays that were asked for.
-    """
+    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, and there are several kernels."""
 
     name = "null"
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)
-        self.used: list[tuple[str, int]] = []
-        self.allocated: list[tuple[int, ...]] = []
+        self.used: list[tuple[str, int]] = []  # kernels that have computed, and how many nonzeros each time
+        self.allocated: list[tuple[int, ...]] = []  # shapes of all arrays that were asked for
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         self.allocated.append(shape)

@@ -43,8 +43,8 @@ def test_reading_shows_its_speed_and_how_long_is_left(clock: list[float]) -> Non
         live.close()
 
 
-@pytest.mark.parametrize("display", [progress.Silent, progress.Plain])
-def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Silent], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("display", [progress.Display, progress.Plain])
+def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Display], capsys: pytest.CaptureFixture[str]) -> None:
     with display() as silent:
         silent.reading(10**9, 2 * 10**9)
     assert capsys.readouterr() == ("", "")

@@ -57,13 +57,10 @@ class Segmented:
     name = code = "segmented"
     most_nonzeros = (1 << 32) - 1
     repeatable, reads_narrow = True, False
+    derive: Callable[[HostShard, Share], HostShard] | None = None
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
-
-    @property
-    def derive(self) -> Callable[[HostShard, Share], HostShard] | None:
-        return None
 
     def suits(self, share: Share) -> bool:
         return True
@@ -280,11 +277,7 @@ class Permuted(Segmented):
         pieces = 8 * most_pieces(nnz, share.rows.stop - share.rows.start)
         return Bytes(4 * nnz + pieces, 4 * nnz * (share.rows.stop > 1 << DIGIT_BITS), usual.running)
 
-    @property
-    def derive(self) -> Callable[[HostShard, Share], HostShard]:
-        return self._derive
-
-    def _derive(self, shard: HostShard, share: Share) -> HostShard:
+    def derive(self, shard: HostShard, share: Share) -> HostShard:
         assert shard.rows is not None
         inputs = [shard.rows, *shard.indices]
         rows = inputs.pop(share.column)
