@@ -72,9 +72,8 @@ class LeastSquares:
             return device.to_device(product / divisor)
 
         def solve(source: Array, target: Array) -> None:
-            made = inverse()
             with self._operator.span("solve", mode):
-                self._solver.run(self._made, source, made, target, sums)
+                self._solver.run(self._made, source, inverse(), target, sums)
 
         return solve
 
