@@ -227,7 +227,7 @@ def _plans(job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut]
 
 
 def info(request: requests.Request, session: Session) -> int:
-    """Describe a tensor. Flags that say how to compute change nothing here."""
+    """Describe a tensor. Flags that say how to compute are checked, and change nothing here."""
     comm = session.comm
     with display(comm.rank, request.quiet) as shown:
         described = on_root(comm, lambda: _description(request, shown))

@@ -74,13 +74,12 @@ class Started(Ranked):
     )
 
     def check(self) -> None:
-        check_rank(self.rank)
+        super().check()
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: at least 0")
         if self.init not in (None, "nvecs"):
             assert self.init is not None
             factors_in(read_npz(self.init), self.init)
-        super().check()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

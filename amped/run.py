@@ -88,10 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse(comm, "amped", error)
     except KeyboardInterrupt:
         return _interrupted(comm)
-    except SystemExit as request:  # --help
+    except SystemExit as ended:  # --help
         if comm.rank:
             return 0
-        raise request
+        raise ended
 
 
 def _interrupted(comm: Comm) -> int:

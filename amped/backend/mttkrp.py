@@ -53,7 +53,7 @@ class Shard(Movable, Protocol):
 
     @property
     def kernel(self) -> Kernel:
-        """Which computes it."""
+        """The kernel that computes it."""
 
     @property
     def nnz(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .base import Array
-from .solve import Sums
+from .solve import Sums, Takes
 
 BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # of rows that are solved, and multiplied with themselves, at once
 STEP, FEW = 1024, 4096  # rows
@@ -39,8 +39,8 @@ class RowSolver:
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         return True
 
-    def bytes(self, rows: int, rank: int) -> int:
-        return 8 * rank * (self._blocks * min(rows, block_rows(rank)) + 4 * rank)
+    def bytes(self, rows: int, rank: int) -> Takes:
+        return Takes(8 * rank * 4 * rank, 8 * rank * self._blocks * min(rows, block_rows(rank)))
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> None:
         """See `Solver`: nothing is prepared."""

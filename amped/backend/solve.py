@@ -19,6 +19,13 @@ class Sums(NamedTuple):
     dots: Array | None = None  # (R,) inner products of the MTTKRP's columns with those of the factor matrix
 
 
+class Takes(NamedTuple):
+    """Bytes of device memory that a solver keeps from call to call, and that it takes for a while."""
+
+    kept: int = 0
+    passing: int = 0
+
+
 class Solver(Protocol):
     """One way to solve rows on a device: a provider of the family."""
 
@@ -27,7 +34,7 @@ class Solver(Protocol):
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         """Tell whether it solves rows of so many columns, stored as `dtype`."""
 
-    def bytes(self, rows: int, rank: int) -> int:
+    def bytes(self, rows: int, rank: int) -> Takes:
         """Return the device memory that solving so many rows takes, small matrices included."""
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Any:

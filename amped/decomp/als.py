@@ -15,6 +15,7 @@ import numpy as np
 from ..backend import rows
 from ..backend.base import Device
 from ..backend.providers import solver
+from ..backend.solve import Takes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
 from ..operators.placement import Solving
@@ -144,4 +145,9 @@ class CpAls:
 
 def solving_bytes(device: Device, dtype: np.dtype[np.floating]) -> Solving:
     """Return how many bytes CP-ALS takes on a device beside an MTTKRP."""
-    return lambda rows, rank: solver(device, rank, dtype).bytes(rows, rank)
+
+    def takes(count: int, rank: int) -> Takes:
+        kept, passing = solver(device, rank, dtype).bytes(count, rank)
+        return Takes(kept, max(passing, min(8 * count * rank, rows.GRAM_BYTES)))  # the first Gram matrices
+
+    return takes

@@ -69,7 +69,7 @@ class LeastSquares:
             others = [m for m in range(len(grams)) if m != mode]
             product = pseudo_inverse(np.prod([grams[m] for m in others], axis=0))
             product *= np.prod(scales[others], axis=0)[:, None]
-            return device.to_device(product / divisor)
+            return device.to_device(np.ascontiguousarray(product / divisor))
 
         def solve(source: Array, target: Array) -> None:
             with self._operator.span("solve", mode):

@@ -112,10 +112,10 @@ class Need:
         """Of everything that is there for a while: shards are made before there are slots and scratch memory."""
         running = max(m.running_bytes(piece) for m in self._modes)
         making = self._making(piece)
-        # Beside a shard that is being made there is the best so far, where there is a choice; if making takes memory.
-        beside = (slot > 0) + any(len(m.kernels) > 1 for m in self._modes) * (making > 0)
+        choice = any(len(m.kernels) > 1 for m in self._modes)  # then the best shard so far is beside the next one
+        beside = (slot > 0) + choice * (making > 0)
         made = max(m.shard_bytes(piece) for m in self._modes) if beside else 0
-        return max(running + self._solving, making - self.slots(slot) + beside * made)
+        return max(running + max(self._solving, choice * made), making - self.slots(slot) + beside * made)
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""

@@ -18,6 +18,7 @@ from ..backend.base import Device
 from ..backend.mttkrp import Kernel, Share
 from ..backend.providers import mttkrp_kernels, roundings
 from ..backend.rows import block_rows
+from ..backend.solve import Takes
 from ..errors import InputError
 from ..options import Options
 from .memory import ModePlan, Need, fit, fraction
@@ -28,13 +29,13 @@ PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more sh
 MAX_RANK = 1024
 INDEX_BYTES = 4
 
-Solving = Callable[[int, int], int]
+Solving = Callable[[int, int], Takes]
 """Bytes that a method takes on the device beside an MTTKRP, for so many owned rows and columns."""
 
 
-def nothing(rows: int, rank: int) -> int:
+def nothing(rows: int, rank: int) -> Takes:
     """Return that an MTTKRP is all that is computed; see `Solving`."""
-    return 0
+    return Takes()
 
 
 class Loading(NamedTuple):
@@ -190,9 +191,11 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
         "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
         "MTTKRP output": max((s.rows.stop - s.rows.start) * s.stride for s in shares) * 8,
     }
-    solving = max(setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes)
+    takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
+    # Factor matrices come to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.dtype.itemsize
-    return Need(modes, fixed, max(solving, moving), setting.memory)  # factor matrices come in blocks of rows
+    solving = max(t.kept for t in takes) + max(moving, *(t.passing for t in takes))
+    return Need(modes, fixed, solving, setting.memory)
 
 
 def _held_bytes(share: Share) -> int:

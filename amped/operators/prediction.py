@@ -118,7 +118,8 @@ class _Trial:
         share, shard = self._shard(max(1, nbytes // self.row_bytes))
         factors = [self._matrix(share.lengths[0], self._dtype)] * len(share.lengths)
         out = self._matrix(OUTPUT_ROWS, np.float64)
-        scratch = self._device.empty((self._kernel.bytes(share, shard.nnz).running,), np.uint8)
+        computed = replace(share, rows=slice(0, OUTPUT_ROWS))
+        scratch = self._device.empty((self._kernel.bytes(computed, shard.nnz).running,), np.uint8)
         seconds = self._seconds(lambda: self._kernel.run(shard, factors, out, scratch=scratch))
         return len(factors) * self._nnz * self.row_bytes / seconds
 

@@ -83,8 +83,11 @@ class Stream:
         """
         data, coming = self.modes[mode], self._streamed([mode, *then])
         if self.slots:
-            if self._filled != coming[: len(self._filled)]:
-                self._filled.clear()  # not the modes that were expected
+            known = min(len(self._filled), len(coming))
+            if self._filled[:known] != coming[:known]:  # not the modes that were expected
+                self._filled.clear()
+                for slot in self.slots:
+                    slot.release()
             self._fill(coming)
         yield from data.resident
         for _ in data.streamed:

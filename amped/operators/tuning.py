@@ -33,13 +33,16 @@ class Tuner:
         self._by_time = options.kernel == "auto" and not options.deterministic
 
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
-        """Choose a kernel by timing the candidates on a mode's first shard; a single one is compiled, no more.
+        """Choose a kernel by timing the candidates on a mode's first shard; a single one is only compiled.
 
         Return it, and the whole first shard if it was made.
         """
         first = mode.kernels[0]
         if len(mode.kernels) == 1:
-            self._compute(make(first, 1), mode)
+            shard = make(first, 1)
+            self._reserve([shard], mode)
+            self._work.compute(shard, mode.mode)
+            del shard
             self._machine.device.synchronize()
             self._work.reserve(0)
             return first, None
@@ -94,12 +97,13 @@ class Tuner:
         return [min(runs) for runs in zip(*rounds, strict=True)]
 
     def _run(self, shards: Sequence[Shard], mode: ModePlan) -> float:
+        self._reserve(shards, mode)
         self._clock.collect()
         with self._clock.span("tune", mode.mode):
             for shard in shards:
-                self._compute(shard, mode)
+                self._work.compute(shard, mode.mode)
         return self._clock.collect()["tune", mode.mode]
 
-    def _compute(self, shard: Shard, mode: ModePlan) -> None:
-        self._work.reserve(shard.kernel.bytes(mode.share, shard.nnz).running)
-        self._work.compute(shard, mode.mode)
+    def _reserve(self, shards: Sequence[Shard], mode: ModePlan) -> None:
+        running = (shard.kernel.bytes(mode.share, shard.nnz).running for shard in shards)
+        self._work.reserve(max(running, default=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from oracle import PRECISIONS
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.cpu.device import CpuDevice
 from amped.backend.exchange import connect
 from amped.operators.placement import Plan, Setting, make_plan
 from amped.operators.prediction import Forecast, Speeds, forecast, measure
@@ -84,6 +86,18 @@ def test_speeds_of_this_machine(backend: Device, comm: Comm, rank: int, precisio
     assert [size for size, _ in speeds.gather] == list(backend.trial.matrices)
     assert all(0 < speed < 1e15 for _, speed in (*speeds.gather, (0, speeds.copy), (0, speeds.solve)))
     assert (speeds.message, speeds.exchange) == (0, np.inf), "nothing is exchanged alone"
+
+
+def test_a_trial_takes_no_memory_for_rows_that_it_does_not_compute(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, asked, empty = connect(choose("cpu", comm, 3), comm), [], CpuDevice.empty
+
+    def noted(device: CpuDevice, shape: tuple[int, ...], dtype: Any) -> Any:
+        asked.append(math.prod(shape) * np.dtype(dtype).itemsize)
+        return empty(device, shape, dtype)
+
+    monkeypatch.setattr(CpuDevice, "empty", noted)
+    measure(machine, (1 << 30, 3, 3), 16, Options(kernel="blocked"))
+    assert max(asked) <= 2 * max(machine.device.trial.matrices)
 
 
 def test_a_plan_and_a_run_say_it(folder: Path) -> None:

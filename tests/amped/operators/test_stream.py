@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -143,6 +144,19 @@ def test_copies_run_ahead_but_never_into_a_slot_in_use(comm: Comm, monkeypatch: 
         kinds = [kind for kind, s in events if s == slot]
         assert kinds == ["copy", "release"] * (len(kinds) // 2) + ["copy"], "and one ahead, for the next mode"
     assert {kind for kind, _ in events[:SLOTS]} == {"copy"}, "all slots are filled before the first is waited for"
+
+
+def test_a_mode_that_was_given_up_leaves_no_slot_in_use(comm: Comm, device: str) -> None:
+    with small_pieces(100):
+        operator = make_operator(TENSOR, FACTORS, comm, device=device, placement="stream")
+    taken = operator.stream.shards(0, [1])
+    next(taken)  # its slot is in use, and it never asks for another one
+    released: list[object] = []
+    with mock.patch.object(type(operator.stream.slots[0]), "release", lambda slot: released.append(slot)):
+        next(operator.stream.shards(2, [3]))
+    assert released[:SLOTS] == operator.stream.slots
+    taken.close()
+    assert_rounding_only(mttkrp_all(operator, [2])[0], coo_mttkrp(COLUMNS, VALUES, FACTORS, 2), "fp32")
 
 
 def test_repeats_and_modes_in_any_order(comm: Comm, device: str) -> None:

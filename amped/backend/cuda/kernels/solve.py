@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base import Array
 from ...rows import RowSolver
-from ...solve import Solver, Sums
+from ...solve import Solver, Sums, Takes
 from ..device import CudaDevice
 from ..source import REALS, compile_options, text
 
@@ -49,9 +49,9 @@ class FusedSolver:
         capable = self._capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
-    def bytes(self, rows: int, rank: int) -> int:
+    def bytes(self, rows: int, rank: int) -> Takes:
         """See `Solver`: the parts, and small matrices."""
-        return 8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank)
+        return Takes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> Made:
         parts = cupy.empty((max(1, self._blocks(rows, rank)), rank + 2, rank), np.float64)
