@@ -109,13 +109,14 @@ class Need:
         return sizes[max(0, min(fair, fitting) - 1)]
 
     def working(self, piece: int, slot: int) -> int:
-        """Of everything that is there for a while: shards are made before there are slots and scratch memory."""
+        """Of everything that is there for a while: shards are made, and timed, before there are slots."""
         running = max(m.running_bytes(piece) for m in self._modes)
         making = self._making(piece)
         choice = any(len(m.kernels) > 1 for m in self._modes)  # then the best shard so far is beside the next one
         beside = (slot > 0) + choice * (making > 0)
         made = max(m.shard_bytes(piece) for m in self._modes) if beside else 0
-        return max(running + max(self._solving, choice * made), making - self.slots(slot) + beside * made)
+        before = max(running + choice * made, making + beside * made) - self.slots(slot)
+        return max(running + self._solving, before)
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""
