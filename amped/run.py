@@ -25,11 +25,11 @@ from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 from .requests import Request
 
-VERBS: dict[Callable[[Any, Session], int], type[Request]] = {
-    commands.cpd: requests.Cpd,
-    commands.mttkrp: requests.Mttkrp,
-    commands.plan: requests.Plan,
-    commands.info: Request,
+VERBS: dict[Callable[[Any, Session], int], tuple[type[Request], str]] = {  # and an example of each
+    commands.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
+    commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
+    commands.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
+    commands.info: (Request, "amped info nell-2.tns"),
 }
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
@@ -39,8 +39,9 @@ def parser() -> Parser:
     """Return the parser of the whole command line; flags are fields of requests and options."""
     top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
-    for function, request in VERBS.items():
-        verb = verbs.add_parser(function.__name__, help=function.__doc__, description=function.__doc__)
+    for function, (request, example) in VERBS.items():
+        told, name = function.__doc__, function.__name__
+        verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {example}")
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
         add_flags(verb, request, leave_out=Request)

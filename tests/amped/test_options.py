@@ -38,3 +38,11 @@ def test_every_option_is_a_flag_with_the_same_default(verb: str) -> None:
     line = [verb, "t.tns"] + (["--rank", "3"] if verb != "info" else [])
     parsed = vars(parser().parse_args(line))
     assert {name: parsed[name] for name in NAMES} == vars(Options())
+
+
+@pytest.mark.parametrize("verb", ["cpd", "mttkrp", "plan", "info"])
+def test_help_shows_an_example_that_parses(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args([verb, "--help"])
+    _, example = " ".join(capsys.readouterr().out.split()).split("example: ")
+    assert parser().parse_args(example.split(maxsplit=example.split().index(verb))[-1].split()).verb == verb
