@@ -34,10 +34,7 @@ def folder(comm: Comm, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "limit"),
-    [
-        *product(CASES, (600, 10**6)),
-        *(pytest.param(*case, marks=pytest.mark.ranks(3)) for case in MANY_RUNS.items()),
-    ],
+    [*product(CASES, (600, 10**6)), *(pytest.param(*case, marks=pytest.mark.ranks(3)) for case in MANY_RUNS.items())],
 )
 @pytest.mark.parametrize("kind", ["tns", "npz"])
 def test_the_store_is_the_same_on_any_number_of_ranks(
