@@ -107,6 +107,11 @@ def sweep(case: Mapping[str, Any], exchange: bool = True) -> float:
     return seconds
 
 
+def fastest(cases: Sequence[Case]) -> Case | None:
+    """Return the fastest of some cases."""
+    return min(cases, key=sweep) if cases else None
+
+
 def against_yardstick(cases: Iterable[Case]) -> dict[str, dict[int, Case]]:
     """Return the resident cases with a measured yardstick, by tensor and columns."""
     some = [c for c in cases if "yardstick" in c and c["placement"] in RESIDENT and c["kernel"] == "auto"]

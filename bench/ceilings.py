@@ -31,10 +31,7 @@ THREADS = 256
 
 def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     """Return GB/s: `copy` (read + write), `gather` by size of the matrix in MB, per rank; `link`, `all_gather`."""
-    found = {
-        "copy": comm.allgather(_copy(backend)),
-        "gather": _medians(comm.allgather(_gather(backend))),
-    }
+    found = {"copy": comm.allgather(_copy(backend)), "gather": _medians(comm.allgather(_gather(backend)))}
     if backend.name == "cuda":
         alone = _link(backend) if comm.rank == 0 else None
         comm.allgather(None)

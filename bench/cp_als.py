@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> None:
     if comm.rank:
         return
     split = _split(spans, operator.order)
+    busy: float = max(split[kind]["all modes"] for kind in ("compute", "copy"))  # with shards, or waiting for them
     facts: dict[str, Any] = {
         "shape": args.shape,
         **tensor_facts(source),
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
         "seconds_an_iteration": record.summary(seconds),
         "seconds_each_iteration": seconds,
         "seconds_of_the_slowest_rank": split,
-        "share_outside_mttkrp": _outside(seconds, split),
+        "share_outside_mttkrp": 1 - busy / statistics.median(seconds),
         "fits": fits,
     }
     name = f"cp_als-{args.shape}-{operator.machine.device.name}-{comm.size}-{args.precision}-{args.placement}"
@@ -67,12 +68,6 @@ def run(args: argparse.Namespace) -> None:
     pictures.draw(path)
     text = f"{statistics.median(seconds) * 1e3:.2f} ms an iteration, {facts['share_outside_mttkrp']:.1%} outside MTTKRP"
     print(f"{path.name}: {text}; {split}", flush=True)
-
-
-def _outside(seconds: list[float], split: dict[str, Any]) -> float:
-    """Return the share of an iteration outside MTTKRP: neither computing shards nor waiting for them."""
-    busy: float = max(split[kind]["all modes"] for kind in ("compute", "copy"))
-    return 1 - busy / statistics.median(seconds)
 
 
 def _iterations(operator: SparseOperator, comm: Comm, count: int) -> tuple[list[float], list[list[Spans]], list[float]]:

@@ -32,27 +32,13 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters of a synthetic tensor.
-
-    Attributes
-    ----------
-    lengths : tuple of int
-        Mode lengths.
-    nonzeros : int
-    skew : float
-        Exponent of the bounded Zipf distribution of the indices; 0 is uniform.
-    heavy : float
-        Share of the nonzeros in one row of mode 0, in addition to those of the distribution.
-    integers : bool
-        Values are integers from 1 to 200 instead of uniform in (0, 1].
-    seed : int
-    """
+    """The parameters of a synthetic tensor."""
 
     lengths: tuple[int, ...]
     nonzeros: int
-    skew: float = 0.6
-    heavy: float = 0.0
-    integers: bool = False
+    skew: float = 0.6  # exponent of the bounded Zipf distribution of the indices; 0 is uniform
+    heavy: float = 0.0  # share of the nonzeros in one row of mode 0, in addition to those of the distribution
+    integers: bool = False  # values are integers from 1 to 200 instead of uniform in (0, 1]
     seed: int = 1
 
     def key(self, stream: int) -> int:

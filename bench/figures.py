@@ -17,6 +17,7 @@ from .cases import (
     Case,
     against_yardstick,
     by_kind,
+    fastest,
     grouped,
     most_ranks,
     ordinary,
@@ -66,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
 
 def total(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Milliseconds of a sweep against the baselines that the project carries; above each bar how many times amped's."""
-    chosen = most_ranks([c for c in cases if c["precision"] == "fp32"])
+    chosen = most_ranks(select(cases, precision="fp32"))
     series = {name: select(chosen, **wanted) for name, wanted in SERIES.items()}
     tensors = _tensors(series["amped"])
     if not tensors or not any(series[name] for name in list(series)[1:]):
@@ -89,7 +90,7 @@ def total(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 def partitioning(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Equal distribution of nonzeros with a merge, against cuts by output index: how many times the time."""
-    chosen = most_ranks([c for c in cases if c["precision"] == "fp32"])
+    chosen = most_ranks(select(cases, precision="fp32"))
     merge, ours = (select(chosen, **SERIES[name]) for name in ("equal nonzeros and merge", "amped"))
     tensors = [t for t in _tensors(ours) if _at(merge, t)]
     if not tensors:
@@ -104,21 +105,13 @@ def partitioning(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 def breakdown(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Shares of computing, copying from the host and exchanging in the time of a sweep, one after another."""
-    chosen = select(most_ranks([c for c in cases if c["precision"] == "fp32"]), kernel="auto")
-    if not chosen:
-        return None
-    figure, axes = pyplot.subplots(figsize=(6, 1 + 0.35 * len(chosen)))
-    for y, case in enumerate(chosen):
-        kinds, left = by_kind(case), 0.0
-        for kind, seconds in kinds.items():
-            share = 100 * seconds / (sum(kinds.values()) or 1)
-            axes.barh(y, share, left=left, color=pictures.COLOURS[kind], label=kind)
-            left += share
-    axes.set_yticks(range(len(chosen)), [pictures.label(case) for case in chosen])
-    axes.invert_yaxis()
-    axes.set_xlabel("% of the work of the slowest rank (copies run beside computing)")
-    _legend_once(axes)
-    return figure
+
+    def shares(case: Case) -> dict[str, float]:
+        kinds = by_kind(case)
+        return {kind: 100 * seconds / (sum(kinds.values()) or 1) for kind, seconds in kinds.items()}
+
+    text = "% of the work of the slowest rank (copies run beside computing)"
+    return _one_after_another(pyplot, cases, shares, pictures.COLOURS, text)
 
 
 def load(pyplot: Any, cases: Sequence[Case]) -> Any:
@@ -145,12 +138,12 @@ def load(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 def scaling(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Speed-up of a sweep by the number of GPUs, exchange included."""
-    ours = [c for c in cases if c["kernel"] == "auto" and c["precision"] == "fp32"]
+    ours = select(cases, kernel="auto", precision="fp32")
     lines = []
     for some in grouped(ours, lambda c: (c["device"], tensor(c), c["nonzeros"], c["rank"], c["placement"])).values():
-        alone = _one(select(some, ranks=1))
+        alone = fastest(select(some, ranks=1))
         if alone and len(some) > 1:
-            lines.append([(c["ranks"], sweep(alone) / sweep(c), c) for c in sorted(some, key=_ranks)])
+            lines.append([(c["ranks"], sweep(alone) / sweep(c), c) for c in sorted(some, key=lambda c: c["ranks"])])
     if not lines:
         return None
     lines.sort(key=lambda points: -points[-1][1])
@@ -167,10 +160,6 @@ def scaling(pyplot: Any, cases: Sequence[Case]) -> Any:
     axes.set(xticks=ranks, yticks=range(1, max(ranks) + 1))
     axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-def _ranks(case: Case) -> int:
-    return int(case["ranks"])
 
 
 def yardstick(pyplot: Any, cases: Sequence[Case]) -> Any:
@@ -195,18 +184,31 @@ def yardstick(pyplot: Any, cases: Sequence[Case]) -> Any:
 
 def preprocessing(pyplot: Any, cases: Sequence[Case]) -> Any:
     """Seconds from nothing to the first sweep: rows counted, nonzeros drawn, sorted, packed and put in place."""
-    chosen = select(most_ranks([c for c in cases if c["precision"] == "fp32"]), kernel="auto")
+
+    def seconds(case: Case) -> dict[str, float]:
+        return {step: case["seconds_to_load"][step] for step in STEPS}
+
+    colours = {step: f"C{k}" for k, step in enumerate(STEPS)}
+    text = "seconds, all modes (nonzeros are drawn on the device, not read)"
+    return _one_after_another(pyplot, cases, seconds, colours, text)
+
+
+def _one_after_another(
+    pyplot: Any, cases: Sequence[Case], parts: Callable[[Case], dict[str, float]], colours: dict[str, str], text: str
+) -> Any:
+    """A bar for each case, of its parts."""
+    chosen = select(most_ranks(select(cases, precision="fp32")), kernel="auto")
     if not chosen:
         return None
     figure, axes = pyplot.subplots(figsize=(6, 1 + 0.35 * len(chosen)))
     for y, case in enumerate(chosen):
         left = 0.0
-        for k, step in enumerate(STEPS):
-            axes.barh(y, case["seconds_to_load"][step], left=left, color=f"C{k}", label=step)
-            left += case["seconds_to_load"][step]
+        for name, length in parts(case).items():
+            axes.barh(y, length, left=left, color=colours[name], label=name)
+            left += length
     axes.set_yticks(range(len(chosen)), [pictures.label(case) for case in chosen])
     axes.invert_yaxis()
-    axes.set_xlabel("seconds, all modes (nonzeros are drawn on the device, not read)")
+    axes.set_xlabel(text)
     _legend_once(axes)
     return figure
 
@@ -230,12 +232,7 @@ def _tensors(cases: Sequence[Case]) -> list[str]:
 
 
 def _at(cases: Sequence[Case], where: str) -> Any:
-    return _one([case for case in cases if tensor(case) == where])
-
-
-def _one(cases: Sequence[Case]) -> Case | None:
-    """Return the fastest of some cases."""
-    return min(cases, key=sweep) if cases else None
+    return fastest([case for case in cases if tensor(case) == where])
 
 
 def _name_tensors(axes: Any, tensors: Sequence[str], cases: Sequence[Case]) -> None:

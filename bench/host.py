@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> None:
         devices = facts.pop("devices", ["CPU"])
         default = f"host-{name}" if len(devices) == 1 else f"host-{name}-cuda"
         path = record.write(args.name or default, devices, facts, args.output)
-        _draw(path, part.draw, facts)
+        pyplot = pictures.plot()
+        if pyplot is not None:
+            pictures.save(part.draw(pyplot, facts), path.with_suffix(".png"))
         print(path, flush=True)
 
 
@@ -50,9 +52,3 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found
-
-
-def _draw(path: Path, draw: Callable[[Any, dict[str, Any]], Any], facts: dict[str, Any]) -> None:
-    pyplot = pictures.plot()
-    if pyplot is not None:
-        pictures.save(draw(pyplot, facts), path.with_suffix(".png"))

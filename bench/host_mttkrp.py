@@ -149,10 +149,8 @@ def _overall(cases: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for case in cases:
         one = next(c for c in cases if (c["shape"], c["columns"]) == (case["shape"], case["columns"]))
         if one is not case:
-            gain = {
-                name: one["milliseconds"][name]["median"] / case["milliseconds"][name]["median"]
-                for name in case["each"]
-            }
+            first, found = one["milliseconds"], case["milliseconds"]
+            gain = {name: first[name]["median"] / found[name]["median"] for name in case["each"]}
             gains[f"{case['shape']}, {case['columns']} columns, {case['cores']} cores"] = gain
     return {
         "times_as_fast_as_plain": {"geometric_mean": statistics.geometric_mean(ratios), "least": min(ratios)},
@@ -224,11 +222,7 @@ def _permuted(problem: Problem, cores: int) -> Sweep:
 
 
 def _modes(operator: SparseOperator) -> Sweep:
-    def sweep() -> None:
-        for mode in range(operator.order):
-            operator.mttkrp(mode)
-
-    return sweep
+    return lambda: [operator.mttkrp(mode) for mode in range(operator.order)]
 
 
 def _plain(problem: Problem, cores: int) -> Sweep:
@@ -264,24 +258,14 @@ def kernel(cuts, rows, values, out, {names}):
         cuts = mode.offsets[np.searchsorted(mode.offsets, nnz * np.arange(parts + 1) // parts)]
         out = np.zeros((mode.offsets.size - 1, columns), np.float32)
         arguments.append((np.unique(cuts), mode.rows, mode.values, out, *mode.indices, *factors))
-
-    def sweep() -> None:
-        for each in arguments:
-            kernel(*each)
-
-    return sweep
+    return lambda: [kernel(*each) for each in arguments]
 
 
 def _gather(problem: Problem, cores: int) -> Sweep:
     """Read as many random rows, one matrix after the other: the time if only reads of rows counted."""
     device, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
     steps = [_reads(device, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
-
-    def sweep() -> None:
-        for step in steps:
-            step()
-
-    return sweep
+    return lambda: [step() for step in steps]
 
 
 def _reads(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:

@@ -46,21 +46,10 @@ def measure(
     Each mode's rows are published (exchanged) after it, as in CP-ALS; a second series leaves that out. Sweeps of
     resident nonzeros are separated by pauses, see `Pauses`.
 
-    Parameters
-    ----------
-    source : SyntheticSource
-    rank : int
-        Columns of the factor matrices.
-    options : Options
-    comm : Comm
-    sweeps : int
-        Number of sweeps at least.
-    ceilings : dict, optional
-        From `bench.ceilings`; adds the link's ceiling to the plain copies that are measured in turn with the sweeps.
-    compare : sequence of {"yardstick", "errors"}
-        What else to measure on the same nonzeros and factor matrices.
-    sustained : float
-        Seconds for which sweeps of resident nonzeros are also repeated without pauses.
+    - `rank`: columns of the factor matrices. `sweeps`: their number at least.
+    - `ceilings`: of `bench.ceilings`; adds the link's to the plain copies that are measured in turn with the sweeps.
+    - `compare`: what else to measure on the same nonzeros and factor matrices, "yardstick" or "errors".
+    - `sustained`: seconds for which sweeps of resident nonzeros are also repeated without pauses.
     """
     operator, loading = place(source, rank, options, comm)
     seconds, spans, copies = timed_sweeps(operator, sweeps, publish=True)
@@ -79,7 +68,7 @@ def measure(
         "seconds_each_sweep": seconds,
         "seconds_a_sweep_without_exchange": record.summary(alone),
         "seconds_by_kind": _by_kind(spans, operator.order),
-        "seconds_to_load": _slowest(comm.allgather(loading)),
+        "seconds_to_load": {step: max(comm.allgather(seconds)) for step, seconds in loading.items()},
         "balance": balance(spans, operator.order),
         "memory": comm.allgather(_memory(operator)),
         "nonzeros_in_place": comm.allgather(_in_place(operator)),
@@ -175,10 +164,6 @@ def balance(by_rank: Sequence[Sequence[Spans]], order: int) -> Facts:
         return max(seconds) / mean - 1 if mean else 0.0
 
     return {"all modes": of(range(order)), "by mode": [of([mode]) for mode in range(order)]}
-
-
-def _slowest(by_rank: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    return {step: max(seconds[step] for seconds in by_rank) for step in by_rank[0]}
 
 
 def _in_place(operator: SparseOperator) -> list[Facts]:

@@ -15,6 +15,7 @@ from .cases import (
     Case,
     against_yardstick,
     bytes_a_nonzero,
+    fastest,
     grouped,
     ordinary,
     ratio,
@@ -26,16 +27,10 @@ from .cases import (
 
 
 class Row(NamedTuple):
-    """The cases of one tensor with all nonzeros resident, or all streamed.
+    """The cases of one tensor with all nonzeros resident, or all streamed."""
 
-    Attributes
-    ----------
-    alone, together : dict, optional
-        The case on one rank, and that on the most ranks.
-    """
-
-    alone: Case | None
-    together: Case | None
+    alone: Case | None  # on one rank
+    together: Case | None  # on the most ranks
 
     @property
     def last(self) -> Case:
@@ -74,8 +69,8 @@ def table(cases: Sequence[Case], unit: str) -> str:
     """Return the table: a row per tensor, resident or streamed, without empty columns."""
     most = max((c["ranks"] for c in cases), default=1)
     groups = grouped(cases, lambda c: (tensor(c), c["nonzeros"], c["placement"] in RESIDENT))
-    alone = [_first(select(some, ranks=1)) for some in groups.values()]
-    together = [_first(select(some, ranks=most)) if most > 1 else None for some in groups.values()]
+    alone = [fastest(select(some, ranks=1)) for some in groups.values()]
+    together = [fastest(select(some, ranks=most)) if most > 1 else None for some in groups.values()]
     rows = [row for row in map(Row, alone, together) if row.both]
     columns: dict[str, Callable[[Row], str]] = {
         "tensor": _tensor,
@@ -109,10 +104,6 @@ def by_columns(cases: Sequence[Case]) -> str:
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _first(cases: Sequence[Case]) -> Case | None:
-    return min(cases, key=sweep) if cases else None
 
 
 def _tensor(row: Row) -> str:

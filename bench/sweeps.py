@@ -22,18 +22,12 @@ IN_A_ROW = 2  # streamed sweeps between plain copies
 class Sweeps(NamedTuple):
     """Timed sweeps.
 
-    Attributes
-    ----------
-    seconds : list of float
-        Seconds of each sweep on the slowest rank.
-    spans : list of list of Spans
-        Spans by rank and sweep; their mean if copies run ahead into the next sweep.
-    copies : list of float
-        Seconds of plain copies of the streamed bytes, all ranks at once, before each of `seconds`; empty if resident.
+    `copies` are seconds of plain copies of the streamed bytes, all ranks at once, before each of `seconds`; empty if
+    resident.
     """
 
-    seconds: list[float]
-    spans: list[list[Spans]]
+    seconds: list[float]  # of each sweep on the slowest rank
+    spans: list[list[Spans]]  # by rank and sweep; their mean if copies run ahead into the next sweep
     copies: list[float]
 
 

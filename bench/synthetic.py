@@ -57,42 +57,17 @@ def recipe(name: str, nonzeros: int | None = None, skew: float = 0.6, integers: 
 
 
 class Buckets(NamedTuple):
-    """Buckets in which a rank's nonzeros of a mode are sorted.
+    """Buckets in which a rank's nonzeros of a mode are sorted."""
 
-    Attributes
-    ----------
-    keys : (buckets,) int64 array
-        The least key of each bucket; see `SyntheticSource._keys`.
-    offsets : (buckets + 1,) int64 array
-        Where each bucket begins among the rank's nonzeros, and the end.
-    """
-
-    keys: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    keys: NDArray[np.int64]  # the least of each bucket; see `SyntheticSource._keys`
+    offsets: NDArray[np.int64]  # where each bucket begins among the rank's nonzeros, and the end
 
 
 class SyntheticSource:
     """A tensor drawn from a recipe in a backend's memory. See `amped.operators.source.Source`.
 
-    Of a row that several ranks share, each takes a contiguous range of the row's nonzeros, ordered by number.
-
-    Parameters
-    ----------
-    recipe : Recipe
-    comm : Comm
-    xp : module
-        NumPy or CuPy.
-    block, bucket : int, optional
-        Nonzeros drawn together, and sorted together.
-
-    Attributes
-    ----------
-    recipe : Recipe
-    xp : module
-    seconds : dict of str to float
-        Time so far of each step: `count` rows, `draw` nonzeros, `sort` them.
-    counting : dict of int to float
-        Seconds of counting each mode's rows, for all groups of ranks.
+    Of a row that several ranks share, each takes a contiguous range of the row's nonzeros, ordered by number. `xp` is
+    NumPy or CuPy; `block` nonzeros are drawn together, and `bucket` sorted together.
     """
 
     duplicates = zeros = 0
@@ -104,8 +79,8 @@ class SyntheticSource:
         self._draws = recipe.draws(xp)
         self._block, self._bucket = block or BLOCKS[xp.__name__], bucket
         self._rows: dict[int, CountedRows] = {}
-        self.counting: dict[int, float] = {}
-        self.seconds = {"count": 0.0, "draw": 0.0, "sort": 0.0}
+        self.counting: dict[int, float] = {}  # seconds of counting each mode's rows, for all groups of ranks
+        self.seconds = {"count": 0.0, "draw": 0.0, "sort": 0.0}  # so far, of each step
         self.norm = math.sqrt(sum(self._squares(part) for part in self._parts()))
 
     def on(self, comm: Comm) -> SyntheticSource:

@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from . import checked
+from . import checked, store
 from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
 from .drafts import draft_name, drafted
@@ -30,17 +30,6 @@ from .readers import Progress, chunks, open_part, read, settle
 from .runs import Runs
 from .shards import mode_order
 from .sort import sort_bytes
-from .store import (
-    SINGLE,
-    Store,
-    check_target,
-    exact_dtype,
-    file_names,
-    make_files,
-    stored_nonzeros,
-    write_files,
-    write_manifest,
-)
 from .tables import Files, Nonzeros
 from .threads import fair_threads, side_by_side
 
@@ -58,7 +47,7 @@ def partition(
     ranks: Ranks | None = None,
     progress: Progress | None = None,
     device: DeviceName = "cpu",
-) -> Store:
+) -> store.Store:
     """Partition the tensor in a file and write it as a store. Collective.
 
     Parameters
@@ -87,20 +76,20 @@ def partition(
     ranks = ranks or Alone()
     sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
-    on_root(ranks, lambda: check_target(folder, force))
+    on_root(ranks, lambda: store.check_target(folder, force))
     draft = ranks.allgather(draft_name(folder))[0]
     with drafted(folder, draft) if ranks.rank == 0 else nullcontext():
         ranks.allgather(None)  # the draft exists
         try:
             if Path(path).is_dir():
-                on_root(ranks, lambda: write_files(read(path), draft, sort=sorter.sort))
+                on_root(ranks, lambda: store.write_files(read(path), draft, sort=sorter.sort))
             else:
-                _Build(path, draft, memory, ranks, progress, sorter).run()
+                _Build(Reading(path, ranks, progress), draft, memory, sorter).run()
         except OSError as error:
             raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # all ranks have finished writing
     ranks.allgather(None)
-    return together(ranks, lambda: Store(folder))
+    return together(ranks, lambda: store.Store(folder))
 
 
 @dataclass
@@ -112,12 +101,12 @@ class Facts:
     zeros: int = 0
     ends: tuple[float, float] = (np.inf, -np.inf)
     grain: float = 1.0
-    dtype: np.dtype[Any] = SINGLE
+    dtype: np.dtype[Any] = store.SINGLE
 
     def add(self, values: NDArray[np.floating]) -> None:
         """Include more values."""
         if values.size:
-            dtype = self.dtype if self.dtype != SINGLE else exact_dtype(values)
+            dtype = self.dtype if self.dtype != store.SINGLE else store.exact_dtype(values)
             self.join(Facts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
 
     def join(self, other: Facts) -> None:
@@ -131,19 +120,10 @@ class Facts:
 
 
 class Reading:
-    """A file read by all ranks, one part each. Methods are collective.
-
-    Attributes
-    ----------
-    order : int
-    dtype : numpy.dtype
-        Of the values.
-    threads : int
-        Of this rank.
-    """
+    """A file read by all ranks, one part each, by `threads` of this rank. Methods are collective."""
 
     def __init__(self, path: str | os.PathLike[str], ranks: Ranks, progress: Progress | None) -> None:
-        self._path, self._ranks = path, ranks
+        self.path, self.ranks = path, ranks
         self.threads = fair_threads(ranks)
         where = ranks.rank, ranks.size
         self._part = together(ranks, lambda: open_part(path, *where, threads=self.threads, progress=progress))
@@ -159,8 +139,8 @@ class Reading:
 
     def shape(self) -> tuple[int, ...]:
         """Return the mode lengths after reading; raise the file's first `InputError`, if there is one."""
-        outcome = settle(self._path, self._ranks.allgather(self._part.outcome))
-        return outcome.lengths or tuple((np.max(self._ranks.allgather(self._highest), axis=0) + 1).tolist())
+        outcome = settle(self.path, self.ranks.allgather(self._part.outcome))
+        return outcome.lengths or tuple((np.max(self.ranks.allgather(self._highest), axis=0) + 1).tolist())
 
     def facts(self, by_rank: Sequence[Facts]) -> Facts:
         """Join the facts of all ranks; raise `InputError` if no nonzero is left or a sum overflowed."""
@@ -168,29 +148,20 @@ class Reading:
         for each in by_rank:
             facts.join(each)
         if not facts.nnz:
-            raise InputError("no nonzeros: every value is zero", path=self._path)
+            raise InputError("no nonzeros: every value is zero", path=self.path)
         if not np.all(np.isfinite(facts.ends)):
-            raise InputError("duplicates sum past the largest number", path=self._path)
+            raise InputError("duplicates sum past the largest number", path=self.path)
         return facts
 
 
 class _Build:
     """The work of one rank on a store. Methods are collective."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        folder: Path,
-        memory: int | None,
-        ranks: Ranks,
-        progress: Progress | None,
-        sorter: Sorter,
-    ) -> None:
-        self._path, self._folder, self._ranks, self._sort = path, folder, ranks, sorter.sort
-        self._reading = Reading(path, ranks, progress)
-        self._order, self._threads = self._reading.order, self._reading.threads
-        limit = _limit(_budget(memory, ranks), 4 * self._order + self._reading.dtype.itemsize, ranks.size)
-        self._limit = min(limit, sorter.most(self._order, self._reading.dtype))
+    def __init__(self, reading: Reading, folder: Path, memory: int | None, sorter: Sorter) -> None:
+        self._reading, self._folder, self._sort = reading, folder, sorter.sort
+        self._ranks, self._order, self._threads = reading.ranks, reading.order, reading.threads
+        limit = _limit(_budget(memory, self._ranks), 4 * self._order + reading.dtype.itemsize, self._ranks.size)
+        self._limit = min(limit, sorter.most(self._order, reading.dtype))
 
     def run(self) -> None:
         """Write the files of the store."""
@@ -198,8 +169,8 @@ class _Build:
         for columns, values, more in self._reading.chunks(self._limit):
             if self._ranks.size == 1 and not (more or runs.count):
                 shape = self._reading.shape()
-                tensor = SparseTensor.from_columns(columns, values, shape, path=self._path, sort=self._sort)
-                return write_files(tensor, self._folder, sort=self._sort)
+                tensor = SparseTensor.from_columns(columns, values, shape, path=self._reading.path, sort=self._sort)
+                return store.write_files(tensor, self._folder, sort=self._sort)
             runs.add(columns, values, spill=more or runs.count > 0)
             del columns, values
         shape = self._reading.shape()
@@ -226,9 +197,9 @@ class _Build:
         return scratch, self._ranks.allgather(facts)
 
     def _write(self, shape: tuple[int, ...], facts: Facts, scratch: Files, by_rank: Sequence[int]) -> None:
-        on_root(self._ranks, lambda: make_files(self._folder, self._order, facts.nnz, facts.dtype))
+        on_root(self._ranks, lambda: store.make_files(self._folder, self._order, facts.nnz, facts.dtype))
         kind = facts.nnz, facts.dtype
-        copies = [stored_nonzeros(self._folder, self._order, mode, *kind) for mode in range(self._order)]
+        copies = [store.stored_nonzeros(self._folder, self._order, mode, *kind) for mode in range(self._order)]
         first, mine = sum(by_rank[: self._ranks.rank]), by_rank[self._ranks.rank]
         at = first
         for columns, values in self._read(scratch, 0, mine, self._reading.dtype):
@@ -263,7 +234,7 @@ class _Build:
         """Sync the files to disk and write the manifest; each rank checksums an equal share of the blocks."""
         ranks = self._ranks
         ranks.allgather(None)  # all ranks have finished writing
-        names = [name for mode in range(self._order) for name in file_names(self._order, mode)]
+        names = [name for mode in range(self._order) for name in store.file_names(self._order, mode)]
         blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
         sums = side_by_side(lambda block: checked.checksum(self._folder / block[0], block[1]), mine, self._threads)
@@ -276,12 +247,13 @@ class _Build:
         for (name, _), crc in zip(blocks, chain.from_iterable(ranks.allgather(sums)), strict=True):
             entries[name]["crc32"].append(crc)
         length = norm(facts.ends, list(chain.from_iterable(ranks.allgather(self._squares(facts)))))
-        found = facts.nnz, length, ValueRange(*facts.ends, facts.grain), facts.dtype, facts.duplicates, facts.zeros
-        on_root(ranks, lambda: write_manifest(self._folder, shape, *found, entries))
+        counts = {"nnz": facts.nnz, "duplicates": facts.duplicates, "zeros": facts.zeros}
+        found = {"shape": shape, "norm": length, "value_range": ValueRange(*facts.ends, facts.grain), **counts}
+        on_root(ranks, lambda: store.write_manifest(self._folder, entries, facts.dtype, **found))
 
     def _squares(self, facts: Facts) -> list[float]:
         """Return the sums of squares of this rank's share of the blocks, cut as those of a tensor in memory."""
-        copy = stored_nonzeros(self._folder, self._order, 0, facts.nnz, facts.dtype)
+        copy = store.stored_nonzeros(self._folder, self._order, 0, facts.nnz, facts.dtype)
         blocks, sums = _share(-(-facts.nnz // BLOCK), self._ranks), list[float]()
         for block in range(blocks.start, blocks.stop):
             part = np.empty(min(BLOCK, facts.nnz - block * BLOCK), facts.dtype)

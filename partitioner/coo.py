@@ -79,7 +79,7 @@ class SparseTensor:
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
         # Copies, as sorted input is kept as it is and the caller may change its arrays later.
-        self._build(np.array(table.T, order="C"), np.array(values), shape, None, sort_nonzeros)
+        self._fill(np.array(table.T, order="C"), np.array(values), shape, sort_nonzeros)
 
     @classmethod
     def from_columns(
@@ -96,21 +96,11 @@ class SparseTensor:
         Takes ownership: the arrays are sorted in place and must not change afterwards. Errors name `path`.
         """
         tensor = cls.__new__(cls)
-        tensor._build(columns, values, shape, path, sort)
-        return tensor
-
-    def _build(
-        self,
-        columns: NDArray[Any],
-        values: NDArray[Any],
-        shape: Sequence[int] | None,
-        path: str | PathLike[str] | None,
-        sort: Sort,
-    ) -> None:
         try:
-            self._fill(columns, values, shape, sort)
+            tensor._fill(columns, values, shape, sort)
         except InputError as error:
             raise InputError(error.cause, path=path) from None
+        return tensor
 
     def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort) -> None:
         self.shape = _checked_shape(columns, values, shape)
@@ -175,7 +165,7 @@ def grain(values: NDArray[np.floating]) -> float:
     """Return the `ValueRange.grain` of some values."""
     exponent = 0
     for block in _blocks(values):
-        while not _is_whole(np.ldexp(block, exponent)):
+        while not np.array_equal(scaled := np.ldexp(block, exponent), np.rint(scaled)):
             exponent += 1
             if exponent > FINEST_GRAIN:
                 return 0.0
@@ -195,10 +185,6 @@ def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
 
 def _blocks(values: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
     return (values[b : b + BLOCK] for b in range(0, values.size, BLOCK))
-
-
-def _is_whole(values: NDArray[np.floating]) -> bool:
-    return bool(np.all(values == np.rint(values)))
 
 
 def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:

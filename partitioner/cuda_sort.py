@@ -11,14 +11,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Unpack
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .sort import Sorted, result_room, sort_nonzeros
+from .sort import How, Sorted, result_room, sort_nonzeros
+from .tables import Indices, Values
 from .words import KERNELS, MOST, OPTIONS, passes, place_bits, text
 
 PIECE = 4 << 20  # bytes of one copy
@@ -33,19 +34,9 @@ Array = Any
 
 
 class CudaSorter:
-    """The `Sorter` of one GPU. Nonzeros that do not fit its memory are sorted on the CPU.
+    """The `Sorter` of one GPU: `local_rank`, this rank's number on its node, modulo the number of GPUs.
 
-    Parameters
-    ----------
-    local_rank : int
-        This rank's number on its node; it uses GPU `local_rank` modulo the number of GPUs.
-    threads : int
-        Threads that this rank may run.
-
-    Attributes
-    ----------
-    identity : str
-        The GPU's PCI bus ID, unique on its node.
+    Nonzeros that do not fit its memory are sorted on the CPU. Its `identity`, the PCI bus ID, is unique on its node.
     """
 
     def __init__(self, local_rank: int, threads: int) -> None:
@@ -75,24 +66,13 @@ class CudaSorter:
         return min(MOST, self._room // (4 * order + dtype.itemsize + SORTING))
 
     def sort(
-        self,
-        columns: NDArray[np.int32],
-        values: NDArray[np.floating],
-        modes: Sequence[int],
-        lengths: Sequence[int],
-        *,
-        dtype: np.dtype[Any] | None = None,
-        merge: bool = False,
-        overwrite: bool = False,
-        threads: int | None = None,
+        self, columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], **how: Unpack[How]
     ) -> Sorted:
         """See `sort_nonzeros`."""
         order, nonzeros = columns.shape
-        dtype = dtype or values.dtype
+        dtype = how.get("dtype") or values.dtype
         if not 0 < nonzeros <= self.most(order, dtype):
-            return sort_nonzeros(
-                columns, values, modes, lengths, dtype=dtype, merge=merge, overwrite=overwrite, threads=threads
-            )
+            return sort_nonzeros(columns, values, modes, lengths, **how)
         with _memory_errors(), self._device, self._stream:
             table, numbers = cupy.empty(columns.shape, np.int32), cupy.empty(nonzeros, dtype)
             needed = [*reversed(modes), *(m for m in range(order) if m not in modes)]
@@ -101,10 +81,10 @@ class CudaSorter:
             places = self._order(table, modes, lengths, lambda mode: self._wait(sent[mode]))
             self._wait(sum(sent.values(), sent_values))
             distinct = nonzeros
-            if merge:
+            if how.get("merge"):
                 places, distinct = _merge(table, numbers, places)
             self._ready.record()
-            result = result_room(columns, values, places.size, dtype, overwrite)
+            result = result_room(columns, values, places.size, dtype, how.get("overwrite", False))
             self._fetch([*table, numbers], places, [*result[0], result[1]])
         room = len(self._slots) * PIECE
         return Sorted(*result, room, nonzeros - distinct, distinct - places.size)

@@ -53,10 +53,7 @@ def probe() -> str:
 def pick(device: DeviceName, ranks: Ranks) -> str:
     """Return "cpu" or "cuda", the same on all ranks: "auto" is "cuda" if every rank finds a GPU. Collective.
 
-    Raises
-    ------
-    InputError
-        On every rank, if "cuda" is asked for and a rank has no usable GPU or no CuPy.
+    Raises `InputError` on every rank if "cuda" is asked for and a rank has no usable GPU or no CuPy.
     """
     if device not in DEVICES:
         raise InputError(f"device {device!r}: expected {', '.join(DEVICES)}")
@@ -71,10 +68,7 @@ def pick(device: DeviceName, ranks: Ranks) -> str:
 def make_sorter(device: DeviceName, ranks: Ranks) -> Sorter:
     """Return the sorter of a device, one of `DEVICES`; a node's ranks take its GPUs in turn. Collective.
 
-    Raises
-    ------
-    InputError
-        See `pick`; also, on every rank, if the GPU of one has no memory left.
+    Raises `InputError` as `pick` does; also, on every rank, if the GPU of one has no memory left.
     """
     if pick(device, ranks) == "cpu":
         return HostSorter()

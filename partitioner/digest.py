@@ -19,12 +19,6 @@ def digest(columns: Sequence[NDArray[np.int32]], values: NDArray[np.floating]) -
 
     The digests of a tensor's parts add up, modulo 2**64, to that of the whole. Equal values in float32 and float64
     hash alike.
-
-    Parameters
-    ----------
-    columns : sequence of (nnz,) int32 arrays
-        Indices of each mode, in the order of modes.
-    values : (nnz,) float32 or float64 array
     """
     total = 0
     for begin in range(0, len(values), BLOCK):

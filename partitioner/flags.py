@@ -54,13 +54,8 @@ def seconds(text: str) -> float:
 def flag(default: Any, help: str, **how: Any) -> Any:
     """Return a field of a dataclass that is also a flag of the command line.
 
-    Parameters
-    ----------
-    default : object
-        ``MISSING`` for a flag that must be given; False for one without a value.
-    help : str
-    **how
-        What `argparse` takes, and `group`: flags of one group exclude each other.
+    The default is ``MISSING`` for a flag that must be given, False for one without a value. `how` is what `argparse`
+    takes, and `group`: flags of one group exclude each other.
     """
     return field(default=default, metadata={"help": help, **how})
 

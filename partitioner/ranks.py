@@ -30,13 +30,7 @@ MESSAGE = 1 << 30  # bytes of a message at most; MPI counts are 32-bit in many l
 
 
 class Ranks(Protocol):
-    """The group operations that partitioning needs.
-
-    Attributes
-    ----------
-    rank, size : int
-        This process's rank, and the number of processes.
-    """
+    """The group operations that partitioning needs; this process's rank, and the number of processes."""
 
     rank: int
     size: int
@@ -133,13 +127,7 @@ def launched() -> bool:
 
 
 def load_mpi() -> Any:
-    """Return ``mpi4py.MPI``.
-
-    Raises
-    ------
-    InputError
-        If mpi4py finds no MPI library, or one that does not match the launcher.
-    """
+    """Return ``mpi4py.MPI``; raise `InputError` if it finds no MPI library, or one that does not match the launcher."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -165,10 +153,7 @@ def world() -> Ranks:
 def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
     """Print the error once and end all ranks, even if only this one found it (a full disk, say).
 
-    Returns
-    -------
-    int
-        The exit code. An `OSError` without a file name is a defect and is raised again.
+    Returns the exit code. An `OSError` without a file name is a defect and is raised again.
     """
     if isinstance(error, OSError):  # an inaccessible path, a name that is too long
         if error.filename is None:

@@ -8,6 +8,7 @@ size. Each rank takes an equal, contiguous share of the slices and sorts them on
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from .jit import jit
 from .ranks import Ranks
 from .sort import Sort, Sorted, sort_nonzeros
-from .tables import Files, Held, Nonzeros, Table, mapped
+from .tables import Files, Held, Indices, Nonzeros, Table, Values, mapped
 
 SAMPLES = 4096  # keys sampled from a run
 SHARES = 16  # slices per rank at least, to balance the ranks' shares
@@ -48,145 +49,118 @@ class Run(NamedTuple):
     begin: int
     size: int
     step: int
-    samples: NDArray[np.int32]
+    samples: Indices
 
 
+@dataclass
 class Runs:
-    """Sorted runs, and their merge. All methods but `add` are collective.
+    """Sorted runs, and their merge. All methods but `add` are collective."""
 
-    Parameters
-    ----------
-    modes : sequence of int
-        To sort by, the most significant first.
-    order : int
-        Modes of the tensor.
-    dtype : numpy.dtype
-        Of the values.
-    limit : int
-        The most nonzeros that a rank merges at once.
-    ranks : Ranks
-    threads : int
-    files : Files
-        To spill runs to.
-    sort : Sort
-
-    Attributes
-    ----------
-    duplicates, zeros : int
-        Nonzeros that this rank has merged and dropped so far.
-    """
-
-    def __init__(
-        self,
-        modes: Sequence[int],
-        order: int,
-        dtype: np.dtype[Any],
-        limit: int,
-        ranks: Ranks,
-        threads: int,
-        files: Files | None = None,
-        sort: Sort = sort_nonzeros,
-    ) -> None:
-        self._modes, self._order, self._dtype, self._limit = list(modes), order, dtype, limit
-        self._ranks, self._threads, self._files, self._sort = ranks, threads, files, sort
-        self._runs: list[Run] = []
-        self.duplicates = self.zeros = 0
+    modes: Sequence[int]  # to sort by, the most significant first
+    order: int  # of the tensor
+    dtype: np.dtype[Any]  # of the values
+    limit: int  # the most nonzeros that a rank merges at once
+    ranks: Ranks
+    threads: int
+    files: Files | None = None  # to spill runs to
+    sort: Sort = sort_nonzeros
+    duplicates: int = 0  # nonzeros that this rank has merged so far
+    zeros: int = 0  # and coordinates that it has dropped
+    _runs: list[Run] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         """How many runs this rank has."""
         return len(self._runs)
 
-    def add(
-        self, columns: NDArray[np.int32], values: NDArray[np.floating], *, spill: bool = False, in_order: bool = False
-    ) -> None:
+    def add(self, columns: Indices, values: Values, *, spill: bool = False, in_order: bool = False) -> None:
         """Sort nonzeros and append them as a run; takes ownership of the arrays."""
         if not in_order:
             columns, values, *_ = self._sorted(columns, values, merge=False)
         table: Table = Held(columns, values)
         begin = 0
-        if spill and self._files is not None:
-            table, begin = self._files, sum(run.size for run in self._runs)
+        if spill and self.files is not None:
+            table, begin = self.files, sum(run.size for run in self._runs)
             table.write(begin, columns, values)
         step = max(1, values.size // SAMPLES)
-        self._runs.append(Run(table, begin, values.size, step, columns[self._modes, ::step]))
+        self._runs.append(Run(table, begin, values.size, step, columns[list(self.modes), ::step]))
 
     def remove(self) -> None:
         """Forget the runs, and delete their files."""
         self._runs.clear()
-        if self._files is not None:
-            self._files.remove()
+        if self.files is not None:
+            self.files.remove()
 
-    def _sorted(self, columns: NDArray[np.int32], values: NDArray[np.floating], merge: bool) -> Sorted:
+    def _sorted(self, columns: Indices, values: Values, merge: bool) -> Sorted:
         lengths = [int(column.max()) + 1 for column in columns]
-        return self._sort(columns, values, self._modes, lengths, merge=merge, overwrite=True, threads=self._threads)
+        return self.sort(columns, values, self.modes, lengths, merge=merge, overwrite=True, threads=self.threads)
 
     def shares(self) -> list[list[Slice]]:
         """Cut the merged order into slices; return each rank's, with about equal numbers of nonzeros."""
         keys, total = self._splitters()
         begin, end = self.spans(keys)
-        sizes = list(chain.from_iterable(self._ranks.allgather([run.size for run in self._runs])))
+        sizes = list(chain.from_iterable(self.ranks.allgather([run.size for run in self._runs])))
         # Intervals: below the first key, equal to it, between it and the second, equal to the second, and so on.
         bounds = np.empty((len(sizes), 2 * begin.shape[1] + 2), np.int64)
         bounds[:, 0], bounds[:, 1:-1:2], bounds[:, 2:-1:2], bounds[:, -1] = 0, begin, end, sizes
         atoms = np.diff(bounds).sum(axis=0)
         middle = np.cumsum(atoms) - atoms / 2
-        owners = np.minimum(middle * self._ranks.size // max(1, total), self._ranks.size - 1).astype(int)
-        shares: list[list[Slice]] = [[] for _ in range(self._ranks.size)]
+        owners = np.minimum(middle * self.ranks.size // max(1, total), self.ranks.size - 1).astype(int)
+        shares: list[list[Slice]] = [[] for _ in range(self.ranks.size)]
         for rank, share in enumerate(shares):
             mine = np.flatnonzero(owners == rank)
-            for first, last in _joined(mine, atoms, self._limit):
+            for first, last in _joined(mine, atoms, self.limit):
                 part = Slice(bounds[:, first], bounds[:, last + 1], as_is=first == last and first % 2 == 1)
-                share.extend(_cut(part, self._limit) if part.as_is else [part])
+                share.extend(_cut(part, self.limit) if part.as_is else [part])
         return shares
 
-    def shares_at(self, offsets: NDArray[np.int64], keys: NDArray[np.int32], as_is: bool = False) -> list[list[Slice]]:
+    def shares_at(self, offsets: NDArray[np.int64], keys: Indices, as_is: bool = False) -> list[list[Slice]]:
         """Cut the merged order at the given offsets, ascending from 0 to the number of nonzeros: one slice per rank.
 
         `keys` (modes, ranks - 1): each inner offset lies among, or right before, the nonzeros of its key.
         """
         begin, end = self.spans(keys)
-        sizes = list(chain.from_iterable(self._ranks.allgather([run.size for run in self._runs])))
+        sizes = list(chain.from_iterable(self.ranks.allgather([run.size for run in self._runs])))
         # Nonzeros of equal key are ordered by run.
         before = np.cumsum(end - begin, axis=0) - (end - begin)
         cuts = begin + np.clip(offsets[1:-1] - begin.sum(axis=0) - before, 0, end - begin)
         bounds = np.column_stack([np.zeros(len(sizes), np.int64), cuts, sizes])
-        return [[Slice(bounds[:, r], bounds[:, r + 1], as_is)] for r in range(self._ranks.size)]
+        return [[Slice(bounds[:, r], bounds[:, r + 1], as_is)] for r in range(self.ranks.size)]
 
-    def _splitters(self) -> tuple[NDArray[np.int32], int]:
+    def _splitters(self) -> tuple[Indices, int]:
         """Return keys that cut all nonzeros into small parts, (modes, n), and the total number of nonzeros."""
         mine = [(run.size, run.step, run.samples) for run in self._runs]
-        everyone = list(chain.from_iterable(self._ranks.allgather(mine)))
+        everyone = list(chain.from_iterable(self.ranks.allgather(mine)))
         total = sum(size for size, _, _ in everyone)
         if not total:
-            return np.empty((len(self._modes), 0), np.int32), 0
+            return np.empty((len(self.modes), 0), np.int32), 0
         samples = np.concatenate([samples for _, _, samples in everyone], axis=1)
         weights = np.concatenate([np.full(samples.shape[1], step) for _, step, samples in everyone])
         order = np.lexsort(samples[::-1])
-        parts = max(SHARES * self._ranks.size, 4 * -(-total // self._limit))
+        parts = max(SHARES * self.ranks.size, 4 * -(-total // self.limit))
         at = np.searchsorted(np.cumsum(weights[order]), total * np.arange(1, parts) // parts)
-        keys: NDArray[np.int32] = np.unique(samples[:, order[np.minimum(at, order.size - 1)]], axis=1)
+        keys: Indices = np.unique(samples[:, order[np.minimum(at, order.size - 1)]], axis=1)
         return keys, total
 
-    def spans(self, keys: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def spans(self, keys: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where the nonzeros of each key (modes, n) begin and end in every run of all ranks, (runs, n) each."""
         mine = [[self._span(run, key) for key in keys.T] for run in self._runs]
-        everyone = list(chain.from_iterable(self._ranks.allgather(mine)))
+        everyone = list(chain.from_iterable(self.ranks.allgather(mine)))
         found = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
         return found[:, :, 0], found[:, :, 1]
 
-    def _span(self, run: Run, key: NDArray[np.int32]) -> tuple[int, int]:
+    def _span(self, run: Run, key: Indices) -> tuple[int, int]:
         # Search the samples first: each bound lies between two of them.
         bounds = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
         found = []
         for low, high in dict.fromkeys(bounds):
-            parts = [run.table.read_column(m, run.begin + low, run.begin + high) for m in self._modes]
+            parts = [run.table.read_column(m, run.begin + low, run.begin + high) for m in self.modes]
             found.append([low + end for end in _span(parts, key)])
         return found[0][0], found[-1][1]
 
     def _room(self, nonzeros: int) -> Nonzeros:
-        columns = mapped(self._order * nonzeros, np.dtype(np.int32))
-        return columns.reshape(self._order, nonzeros), mapped(nonzeros, self._dtype)
+        columns = mapped(self.order * nonzeros, np.dtype(np.int32))
+        return columns.reshape(self.order, nonzeros), mapped(nonzeros, self.dtype)
 
     def pieces(self, shares: Sequence[Sequence[Slice]], merge: bool = False) -> Iterator[Nonzeros]:
         """Merge this rank's slices, one after the other; all ranks proceed in step.
@@ -196,7 +170,7 @@ class Runs:
         total = 0.0
         for slices in zip_longest(*shares):
             columns, values = self._dealt(slices)
-            mine = slices[self._ranks.rank]
+            mine = slices[self.ranks.rank]
             if mine is None or not mine.size:
                 continue
             if not mine.as_is:
@@ -208,14 +182,14 @@ class Runs:
                 if mine.more:
                     continue
                 self.zeros += total == 0
-                columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self._dtype)
+                columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self.dtype)
                 total = 0.0
             yield columns, values
             del columns, values  # free them before the next slice
 
     def _dealt(self, slices: Sequence[Slice | None]) -> Nonzeros:
         """Exchange one slice per rank; return this rank's nonzeros, in the order of the runs."""
-        ranks, mine = self._ranks, slices[self._ranks.rank]
+        ranks, mine = self.ranks, slices[self.ranks.rank]
         firsts = np.concatenate([[0], np.cumsum(ranks.allgather(len(self._runs)))])
         sizes = np.zeros(firsts[-1], np.int64) if mine is None else mine.end - mine.begin
         starts = np.concatenate([[0], np.cumsum(sizes)])[firsts]
@@ -231,12 +205,12 @@ class Runs:
                 continue
             given = self._room(int(sum(end - begin for begin, end in spans)))
             self._read(spans, *given)
-            for k in range(self._order):
+            for k in range(self.order):
                 ranks.swap(given[0][k], to, columns[k, taken], source)
             ranks.swap(given[1], to, values[taken], source)
         return columns, values
 
-    def _read(self, spans: Sequence[tuple[int, int]], columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+    def _read(self, spans: Sequence[tuple[int, int]], columns: Indices, values: Values) -> None:
         at = 0
         for run, (begin, end) in zip(self._runs, spans, strict=False):
             stop = at + int(end - begin)
@@ -244,7 +218,7 @@ class Runs:
             at = stop
 
 
-def _span(columns: Sequence[NDArray[np.int32]] | NDArray[np.int32], key: NDArray[np.int32]) -> tuple[int, int]:
+def _span(columns: Sequence[Indices] | Indices, key: Indices) -> tuple[int, int]:
     """Return the first and the end position of a key in sorted columns."""
     low, high = 0, columns[0].size
     for column, index in zip(columns, key, strict=True):

@@ -68,14 +68,9 @@ class SortedTensor:
 class Cut:
     """The nonzeros and output rows of one mode that each of `parts` ranks gets.
 
-    Attributes
-    ----------
-    nonzeros : (parts + 1,) int64 array
-        Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``.
-    rows : (parts + 1,) int64 array
-        It owns the output rows ``rows[p]`` up to ``rows[p + 1]``; every row of the mode has one owner.
-    heads : (parts,) int64 array
-        The row of its first nonzeros if an earlier part owns that row, else -1.
+    Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``. It owns the output rows
+    ``rows[p]`` up to ``rows[p + 1]``; every row of the mode has one owner. ``heads[p]`` is the row of its first
+    nonzeros if an earlier part owns that row, else -1.
     """
 
     nonzeros: NDArray[np.int64]
@@ -133,17 +128,7 @@ Rows = SortedRows | CountedRows
 def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int) -> NDArray[np.int64]:
     """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
 
-    Parameters
-    ----------
-    rows : (nnz,) int32 array, SortedRows or CountedRows
-        Output indices, ascending.
-    parts : int
-        How many parts; some are empty when there are fewer nonzeros.
-
-    Returns
-    -------
-    (parts + 1,) int64 array
-        Offsets, ascending from 0 to nnz.
+    Returns offsets (parts + 1,), ascending from 0 to nnz; some parts are empty when there are fewer nonzeros.
     """
     rows = rows if isinstance(rows, Rows) else SortedRows(rows)
     return _near_rows(rows, np.array([rows.nnz * p // parts for p in range(parts + 1)], np.int64))
@@ -163,11 +148,7 @@ def _near_rows(rows: Rows, targets: NDArray[np.int64]) -> NDArray[np.int64]:
 def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return offsets of parts that take equal times, assuming equal time per nonzero within a present part.
 
-    Parameters
-    ----------
-    offsets : (parts + 1,) int64 array
-    seconds : (parts,) float64 array
-        Time of each present part.
+    `seconds` (parts,) is the time of each part at the present `offsets` (parts + 1,).
     """
     clock = np.concatenate([np.zeros(1), np.cumsum(seconds)])
     even: NDArray[np.int64] = np.rint(np.interp(np.linspace(0, clock[-1], clock.size), clock, offsets)).astype(np.int64)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .buckets import DIGIT, copy_buckets, count_bins, merge_buckets, move, sort_buckets
 from .jit import jit
-from .tables import mapped
+from .tables import Indices, Nonzeros, Values, mapped
 from .threads import side_by_side, usable_cores
 
 DIGIT_BITS = 16
@@ -58,27 +58,12 @@ def _strictly_increasing(columns):  # type: ignore[no-untyped-def]
     return True
 
 
-def stable_argsort(
-    columns: Sequence[NDArray[np.int32]], lengths: Sequence[int], dtype: np.dtype[Any] = INT64
-) -> NDArray[Any]:
+def stable_argsort(columns: Sequence[Indices], lengths: Sequence[int], dtype: np.dtype[Any] = INT64) -> NDArray[Any]:
     """Sort nonzeros by several indices, the first of them the most significant.
 
-    Parameters
-    ----------
-    columns : sequence of (nnz,) int32 arrays
-        The indices to sort by, each non-negative.
-    lengths : sequence of int
-        Mode lengths: column ``k`` holds values below ``lengths[k]``.
-    dtype : numpy.dtype
-        Integer type of the result; it must hold the number of nonzeros.
+    Column ``k`` holds indices from 0 to below ``lengths[k]``. Returns the permutation: position ``p`` of the sorted
+    order holds nonzero ``result[p]``. The integer type `dtype` must hold the number of nonzeros.
 
-    Returns
-    -------
-    (nnz,) array
-        The permutation: position ``p`` of the sorted order holds nonzero ``result[p]``.
-
-    Notes
-    -----
     Least-significant-digit radix sort, one counting pass per digit of at most 16 bits. From the second pass on it
     holds two permutations.
     """
@@ -95,52 +80,42 @@ def stable_argsort(
     return order
 
 
-def strictly_increasing(columns: NDArray[np.int32]) -> bool:
+def strictly_increasing(columns: Indices) -> bool:
     """Return whether nonzeros, (order, nnz) columns, are in lexicographic order without duplicates."""
     return bool(_strictly_increasing(columns))
 
 
 class Sorted(NamedTuple):
-    """Nonzeros in order.
+    """Nonzeros in order."""
 
-    Attributes
-    ----------
-    columns : (order, nnz) int32 array
-    values : (nnz,) float array
-    room : int
-        Scratch memory of the sort in bytes, beside its input and result.
-    duplicates, zeros : int
-        How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
-    """
+    columns: Indices
+    values: Values
+    room: int  # scratch memory of the sort in bytes, beside its input and result
+    duplicates: int = 0  # nonzeros merged into an equal coordinate
+    zeros: int = 0  # coordinates that summed to zero
 
-    columns: NDArray[np.int32]
-    values: NDArray[np.floating]
-    room: int
-    duplicates: int = 0
-    zeros: int = 0
+
+class How(TypedDict, total=False):
+    """How to sort: see `sort_nonzeros`."""
+
+    dtype: np.dtype[Any] | None
+    merge: bool
+    overwrite: bool
+    threads: int | None
 
 
 class Sort(Protocol):
     """The interface of `sort_nonzeros`, on any device."""
 
     def __call__(
-        self,
-        columns: NDArray[np.int32],
-        values: NDArray[np.floating],
-        modes: Sequence[int],
-        lengths: Sequence[int],
-        *,
-        dtype: np.dtype[Any] | None = None,
-        merge: bool = False,
-        overwrite: bool = False,
-        threads: int | None = None,
+        self, columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], **how: Unpack[How]
     ) -> Sorted:
         """See `sort_nonzeros`."""
 
 
 def sort_nonzeros(
-    columns: NDArray[np.int32],
-    values: NDArray[np.floating],
+    columns: Indices,
+    values: Values,
     modes: Sequence[int],
     lengths: Sequence[int],
     *,
@@ -149,29 +124,18 @@ def sort_nonzeros(
     overwrite: bool = False,
     threads: int | None = None,
 ) -> Sorted:
-    """Sort nonzeros stably by their indices of some modes.
+    """Sort nonzeros stably by their indices of `modes`, the most significant first.
 
-    Parameters
-    ----------
-    columns : (order, nnz) int32 array
-        Indices, each non-negative.
-    values : (nnz,) float array
-    modes : sequence of int
-        Modes to sort by, the most significant first.
-    lengths : sequence of int
-        Mode lengths: column ``m`` holds values below ``lengths[m]``.
-    dtype : numpy.dtype, optional
-        Type of the sorted values; by default that of `values`.
-    merge : bool
-        Sum nonzeros of equal indices, in double precision, and drop zero sums; `modes` must be all modes.
-    overwrite : bool
-        Store the result in the memory of `columns` and `values`.
-    threads : int, optional
-        By default one per usable core.
+    Column ``m`` holds indices from 0 to below ``lengths[m]``.
+
+    - `dtype`: type of the sorted values; by default that of `values`.
+    - `merge`: sum nonzeros of equal indices, in double precision, and drop zero sums; `modes` must be all modes.
+    - `overwrite`: store the result in the memory of `columns` and `values`.
+    - `threads`: by default one per usable core.
     """
     threads, nonzeros = threads or usable_cores(), values.size
     moved = mapped(columns.size, columns.dtype).reshape(columns.shape), mapped(nonzeros, dtype or values.dtype)
-    bounds = _into_buckets(columns, values, _leading(modes, lengths), threads, *moved)
+    bounds = _into_buckets((columns, values), _leading(modes, lengths), threads, moved)
     tasks, keys = _tasks(bounds, threads), key_bytes(nonzeros, int(np.diff(bounds).max()), threads)
     words = moved[1].view(np.uint32).reshape(nonzeros, moved[1].itemsize // 4)
     by = np.array(modes, np.int64)
@@ -226,24 +190,16 @@ def _leading(modes: Sequence[int], lengths: Sequence[int]) -> Leading:
     return tuple(np.ascontiguousarray(row) for row in table)
 
 
-def _into_buckets(
-    columns: NDArray[np.int32],
-    values: NDArray[np.floating],
-    leading: Leading,
-    threads: int,
-    moved_columns: NDArray[np.int32],
-    moved_values: NDArray[np.floating],
-) -> NDArray[np.int64]:
+def _into_buckets(given: Nonzeros, leading: Leading, threads: int, moved: Nonzeros) -> NDArray[np.int64]:
     """Move the nonzeros into buckets, each thread an equal part; return where each bucket begins."""
-    runs = list(pairwise(values.size * t // threads for t in range(threads + 1)))
+    runs = list(pairwise(given[1].size * t // threads for t in range(threads + 1)))
     counts = np.zeros((threads, 1 << BIN_BITS), np.int64)
     rooms = [(np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint64)) for _ in runs]
-    side_by_side(lambda t: count_bins(columns, *leading, *runs[t], rooms[t][0], counts[t]), range(threads), threads)
+    side_by_side(lambda t: count_bins(given[0], *leading, *runs[t], rooms[t][0], counts[t]), range(threads), threads)
     bounds, bucket_of, places = _buckets(counts)
 
     def send(t: int) -> None:
-        room = *rooms[t], bucket_of, places[t]
-        move(columns, values, *leading, *runs[t], *room, moved_columns, moved_values)
+        move(*given, *leading, *runs[t], *rooms[t], bucket_of, places[t], *moved)
 
     side_by_side(send, range(threads), threads)
     return bounds
@@ -252,18 +208,9 @@ def _into_buckets(
 def _buckets(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.uint64]]:
     """Join neighbouring bins into buckets of about `BUCKET` nonzeros.
 
-    Parameters
-    ----------
-    counts : (runs, bins) array
-        Number of nonzeros of each run (a thread's part of the input) in each bin.
-
-    Returns
-    -------
-    bounds : (buckets + 1,) array
-        Where each bucket begins, and the end.
-    bucket_of : (bins,) array
-    places : (runs, buckets) array
-        Where each run's nonzeros begin in each bucket: the first run's come first, then the second's.
+    `counts` (runs, bins): number of nonzeros of each run (a thread's part of the input) in each bin. Returns where each
+    bucket begins, and the end (buckets + 1,); each bin's bucket; and where each run's nonzeros begin in each bucket
+    (runs, buckets): the first run's come first, then the second's.
     """
     ends, first = counts.sum(axis=0).cumsum(), [0]
     while (bin := first[-1]) < ends.size:
@@ -283,9 +230,7 @@ def _tasks(bounds: NDArray[np.int64], threads: int) -> list[Task]:
     return list(pairwise(cuts.tolist()))
 
 
-def result_room(
-    columns: NDArray[np.int32], values: NDArray[np.floating], nonzeros: int, dtype: np.dtype[Any], overwrite: bool
-) -> tuple[NDArray[np.int32], NDArray[np.floating]]:
+def result_room(columns: Indices, values: Values, nonzeros: int, dtype: np.dtype[Any], overwrite: bool) -> Nonzeros:
     """Return arrays for sorted nonzeros: new, or with `overwrite` in the memory of the given ones."""
     order = len(columns)
     if not overwrite:

@@ -29,18 +29,10 @@ SINGLE = np.dtype(np.float32)
 
 
 class Store:
-    """A store opened for reading.
+    """A store opened for reading: its `path`, and the facts of its tensor.
 
-    Attributes
-    ----------
-    path : Path
-    shape : tuple of int
-    nnz : int
-    norm : float
-        Frobenius norm of the tensor.
-    value_range : ValueRange
-    duplicates, zeros : int
-        Nonzeros merged and dropped when the tensor was read.
+    Of these, `norm` is the Frobenius norm; `duplicates` and `zeros` are the numbers of nonzeros merged and dropped when
+    the tensor was read.
     """
 
     def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
@@ -181,36 +173,15 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
             array = copy.column(k) if k < tensor.order else copy.values
             files[name] = checked.write_array(folder / name, array)
         del copy, array  # free them before the next mode
-    facts = tensor.nnz, tensor.norm(), tensor.value_range(), narrow, tensor.duplicates, tensor.zeros
-    write_manifest(folder, tensor.shape, *facts, files)
+    facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
+    counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}
+    write_manifest(folder, files, narrow, shape=tensor.shape, **facts, **counts)
 
 
-def write_manifest(
-    folder: Path,
-    shape: tuple[int, ...],
-    nnz: int,
-    norm: float,
-    value_range: ValueRange,
-    value_dtype: np.dtype[Any],
-    duplicates: int,
-    zeros: int,
-    files: dict[str, checked.Entry],
-) -> None:
-    """Write the manifest of a store whose files are synced to disk."""
-    body = {
-        "format": FORMAT,
-        "version": VERSION,
-        "shape": shape,
-        "nnz": nnz,
-        "norm": norm,
-        "value_range": value_range,
-        "value_dtype": value_dtype.name,
-        "duplicates": duplicates,
-        "zeros": zeros,
-        "block_bytes": checked.BLOCK,
-        "files": files,
-    }
-    checked.write_manifest(folder, body)
+def write_manifest(folder: Path, files: dict[str, checked.Entry], value_dtype: np.dtype[Any], **facts: object) -> None:
+    """Write the manifest of a store whose files are synced to disk; `facts` are what `Store` has by the same names."""
+    form = {"format": FORMAT, "version": VERSION, "block_bytes": checked.BLOCK, "value_dtype": value_dtype.name}
+    checked.write_manifest(folder, {**form, **facts, "files": files})
 
 
 def file_names(order: int, mode: int) -> list[str]:

@@ -14,54 +14,49 @@ from numpy.typing import NDArray
 
 LEAST = 1 << 14  # nonzeros that a pile grows by at least
 
-Nonzeros = tuple[NDArray[np.int32], NDArray[np.floating]]
+Indices = NDArray[np.int32]
+Values = NDArray[np.floating]
+Nonzeros = tuple[Indices, Values]
 """(order, n) indices and (n,) values."""
 
 
 class Table(Protocol):
     """Nonzeros in memory or in files."""
 
-    def read(self, begin: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+    def read(self, begin: int, columns: Indices, values: Values) -> None:
         """Fill the arrays with nonzeros `begin`, `begin + 1`, ..."""
 
-    def read_column(self, mode: int, begin: int, end: int) -> NDArray[np.int32]:
+    def read_column(self, mode: int, begin: int, end: int) -> Indices:
         """Return the indices of one mode, nonzeros `begin` to `end`."""
 
 
 class Held:
     """Nonzeros in memory. See `Table`."""
 
-    def __init__(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+    def __init__(self, columns: Indices, values: Values) -> None:
         self._columns, self._values = columns, values
 
-    def read(self, begin: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+    def read(self, begin: int, columns: Indices, values: Values) -> None:
         """See `Table`."""
         np.copyto(columns, self._columns[:, begin : begin + values.size])
         np.copyto(values, self._values[begin : begin + values.size])
 
-    def read_column(self, mode: int, begin: int, end: int) -> NDArray[np.int32]:
+    def read_column(self, mode: int, begin: int, end: int) -> Indices:
         """See `Table`."""
-        column: NDArray[np.int32] = self._columns[mode, begin:end]
+        column: Indices = self._columns[mode, begin:end]
         return column
 
 
 class Files:
-    """Nonzeros in files, one per mode and one for the values. See `Table`.
+    """Nonzeros in files, one per mode and one for values of type `dtype`. See `Table`.
 
-    Parameters
-    ----------
-    paths : sequence of Path
-        Made at the first write.
-    dtype : numpy.dtype
-        Type of the values.
-    skip : int
-        Header bytes of each file.
+    The files are made at the first write; `skip` bytes of each are its header.
     """
 
     def __init__(self, paths: Sequence[Path], dtype: np.dtype[Any], skip: int = 0) -> None:
         self._paths, self._dtype, self._skip = paths, dtype, skip
 
-    def write(self, at: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+    def write(self, at: int, columns: Indices, values: Values) -> None:
         """Write nonzeros, the first as number `at`."""
         for k, array in enumerate((*columns, values.astype(self._dtype, copy=False))):
             self.write_column(k, at, array)
@@ -73,19 +68,19 @@ class Files:
             file.seek(self._skip + at * array.itemsize)
             file.write(np.ascontiguousarray(array).data)
 
-    def read(self, begin: int, columns: NDArray[np.int32], values: NDArray[np.floating]) -> None:
+    def read(self, begin: int, columns: Indices, values: Values) -> None:
         """See `Table`."""
         for path, column in zip(self._paths, columns, strict=False):
             self._fill(path, begin, column)
         self.read_values(begin, values)
 
-    def read_column(self, mode: int, begin: int, end: int) -> NDArray[np.int32]:
+    def read_column(self, mode: int, begin: int, end: int) -> Indices:
         """See `Table`."""
         column = np.empty(end - begin, np.int32)
         self._fill(self._paths[mode], begin, column)
         return column
 
-    def read_values(self, begin: int, values: NDArray[np.floating]) -> None:
+    def read_values(self, begin: int, values: Values) -> None:
         """Fill an array with the values from number `begin` on."""
         self._fill(self._paths[-1], begin, values)
 
@@ -102,23 +97,10 @@ class Files:
 
 
 class Pile:
-    """Collects nonzeros that arrive in pieces into contiguous arrays.
+    """Collects nonzeros that arrive in pieces, at most `limit`, into contiguous arrays; `size` is their number so far.
 
-    Parameters
-    ----------
-    order : int
-    dtype : numpy.dtype
-        Of the values.
-    limit : int
-        The most nonzeros that it takes.
-    expected : int
-        About how many will come, if known. Memory for these is mapped at once and becomes resident as they come; if
-        more come, all are copied at the end.
-
-    Attributes
-    ----------
-    size : int
-        Nonzeros so far.
+    `expected`: about how many will come, if known. Memory for these is mapped at once and becomes resident as they
+    come; if more come, all are copied at the end.
     """
 
     def __init__(self, order: int, dtype: np.dtype[Any], limit: int, expected: int = 0) -> None:
@@ -144,7 +126,7 @@ class Pile:
         columns = mapped(self._order * self._free, np.dtype(np.int32)).reshape(self._order, self._free)
         self._slabs.append((columns, mapped(self._free, self._dtype)))
 
-    def add(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> Nonzeros | None:
+    def add(self, columns: Indices, values: Values) -> Nonzeros | None:
         """Copy nonzeros; return those beyond the limit, or None."""
         taken = copy_to(self.reserve(values.size), columns, values)
         return None if taken == values.size else (columns[:, taken:], values[taken:])
@@ -165,7 +147,7 @@ class Pile:
         return taken
 
 
-def copy_to(places: Sequence[Nonzeros], columns: NDArray[np.int32], values: NDArray[np.floating]) -> int:
+def copy_to(places: Sequence[Nonzeros], columns: Indices, values: Values) -> int:
     """Copy nonzeros to reserved places, in order; return how many fitted."""
     at = 0
     for to_columns, to_values in places:
@@ -179,7 +161,7 @@ def _nothing(order: int, dtype: np.dtype[Any]) -> Nonzeros:
     return np.empty((order, 0), np.int32), np.empty(0, dtype)
 
 
-def _close_gaps(columns: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+def _close_gaps(columns: Indices, size: int) -> Indices:
     """Move the first `size` elements of each row so that the rows are contiguous; return these."""
     order, room = columns.shape
     flat = columns.reshape(-1)

@@ -18,23 +18,12 @@ MOST = 2**31 - 1  # nonzeros: 33 bits are left for indices, so one of 31 bits is
 
 
 class Field(NamedTuple):
-    """A field of a word: some bits of one mode's index.
-
-    Attributes
-    ----------
-    mode : int
-    down : int
-        Lowest bit taken from the index.
-    bits : int
-        How many bits.
-    up : int
-        Lowest bit of the field in the word.
-    """
+    """A field of a word: some bits of one mode's index."""
 
     mode: int
-    down: int
-    bits: int
-    up: int
+    down: int  # lowest bit taken from the index
+    bits: int  # how many
+    up: int  # lowest bit of the field in the word
 
 
 def place_bits(nonzeros: int) -> int:
@@ -43,15 +32,9 @@ def place_bits(nonzeros: int) -> int:
 
 
 def passes(modes: Sequence[int], lengths: Sequence[int], nonzeros: int) -> list[list[Field]]:
-    """Return the fields of the words of each sorting pass, in order.
+    """Return the fields of the words of each pass of a sort by `modes`, the most significant first.
 
-    Parameters
-    ----------
-    modes : sequence of int
-        Modes to sort by, the most significant first.
-    lengths : sequence of int
-        Mode lengths: indices of mode ``m`` are below ``lengths[m]``.
-    nonzeros : int
+    Indices of mode ``m`` are below ``lengths[m]``.
     """
     bottom = place_bits(nonzeros)
     found: list[list[Field]] = [[]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..coo import SparseTensor
 from ..errors import InputError
-from .pieces import Outcome, Part, Progress, chunks, settle
+from .pieces import Outcome, Part, Progress, chunks, collect, settle
 
 __all__ = ["Outcome", "Part", "Progress", "chunks", "open_part", "read", "settle"]
 
@@ -40,13 +40,8 @@ def read(path: str | PathLike[str], *, progress: Progress | None = None) -> Spar
         from ..store import Store
 
         return Store(path).tensor()
-    if _is_archive(path):
-        from .npz import read_npz
-
-        return read_npz(path, progress=progress)
-    from .tns import read_tns
-
-    return read_tns(path, progress=progress)
+    part = open_part(path, progress=progress)
+    return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
 
 
 def open_part(
@@ -91,7 +86,7 @@ def open_part(
         If the file cannot be opened, or a line before its first nonzero is wrong.
     """
     _check_name(path)
-    if _is_archive(path):
+    if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
 
         return ArchivePart(path, part, progress=progress)
@@ -103,7 +98,3 @@ def open_part(
 def _check_name(path: str | PathLike[str]) -> None:
     if "\0" in fspath(path):
         raise InputError("the file name contains a null byte")
-
-
-def _is_archive(path: str | PathLike[str]) -> bool:
-    return fspath(path).lower().endswith(".npz")

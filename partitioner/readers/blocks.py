@@ -26,30 +26,15 @@ _FOREIGN = {
 
 
 class Slot:
-    """The buffers of one block, reused: whole lines from `start` to `stop`, and what parsing them yields.
-
-    Attributes
-    ----------
-    raw : bytearray
-    text : (n,) uint8 array
-        The same memory.
-    marks : (n,) uint32 array
-    room : (5, MANY) uint64 array
-    decimals : (MANY,) int64 array
-        Scratch memory of the parser.
-    start, stop : int
-        Where the lines are in `raw`.
-    consumed : int
-        Bytes of the file read up to the end of this block.
-    """
+    """The buffers of one block, reused: whole lines from `start` to `stop`, and what parsing them yields."""
 
     def __init__(self, block: int) -> None:
         self.raw = bytearray(PAD + 2 * block + 1 + PAD)
-        self.text = np.frombuffer(self.raw, np.uint8)
+        self.text = np.frombuffer(self.raw, np.uint8)  # the same memory
         self.marks = np.empty(len(self.raw), np.uint32)
-        self.room, self.decimals = np.empty((5, MANY), np.uint64), np.empty(MANY, np.int64)
+        self.room, self.decimals = np.empty((5, MANY), np.uint64), np.empty(MANY, np.int64)  # the parser's scratch
         self.start = self.stop = PAD
-        self.consumed = 0
+        self.consumed = 0  # bytes of the file read up to the end of this block
         self._columns, self._values = np.empty(0, np.int32), np.empty(0)
         self._late = np.empty((0, 4), np.int64)
 

@@ -29,26 +29,14 @@ class Head:
     Two headers are known. The Tensor Toolbox and GenTen write a line ``sptensor`` (GenTen may add
     ``indices-start-at-zero``), the order, the mode lengths and the number of nonzeros; ParTI and others write the
     order alone in a line, and the mode lengths.
-
-    Attributes
-    ----------
-    order : int
-    base : int
-        The lowest index.
-    lengths : tuple of int, optional
-        Declared mode lengths.
-    declared : tuple of int, optional
-        Declared number of nonzeros, and the line that declares it.
-    lines, size : int
-        Lines and bytes before the first nonzero.
     """
 
     def __init__(self) -> None:
         self.order = 0
-        self.base = 1
-        self.lengths: tuple[int, ...] | None = None
-        self.declared: tuple[int, int] | None = None
-        self.lines = self.size = 0
+        self.base = 1  # the lowest index
+        self.lengths: tuple[int, ...] | None = None  # declared
+        self.declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
+        self.lines = self.size = 0  # lines and bytes before the first nonzero
         self._reason = ""  # why this number of columns is expected
         self._after_lengths = _NONZERO
         self._next = _FIRST

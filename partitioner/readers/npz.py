@@ -15,10 +15,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..coo import MAX_MODE_LENGTH, SparseTensor, check_order
+from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
 from ..tables import Nonzeros, Pile
-from .pieces import Outcome, Progress, collect, naming
+from .pieces import Outcome, Progress, naming
 
 # The errors of zipfile and NumPy for a damaged member or one of another kind.
 DAMAGED = (
@@ -43,30 +43,10 @@ ROWS = 1 << 17  # nonzeros read at a time
 _CHUNK = 1 << 20  # bytes
 
 
-def read_npz(path: str | PathLike[str], *, progress: Progress | None = None) -> SparseTensor:
-    """Read a tensor from a NumPy archive.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        A file with the arrays ``indices`` (nnz, order), integers counted from 0; ``values`` (nnz,), numbers;
-        and optionally ``shape`` (order,). Nothing is unpickled.
-    progress : callable, optional
-        Called with about the bytes read so far, and the file's size.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or an array is missing or malformed.
-    """
-    part = ArchivePart(path, progress=progress)
-    return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
-
-
 class ArchivePart:
     """The nonzeros of an archive, all of them in part 0. See `Part` and `open_part`.
 
-    One reader takes all, as an archive has one checksum per array.
+    One reader takes all, as an archive has one checksum per array. Nothing is unpickled.
     """
 
     def __init__(

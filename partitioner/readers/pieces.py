@@ -29,45 +29,24 @@ class BrokenError(Exception):
 class Outcome:
     """How the reading of a part ended; small, as ranks exchange it.
 
-    Attributes
-    ----------
-    order : int
-        The number of modes; 0 if only the reader of part 0 can know it (a pipe).
-    lengths : tuple of int, optional
-        Declared mode lengths.
-    nonzeros, lines : int
-        Numbers in this part, up to its fault if there is one. The header's lines count for part 0.
-    fault : InputError, optional
-        The first fault; its line is counted from the start of the part.
-    declared : tuple of int, optional
-        Declared number of nonzeros, and the line that declares it.
+    The numbers of nonzeros and lines are those up to its fault if there is one. The header's lines count for part 0.
     """
 
-    order: int
-    lengths: tuple[int, ...] | None
+    order: int  # 0 if only the reader of part 0 can know it (a pipe)
+    lengths: tuple[int, ...] | None  # declared
     nonzeros: int
     lines: int = 0
-    fault: InputError | None = None
-    declared: tuple[int, int] | None = None
+    fault: InputError | None = None  # the first; its line is counted from the start of the part
+    declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
 
 
 class Part(Protocol):
-    """The nonzeros of a part of a file, read once. See `open_part`.
-
-    Attributes
-    ----------
-    order, lengths
-        As in `Outcome`, from the start.
-    dtype : dtype
-        Type of the values: float32 if an archive holds these, else float64.
-    expected : int
-        About how many nonzeros there are; 0 if unknown.
-    """
+    """The nonzeros of a part of a file, read once. See `open_part`; `order` and `lengths` are as in `Outcome`."""
 
     order: int
     lengths: tuple[int, ...] | None
-    dtype: np.dtype[Any]
-    expected: int
+    dtype: np.dtype[Any]  # of the values: float32 if an archive holds these, else float64
+    expected: int  # about how many nonzeros there are; 0 if unknown
 
     @property
     def outcome(self) -> Outcome:
@@ -93,10 +72,7 @@ def chunks(part: Part, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[
 def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     """Join the outcomes of all parts, given in order.
 
-    Raises
-    ------
-    InputError
-        The file's first fault, if there is one, with its line counted from the start of the file.
+    Raises the file's first fault, if there is one, with its line counted from the start of the file.
     """
     first, lines = outcomes[0], 0
     for outcome in outcomes:

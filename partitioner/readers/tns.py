@@ -19,45 +19,23 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ..coo import SparseTensor
 from ..errors import InputError
 from ..tables import Nonzeros, Pile, copy_to
 from ..threads import Turns
 from .blocks import Cutter, Plain, Slot, line_start, text_source
 from .head import Head
 from .parse import mark_blanks, parse_aside, parse_block
-from .pieces import BrokenError, Outcome, Progress, collect, naming, usable_threads
+from .pieces import BrokenError, Outcome, Progress, naming, usable_threads
 
 BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
 SAMPLES, SAMPLE = 16, 4096  # number and bytes of the samples from which the number of lines is estimated
 SLACK = 0.02  # added to the estimate, relative
 
 
-def read_tns(
-    path: str | PathLike[str], *, progress: Progress | None = None, threads: int | None = None
-) -> SparseTensor:
-    """Read a tensor from text.
-
-    Parameters
-    ----------
-    path : str or PathLike
-        A file of lines ``i j ... value``, indices counted from 1; gzip is recognised by its first bytes.
-    progress : callable, optional
-        Called with the bytes read so far, and the file's size if known.
-    threads : int, optional
-        By default one per usable core, at most 16.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read or a line is wrong: it names the first such line.
-    """
-    part = TextPart(path, progress=progress, threads=threads)
-    return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
-
-
 class TextPart:
-    """The nonzeros of the lines that begin in one of `of` byte ranges of a text. See `Part` and `open_part`.
+    """The nonzeros of the lines ``i j ... value`` that begin in one of `of` byte ranges of a text.
+
+    See `Part` and `open_part`. Indices count from 1, or as a header says; gzip is recognised by its first bytes.
 
     The ranges divide the text after the header, which every part reads. A pipe or gzip cannot be divided: part 0
     reads all of it.

@@ -299,19 +299,8 @@ def test_figures_without_results_are_skipped(folder: Path, capsys: pytest.Captur
 
 
 def test_one_launch_measures_on_one_and_two_ranks(folder: Path) -> None:
-    line = [
-        *mpirun_line(2),
-        sys.executable,
-        "-m",
-        "bench",
-        "mttkrp",
-        *SMALL,
-        "--ranks",
-        "1,2",
-        "--errors",
-        "--no-ceilings",
-    ]
-    succeeded(finish([*line, "--output", str(folder)], cwd=ROOT))
+    flags = ["--ranks", "1,2", "--errors", "--no-ceilings", "--output", str(folder)]
+    succeeded(finish([*mpirun_line(2), sys.executable, "-m", "bench", "mttkrp", *SMALL, *flags], cwd=ROOT))
     cases = json.loads((folder / "mttkrp-uber-cpu-2.json").read_text())["cases"]
     assert [case["ranks"] for case in cases] == [1, 2]
     assert all(case["errors"]["row-wise"] < 1e-6 for case in cases)

@@ -52,6 +52,11 @@ def write_tns(path: Path, columns: np.ndarray, values: np.ndarray) -> None:
     path.write_text("".join(f"{' '.join(map(str, indices))} {value!r}\n" for indices, value in lines))
 
 
+def files_of(store: Path) -> dict[str, bytes]:
+    """Return what a store has on the disk."""
+    return {file.name: file.read_bytes() for file in store.iterdir()}
+
+
 def write_store(tensor: SparseTensor, path: Path, *, force: bool = False) -> Store:
     """Write a tensor as a store, as `partition` writes one that fits in memory."""
     target = Path(os.path.realpath(path))

@@ -335,8 +335,7 @@ def test_slurm_directives(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "copied"),
-    [("Containerfile", r"^COPY (.+) \S+$"), ("amped.def", r"^    (\S+) /src/\S+$")],
+    ("recipe", "copied"), [("Containerfile", r"^COPY (.+) \S+$"), ("amped.def", r"^    (\S+) /src/\S+$")]
 )
 def test_containers_copy_what_exists(recipe: str, copied: str) -> None:
     lines = re.findall(copied, (ROOT / "launch" / "container" / recipe).read_text(), re.MULTILINE)

@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from command import finish, python_line, run_partitioner
-from tensors import hard_nonzeros, write_store
+from tensors import files_of, hard_nonzeros, write_store
 
 from partitioner import build, runs
 from partitioner.build import partition
@@ -24,11 +24,6 @@ from partitioner.store import Store
 from partitioner.tables import Files
 
 CASES = hard_nonzeros()
-
-
-def files_of(store: Path) -> dict[str, bytes]:
-    """Return what a store has on the disk."""
-    return {file.name: file.read_bytes() for file in store.iterdir()}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from tensors import hard_nonzeros, write_store, write_tns
+from tensors import files_of, hard_nonzeros, write_store, write_tns
 
 from amped.parallel.mpi import Comm
 from partitioner import build, ranks, runs, threads
@@ -34,10 +34,7 @@ def folder(comm: Comm, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "limit"),
-    [
-        *product(CASES, (600, 10**6)),
-        *(pytest.param(*case, marks=pytest.mark.ranks(3)) for case in MANY_RUNS.items()),
-    ],
+    [*product(CASES, (600, 10**6)), *(pytest.param(*case, marks=pytest.mark.ranks(3)) for case in MANY_RUNS.items())],
 )
 @pytest.mark.parametrize("kind", ["tns", "npz"])
 def test_the_store_is_the_same_on_any_number_of_ranks(
@@ -52,7 +49,7 @@ def test_the_store_is_the_same_on_any_number_of_ranks(
     with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(runs, "SAMPLES", 16):
         store = partition(path, folder / "all", ranks=world())
     assert store.path == folder / "all"
-    expected, found = ({f.name: f.read_bytes() for f in (folder / which).iterdir()} for which in ("one", "all"))
+    expected, found = files_of(folder / "one"), files_of(folder / "all")
     assert found == expected
     comm.allgather(None)
     if comm.rank == 0:

@@ -12,7 +12,7 @@ import pytest
 from command import run_partitioner
 from hypothesis import given
 from hypothesis import strategies as st
-from tensors import hard_nonzeros, random_nonzeros
+from tensors import files_of, hard_nonzeros, random_nonzeros
 
 from partitioner import build, runs
 from partitioner.build import partition
@@ -43,11 +43,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(cuda_sort, "PIECE", 4096)
     assert isinstance(cuda_sort, ModuleType)
     return cuda_sort
-
-
-def files_of(store: Path) -> dict[str, bytes]:
-    """Return what a store has on the disk."""
-    return {file.name: file.read_bytes() for file in store.iterdir()}
 
 
 def keys(columns: np.ndarray, fields: Any, nonzeros: int, order: np.ndarray) -> np.ndarray:

@@ -32,12 +32,7 @@ DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
-TIGHT = {
-    (4, "fp32", "tiled-2"): 48,
-    (4, "fp32", "tiled-3"): 48,
-    (5, "fp32", "fibre"): 16,
-    (8, "fp64", "tiled-1"): 24,
-}
+TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
 
 def compiled(file: str, macros: Mapping[str, Any], architecture: str) -> str:
