@@ -33,16 +33,21 @@ ORDER_AND_RANK = [
 
 
 def cases_of_order_and_rank() -> Iterator[Any]:
-    """Yield every order and rank on every backend: on a GPU in both precisions, on a CPU, where compiling is what takes
-    long, in one and the other in turn, so that each order and each rank has both, and narrow and wide rows."""
+    """Yield every order and rank on every backend, and whether every kernel is run.
+
+    On a GPU all, in both precisions. On a CPU, where compiling takes long, precisions come in turn, so that each order
+    and each rank has both, and `fibre` and `permuted`, compiled for themselves, run in half of the cases: every order
+    and every rank has some.
+    """
     for param in BACKENDS:
         name, threads = backend = getattr(param, "values", [param])[0]
         for number, (order, rank) in enumerate(ORDER_AND_RANK):
             turn = (number + (order == 7)) % 2
+            some = rank in (5, 130) if number >= 20 else number // 2 % 2 == 0
             for precision in DTYPES if name == "cuda" or rank > 64 else [list(DTYPES)[turn]]:
                 label = "-".join(map(str, filter(None, (name, threads, precision, order, rank))))
                 marks = getattr(param, "marks", ())
-                yield pytest.param(backend, precision, order, rank, marks=marks, id=label)
+                yield pytest.param(backend, precision, order, rank, name == "cuda" or some, marks=marks, id=label)
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
@@ -179,12 +184,15 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend", "precision"]
+    ("backend", "precision", "order", "rank", "every"),
+    list(cases_of_order_and_rank()),
+    indirect=["backend", "precision"],
 )
-def test_order_and_rank(backend: Device, precision: str, order: int, rank: int) -> None:
+def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, every: bool) -> None:
     problem = Problem(order, rank)
     for kernel in kernels(backend, order):
-        check(run(backend, problem, precision, kernel), problem, precision)
+        if every or kernel not in ("fibre", "permuted"):
+            check(run(backend, problem, precision, kernel), problem, precision)
 
 
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)

@@ -48,12 +48,14 @@ BACKENDS = [("cpu", 1), ("cpu", 2), ("cpu", 3), pytest.param(("cuda", None), mar
 
 
 def cases_of_order_and_rank() -> Iterator[Any]:
-    """Yield every order and rank on every backend: on a GPU in both precisions, on a CPU, where compiling is what takes
-    long, in one and the other in turn, so that each order and each rank has both."""
+    """Yield orders and ranks on every backend: on a GPU all, in both precisions. On a CPU, where compiling takes long,
+    half of them, in one precision: every order has two ranks, every rank three orders and both precisions."""
     for param in BACKENDS:
         name, threads = backend = getattr(param, "values", [param])[0]
         for order, (number, rank) in product((2, 3, 4, 5, 6, 8), enumerate((1, 7, 16, 33))):
             turn = (order + order // 8 + number) % 2
+            if name == "cpu" and (order + 2 * number) % 4 > 1:
+                continue
             for precision in PRECISIONS if name == "cuda" else [PRECISIONS[turn]]:
                 label = "-".join(map(str, filter(None, (name, threads, order, rank, precision))))
                 marks = getattr(param, "marks", ())
