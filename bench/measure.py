@@ -31,7 +31,7 @@ KINDS = ("compute", "copy", "exchange")
 Facts = dict[str, Any]
 
 
-def measure(
+def measure(  # eight parameters: what is measured, and what a benchmark's flags leave out by default
     source: SyntheticSource,
     rank: int,
     options: Options,

@@ -3,6 +3,8 @@
 Numba's own cache has three faults: it lies beside the source, so each environment compiles anew; it notices changes
 only in a function's own file; and ranks that write its index at the same time corrupt it. Here the name of a cache
 file is a digest of everything its content depends on, so a file that is found is valid and never changes.
+
+Compiled functions may take many parameters: each array is one, as nopython mode knows no objects of ours.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Sort(Protocol):
         """See `sort_nonzeros`."""
 
 
-def sort_nonzeros(
+def sort_nonzeros(  # eight parameters: nonzeros, their order, and `How`, whose names callers give
     columns: Indices,
     values: Values,
     modes: Sequence[int],
