@@ -186,6 +186,7 @@ class Saver:
             together(self._comm, start)
 
     def finish(self) -> None:
+        """See `Saving`."""
 
         def finish() -> None:
             if self._writer and name_of(self._method.state) != self._saved:

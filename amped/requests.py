@@ -106,9 +106,9 @@ class Cpd(Started):
         if self.every is not None and self.every < 1:
             raise InputError(f"--every {self.every}: at least 1")
         if self.checkpoint is None:
-            for flag, given in (("every", self.every), ("resume", self.resume)):
+            for name, given in (("every", self.every), ("resume", self.resume)):
                 if given:
-                    raise InputError(f"--{flag} needs --checkpoint DIR")
+                    raise InputError(f"--{name} needs --checkpoint DIR")
         self.check()
         # Going on with a run replaces what it wrote when it last ended.
         there = checkpoint.names_in(self.checkpoint) if self.checkpoint is not None else []

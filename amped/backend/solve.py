@@ -43,5 +43,5 @@ class Solver(Protocol):
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
         """Queue ``target = source @ inverse``, (rows, R), and add to `sums`; `made` is from `make`.
 
-        All but `target` are in double precision.
+        All but `target` are in double precision; `inverse` is C-contiguous, as it is read by its address.
         """
