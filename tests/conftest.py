@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from oracle import BACKENDS
 
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
 from amped.parallel.mpi import Comm, world
 
@@ -70,6 +74,16 @@ def device(request: pytest.FixtureRequest) -> str:
     if request.param == "cuda" and (missing := probe()):
         pytest.skip(missing)
     return str(request.param)
+
+
+@pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
+def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Each device; on the CPU several threads share even small shards."""
+    name, threads = request.param
+    if name == "cuda" and (missing := probe()):
+        pytest.skip(missing)
+    monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
+    return choose(name, comm, threads)
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ FIT_RUNS = (
 LARGE_FIT_RUNS = (("flights3m_5d", 16), ("babynames_state_4d", 16))
 
 PRECISIONS = ("fp32", "fp64")
+BACKENDS = [("cpu", 1), ("cpu", 2), ("cpu", 3), pytest.param(("cuda", None), marks=pytest.mark.gpu)]  # and host threads
 ROUNDING = {"fp32": (1e-6, 1e-5), "fp64": (1e-12, 1e-12)}  # of an MTTKRP: norm-wise, row-wise
 REFERENCE_MTTKRP = {"fp32": 1e-6, "fp64": 1e-11}
 REFERENCE_FIT = {"fp32": 1e-4, "fp64": 1e-9}

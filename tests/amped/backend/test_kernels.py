@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
+from oracle import BACKENDS, assert_rounding_only, coo_mttkrp, kernel_of, random_factors
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
@@ -23,7 +23,6 @@ from amped.parallel.mpi import Comm
 from partitioner.coo import ValueRange
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
-BACKENDS = [("cpu", 1), ("cpu", 2), ("cpu", 3), pytest.param(("cuda", None), marks=pytest.mark.gpu)]
 ORDER_AND_RANK = [
     *((order, rank) for order in (3, 4, 5, 6) for rank in (1, 7, 16, 33, 64)),
     *((order, rank) for order in (2, 7, 8) for rank in (5, 32)),
@@ -48,16 +47,6 @@ def cases_of_order_and_rank() -> Iterator[Any]:
                 label = "-".join(map(str, filter(None, (name, threads, precision, order, rank))))
                 marks = getattr(param, "marks", ())
                 yield pytest.param(backend, precision, order, rank, name == "cuda" or some, marks=marks, id=label)
-
-
-@pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
-def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """Each backend; on the CPU several threads share even small shards."""
-    name, threads = request.param
-    if name == "cuda" and (missing := probe()):
-        pytest.skip(missing)
-    monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
-    return choose(name, comm, threads)
 
 
 @pytest.fixture(params=DTYPES)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import (
+    BACKENDS,
     PRECISIONS,
     Case,
     assert_rounding_only,
@@ -28,8 +29,6 @@ from oracle import (
 from amped import cp_als
 from amped.backend.base import Device
 from amped.backend.choose import choose
-from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
-from amped.backend.cuda import probe
 from amped.backend.exchange import connect
 from amped.backend.mttkrp import Share
 from amped.errors import InputError
@@ -42,9 +41,6 @@ SHAPE = (60, 1, 9, 40)
 COLUMNS, VALUES = random_nonzeros(3, SHAPE, 3001)
 TENSOR = SparseTensor(COLUMNS.T, VALUES, SHAPE)
 FACTORS = random_factors(3, SHAPE, 5)
-
-
-BACKENDS = [("cpu", 1), ("cpu", 2), ("cpu", 3), pytest.param(("cuda", None), marks=pytest.mark.gpu)]
 
 
 def cases_of_order_and_rank() -> Iterator[Any]:
@@ -60,17 +56,6 @@ def cases_of_order_and_rank() -> Iterator[Any]:
                 label = "-".join(map(str, filter(None, (name, threads, order, rank, precision))))
                 marks = getattr(param, "marks", ())
                 yield pytest.param(backend, precision, order, rank, marks=marks, id=label)
-
-
-@pytest.fixture(params=BACKENDS, ids=lambda b: "-".join(map(str, filter(None, b))))
-def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
-    """Each backend that has the kernel; on the CPU several threads share even small shards."""
-    name, threads = request.param
-    if name == "cuda" and (missing := probe()):
-        pytest.skip(missing)
-    monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
-    backend = choose(name, comm, threads)
-    return backend
 
 
 # Shards
