@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from .backend.exchange import Machine, connect
 from .decomp import als
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
-from .errors import InputError
 from .operators.base import Operator
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
@@ -44,10 +42,11 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 
 def open_tensor(tensor: Tensor, comm: Comm) -> Source:
-    """Return where nonzeros come from: a tensor in rank 0's memory, a file or a store. Collective."""
-    if tensor is None or isinstance(tensor, SparseTensor):
-        return TensorSource(tensor, comm)
-    return open_source(tensor, comm)
+    """Return where nonzeros come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
+    path = comm.bcast(None if tensor is None or isinstance(tensor, SparseTensor) else os.fspath(tensor))
+    if path is not None:
+        return open_source(path, comm)
+    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm)
 
 
 def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
@@ -82,8 +81,6 @@ def start(operator: Operator, source: Source, seed: int = 0, init: Init | None =
 @contextmanager
 def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
     """End the job if what is within does not go on; give the list of what to call then. Collective."""
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise InputError(f"deadline {deadline}: expected seconds above 0")
     if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
         yield []
     else:

@@ -43,6 +43,13 @@ class Request:
         return cls(options=options, **own)
 
     @property
+    def facts(self) -> dict[str, str | None]:
+        """What ranks must have in common: each flag and what it was given, as text."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given.update(vars(given.pop("options")))
+        return {"TENSOR" if name == "tensor" else f"--{name.replace('_', '-')}": str(given[name]) for name in given}
+
+    @property
     def appends(self) -> bool:
         """Whether metrics are added to those of an earlier run."""
         return False
@@ -92,6 +99,12 @@ class Cpd(Started):
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=int, metavar="K")
     resume: bool = flag(False, "go on from the checkpoint, if there is one")
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """What ranks must have in common: each flag and what it was given, as text."""
+        given = {"tensor": self.tensor, **{f.name: getattr(self, f.name) for f in fields(self)}, **vars(self.options)}
+        return {f"--{name.replace('_', '-')}": str(value) for name, value in given.items() if name != "options"}
 
     @property
     def appends(self) -> bool:

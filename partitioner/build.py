@@ -25,7 +25,7 @@ from .device import DeviceName, Sorter, make_sorter
 from .drafts import draft_name, drafted
 from .errors import InputError
 from .jit import load_compiler
-from .ranks import Alone, Ranks, on_root, together
+from .ranks import Alone, Ranks, agree, on_root, together
 from .readers import Progress, chunks, open_part, read, settle
 from .runs import Runs
 from .shards import mode_order
@@ -74,6 +74,8 @@ def partition(
         On every rank, if the file is at fault, the store cannot be written, or there is no such device.
     """
     ranks = ranks or Alone()
+    given = {"path": path, "target": target, "memory": memory, "force": force, "device": device}
+    agree(ranks, "partition()", lambda: {name: str(value) for name, value in given.items()})
     sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
     on_root(ranks, lambda: store.check_target(folder, force))
