@@ -17,6 +17,8 @@ from .backend.exchange import Machine, connect
 from .decomp import als
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
+from .errors import EXIT_INCOMPLETE
+from .files import Outputs
 from .operators.base import Operator
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
@@ -99,26 +101,48 @@ class Session(NamedTuple):
 class Job:
     """A run of a verb; a context manager."""
 
-    def __init__(self, request: Request, session: Session, check: Callable[[], None]) -> None:
-        """Check what can be known before the tensor is read, and bring up the device. Collective."""
-        self.request, self.comm = request, session.comm
-        self.metrics = Metrics()
-        on_root(self.comm, check)
-        self.machine = bring_up(request.options, self.comm)
-        session.watchdog.aborts.append(self.machine.exchange.abort)
-        load_compiler()
-        self._resting = resident_bytes()
-        self._room = request.options.device_memory or self.machine.device.memory(self.comm.local_size)
-        self.display: Display = display(self.comm.rank, request.quiet)
+    def __init__(self, request: Request, session: Session) -> None:
+        self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
+        self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
+        self._room = 0
 
     def __enter__(self) -> Job:
+        """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
+        try:
+            self.place = on_root(self.comm, self._claim)
+            self.machine = bring_up(self.request.options, self.comm)
+        except BaseException:
+            self._let_go()
+            raise
+        self._aborts.append(self.machine.exchange.abort)
+        load_compiler()
+        self._resting = resident_bytes()
+        self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
+        self.display = display(self.comm.rank, self.request.quiet)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def _claim(self) -> Path | None:
+        self.request.check()
+        self.metrics = self.request.open_metrics()
+        return self.request.claim(self.outputs)
+
+    def _let_go(self) -> None:
         self.display.close()
         self.metrics.close()
+        self.outputs.close()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._let_go()
         if isinstance(error, MemoryError):
             raise MemoryError(text.out_of_memory(error, self._room)) from None
+
+    def exit_code(self, code: int = 0, failed: bool = False) -> int:
+        """Return the exit code of a run whose result is written: another than `code` if a side output failed.
+
+        Collective; rank 0's side outputs count.
+        """
+        failed = self.comm.bcast(failed or self.metrics.failed or self.display.failed)
+        return EXIT_INCOMPLETE if failed else code
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
@@ -134,14 +158,8 @@ class Job:
         over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""
         self.display.note(f"{ranks}{over}; {self.request.options.precision}")
 
-    def open_metrics(self) -> None:
-        """Open the file of metrics, if there is to be one: nothing is left to be refused."""
-        path, append = self.request.metrics, self.request.appends
-        self.metrics = on_root(self.comm, lambda: Metrics(path, append)) or self.metrics
-
     def begin(self, operator: Operator, source: Source) -> None:
-        """Open the metrics, and say in them what will run."""
-        self.open_metrics()
+        """Say in the metrics what will run: nothing is left to be refused."""
         mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels
         planned, devices, kernels = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(

@@ -64,8 +64,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
-    0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error;
-    75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the same by SIGINT.
+    0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error; 3: the result is
+    written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the
+    same by SIGINT.
     """
     stop = StopRequest()
     try:

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import EXIT_FAILURE, EXIT_INPUT, InputError
+from .errors import EXIT_FAILURE, InputError
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
@@ -164,8 +164,8 @@ def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
     if not ranks.all_end(ENDING_SECONDS):
         if ranks.rank:
             print(f"{program}: error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
-        ranks.abort(EXIT_INPUT)
-    return EXIT_INPUT
+        ranks.abort(error.exit_code)
+    return error.exit_code
 
 
 def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
