@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner import checked
+from partitioner.drafts import OLD, draft_of
 from partitioner.readers.npz import DAMAGED
 
 from .decomp.driver import Method, State
@@ -32,6 +33,7 @@ FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
 LOCK = ".lock"
 KEPT = 2
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
+DRAFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]+\.(part|old)")
 
 
 class Origin(NamedTuple):
@@ -75,7 +77,7 @@ def take(method: Method, origin: Origin) -> Checkpoint:
 def _lock(folder: Path) -> int:
     """Return a file that no other run can lock until it is closed, where the file system has locks."""
     try:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise InputError(f"cannot write there: {error.strerror}", path=folder) from None
     try:
@@ -89,8 +91,17 @@ def _lock(folder: Path) -> int:
     return file
 
 
+def check_removable(path: Path) -> None:
+    """Raise `InputError` if a folder by a checkpoint's name holds what no checkpoint does: it is somebody else's."""
+    for name in sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else [path.name]:
+        if name != checked.MANIFEST and not name.endswith(".npy"):
+            raise InputError(f"holds {name}, which no checkpoint does: not replaced", path=path)
+
+
 def check_free(folder: Path) -> None:
-    """Raise `InputError` if another run writes checkpoints in `folder`."""
+    """Raise `InputError` if another run writes checkpoints in `folder`, or one there cannot be replaced in time."""
+    for name in names_in(folder):
+        check_removable(folder / name)
     if (folder / LOCK).exists():
         os.close(_lock(folder))
 
@@ -132,7 +143,7 @@ class Writer:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         target = self._folder / checkpoint.name
-        draft = self._folder / f".{checkpoint.name}.{os.getpid()}.part"
+        draft = draft_of(target)
         try:
             self._remove_all_but(self._names)
             draft.mkdir()
@@ -149,9 +160,11 @@ class Writer:
     def _remove_all_but(self, names: list[str]) -> None:
         """Remove checkpoints, and what runs that were killed have left; half removed they have another name."""
         for name in set(names_in(self._folder)) - set(names):
-            os.rename(self._folder / name, self._folder / f".{name}.{os.getpid()}.old")
-        for left in self._folder.glob(".iteration-*.*"):
-            shutil.rmtree(left, ignore_errors=True)
+            check_removable(self._folder / name)
+            os.rename(self._folder / name, draft_of(self._folder / name, OLD))
+        for left in os.listdir(self._folder):
+            if DRAFT.fullmatch(left):
+                shutil.rmtree(self._folder / left, ignore_errors=True)
 
 
 class Saver:
