@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner import checked
+from partitioner.drafts import OLD, draft_of
 from partitioner.readers.npz import DAMAGED
 
 from .decomp.driver import Method, State
@@ -33,6 +34,7 @@ FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
 CLAIMED = "checkpoints"
 KEPT = 2
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
+DRAFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]+\.(part|old)")
 
 
 class Origin(NamedTuple):
@@ -74,6 +76,14 @@ def take(method: Method, origin: Origin) -> Checkpoint:
     return Checkpoint(method.state.copy(), factors, origin)
 
 
+def check_removable(folder: Path) -> None:
+    """Raise `InputError` if a folder by a checkpoint's name holds what no checkpoint does: it is somebody else's."""
+    for path in (folder / name for name in names_in(folder)):
+        for name in sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else [path.name]:
+            if name != checked.MANIFEST and not name.endswith(".npy"):
+                raise InputError(f"holds {name}, which no checkpoint does: not replaced", path=path)
+
+
 class Writer:
     """Writes checkpoints into a folder in a thread of its own, one at a time, until it is closed.
 
@@ -110,7 +120,7 @@ class Writer:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         target = self._folder / checkpoint.name
-        draft = self._folder / f".{checkpoint.name}.{os.getpid()}.part"
+        draft = draft_of(target)
         try:
             self._remove_all_but(self._names)
             draft.mkdir()
@@ -126,10 +136,12 @@ class Writer:
 
     def _remove_all_but(self, names: list[str]) -> None:
         """Remove checkpoints, and what runs that were killed have left; half removed they have another name."""
+        check_removable(self._folder)
         for name in set(names_in(self._folder)) - set(names):
-            os.rename(self._folder / name, self._folder / f".{name}.{os.getpid()}.old")
-        for left in self._folder.glob(".iteration-*.*"):
-            shutil.rmtree(left, ignore_errors=True)
+            os.rename(self._folder / name, draft_of(self._folder / name, OLD))
+        for left in os.listdir(self._folder):
+            if DRAFT.fullmatch(left):
+                shutil.rmtree(self._folder / left, ignore_errors=True)
 
 
 class Saver:

@@ -153,6 +153,7 @@ class Cpd(Started):
         if there and not (self.resume or self.force):
             advice = "exists already; --resume goes on from it, --force replaces it"
             raise InputError(advice, path=folder / there[0])
+        checkpoint.check_removable(folder)
         outputs.folder(folder)
         outputs.claim(folder / checkpoint.CLAIMED)
 

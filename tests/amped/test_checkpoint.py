@@ -36,6 +36,7 @@ from command import (
 )
 
 from amped import checkpoint
+from amped.decomp.driver import State
 from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED, InputError
 from partitioner import checked
 from partitioner.claims import Claim
@@ -369,6 +370,8 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "no mode": {"mode": "first"},
     "facts": {"facts": None},
     "files": {"files": 3},
+    "a name that leads elsewhere": {"../../elsewhere": np.ones(3)},
+    "an absolute name": {f"{os.devnull}/../tmp/elsewhere": np.ones(3)},
     "version": {"version": 99},
     "block": {"block_bytes": 1},
 }
@@ -386,13 +389,42 @@ def test_a_checkpoint_that_makes_no_sense(folder: Path, case: str) -> None:
         if value is None and name in body["files"]:
             del body["files"][name]
         elif isinstance(value, np.ndarray):
-            np.save(whole / f"{name}.npy", value)
-            content = (whole / f"{name}.npy").read_bytes()
+            file = folder / "elsewhere.npy" if "/" in name else whole / f"{name}.npy"
+            np.save(file, value)
+            content = file.read_bytes()
             body["files"][name] = {"bytes": len(content), "crc32": [zlib.crc32(content)]}
         else:
             body[name] = value
     checked.write_manifest(whole, body)
-    refused(run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", "--resume"), "c/iteration-2")
+    result = run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", "--resume")
+    refused(result, "c/iteration-2", "is not a plain file name" if "name" in case else "")
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--force"])
+def test_what_no_checkpoint_holds_is_not_removed(folder: Path, flag: str) -> None:
+    path = small_tns(folder)
+    two_checkpoints(path)
+    (folder / "c" / "iteration-1").mkdir()
+    (folder / "c" / "iteration-1" / "thesis.tex").write_text("data")
+    before = entries(folder)
+    result = run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", flag)
+    refused(result, "c/iteration-1", "holds thesis.tex, which no checkpoint does")
+    assert entries(folder) == before
+
+
+def test_drafts_have_names_that_nobody_can_guess(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link by such a name would have amped write wherever it leads."""
+    drafts = list[str]()
+    monkeypatch.setattr(checkpoint, "_write_files", lambda _, draft: drafts.append(draft.name))
+    (folder / "c").mkdir()
+    writer = checkpoint.Writer(folder / "c")
+    for iteration in (1, 1, 2):
+        state = State({}, {}, iteration, 0)
+        writer.write(checkpoint.Checkpoint(state, [], checkpoint.Origin({}, 0, None, {})))
+    writer.finish()
+    writer.close()
+    assert len(set(drafts)) == 3
+    assert all(re.fullmatch(r"\.iteration-\d\.[0-9a-f]{16}\.part", name) for name in drafts)
 
 
 def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:

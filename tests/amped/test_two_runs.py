@@ -219,7 +219,7 @@ def test_a_name_that_is_a_link_is_not_written_through(folder: Path) -> None:
     refused(run_amped("cpd", path, *FLAGS, "--output", "out"), "out/model.npz", "cannot write there")
     os.remove("out/.model.npz.claim")
     os.link("thesis.tex", "out/.model.npz.claim")
-    refused(run_amped("cpd", path, *FLAGS, "--output", "out"), "out/.model.npz.claim", "remove it")
+    refused(run_amped("cpd", path, *FLAGS, "--output", "out"), "remove out/.model.npz.claim")
     assert (folder / "thesis.tex").read_text() == "years of work"
 
 
