@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import norm
 from partitioner.shards import Cut
 
 from ..backend.base import Array
@@ -41,7 +42,7 @@ class SparseOperator:
     def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
         """Load this rank's share of `source`."""
         options = setting.options
-        self.machine, self.options, self.shape, self.norm = machine, options, source.shape, source.norm
+        self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
         check_range(source, options)
         self.clock, self._setting = machine.device.clock(), setting
@@ -52,6 +53,7 @@ class SparseOperator:
         self.stream = Stream(machine.device, self.clock, tuner.choose)
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
+        self.norm = self._held_norm(source)
         self.work.reserve(self.stream.scratch_bytes(self.plan))
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
@@ -77,6 +79,13 @@ class SparseOperator:
             self.work.allocate(self.plan)
             self.stream.load(self.plan, source, uneven)
 
+    def _held_norm(self, source: Source) -> float:
+        """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
+        if self.options.dtype == np.float64:
+            return source.norm
+        sums = self.machine.comm.allgather(self.stream.modes[0].squares)
+        return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
+
     @property
     def order(self) -> int:
         return len(self.shape)
@@ -93,7 +102,7 @@ class SparseOperator:
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self.clock.span(kind, mode)
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = ()) -> Array:
+    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -103,7 +112,7 @@ class SparseOperator:
         for block in self._blocks[mode]:
             for shard, step in shards if block.last else islice(shards, block.shards):
                 with self.clock.span("compute", mode):
-                    work.compute(shard, mode, step.new)
+                    work.compute(shard, mode, step.new, double)
             if block.last and self._split[mode].there:
                 with self.clock.span("exchange", mode):
                     self._split[mode].add(work.outs[mode])
