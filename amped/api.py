@@ -13,8 +13,9 @@ from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
 from .errors import InputError
 from .models.kruskal import KruskalTensor
+from .operators.limits import check_result
 from .options import OptionNames, Options, with_options
-from .parallel.mpi import world
+from .parallel.mpi import together, world
 
 
 @with_options
@@ -119,7 +120,7 @@ def mttkrp(
     Raises
     ------
     InputError
-        If an argument or the file is at fault.
+        If an argument or the file is at fault, or the result is beyond the precision.
     """
     comm = world()
     with watched(comm, deadline) as aborts:
@@ -134,5 +135,7 @@ def mttkrp(
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
         operator = place(source, rank, machine, chosen)
-        start(operator, source, init=given)
-        return operator.gathered(mode, operator.mttkrp(mode))
+        start(operator, source, init=given, as_is=True)
+        whole = operator.gathered(mode, operator.mttkrp(mode))
+        together(comm, lambda: check_result(operator, mode, whole, source.value_range))
+        return whole

@@ -72,10 +72,10 @@ def decomposition(source: Source, rank: int, machine: Machine, options: Options)
     return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
 
 
-def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
-    """Put the factor matrices to start from in place. Collective."""
+def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
+    """Put the factor matrices to start from in place, scaled for a decomposition or `as_is`. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
-    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init)):
+    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is)):
         operator.set_factor(mode, factor)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
 from . import checkpoint, requests
@@ -29,6 +30,7 @@ from .decomp.als import CpAls
 from .errors import InputError
 from .files import make_folders, write_npz, write_text
 from .models.kruskal import KruskalTensor
+from .operators.limits import check_result
 from .operators.placement import make_plan
 from .operators.prediction import Forecast, Speeds, forecast, measure
 from .operators.source import Source, open_source
@@ -155,11 +157,12 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
         operator = place(source, request.rank, job.machine, request.options)
         job.say_machine()
-        start(operator, source, request.seed, request.init)
+        start(operator, source, request.seed, request.init, as_is=True)
         job.begin(operator, source)
         results = {}
         for at, mode in enumerate(modes):
-            whole = _timed_mttkrp(job, operator, [mode] * request.repeat + modes[at + 1 :], request.repeat)
+            turns = [mode] * request.repeat + modes[at + 1 :]
+            whole = _timed_mttkrp(job, operator, source.value_range, turns, request.repeat)
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
@@ -168,7 +171,9 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     return 0
 
 
-def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repeat: int) -> NDArray[Any]:
+def _timed_mttkrp(
+    job: Job, operator: SparseOperator, values: ValueRange, modes: Sequence[int], repeat: int
+) -> NDArray[Any]:
     """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
@@ -179,6 +184,7 @@ def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repe
         split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
         job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
     whole = operator.gathered(mode, rows)
+    together(job.comm, lambda: check_result(operator, mode, whole, values))
     operator.clock.collect()
     median = statistics.median(seconds)
     norm = np.linalg.norm(whole.astype(np.float64))

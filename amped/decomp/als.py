@@ -18,12 +18,12 @@ from ..backend.providers import solver
 from ..backend.solve import Takes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
+from ..operators.limits import far
 from ..operators.placement import Solving
 from .driver import State
 from .fit import Fits, gains
 from .updates import DivergedError, LeastSquares, Matrix, Vector
 
-FAR = 1024.0  # from 1, for the largest number of a stored column
 CANCELLING = 64.0  # times the tensor's norm: a component as long as that is cancelled by others
 
 
@@ -126,12 +126,12 @@ class CpAls:
 
     def _solve_once(self, mode: int, double: bool = False) -> Vector:
         operator, arrays, update = self.operator, self.state.arrays, self._update
-        norms, scales = arrays["norms"], arrays["scales"]
+        norms, scales, most = arrays["norms"], arrays["scales"], far(operator.order)
         divisor = norms[mode] * scales[mode]  # as they were stored last
         solve, then = update.rows(mode, self._grams, scales, divisor), in_turn(mode, operator.order)
         solved = operator.mttkrp(mode, solve, then, double)
         gram, dots, largest = update.totals(mode)
-        if not np.all((largest == 0) | ((largest > 1 / FAR) & (largest < FAR))):  # products could overflow
+        if not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):  # products could overflow
             # By powers of two: so rows are rounded as if they were not divided.
             divisor = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
             update.rows(mode, self._grams, scales, divisor)(solved, operator.owned(mode))

@@ -19,11 +19,10 @@ from partitioner.shards import Cut
 
 from ..backend.base import Array
 from ..backend.exchange import Block, Machine, agree
-from ..errors import InputError
-from ..options import Options
 from ..parallel.mpi import Reduction, together
 from ..parallel.recorder import HERE
 from .base import Solve
+from .limits import check_range
 from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
 from .source import Source
@@ -31,7 +30,6 @@ from .stream import Step, Stream
 from .tuning import Tuner
 from .workspace import Workspace
 
-RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
 RECUTS = 2
 LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the next shard
 
@@ -44,7 +42,7 @@ class SparseOperator:
         options = setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
-        check_range(source, options)
+        check_range(source.value_range, options)
         self.clock, self._setting = machine.device.clock(), setting
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
@@ -186,12 +184,3 @@ class _SplitRows:
         self._exchange.reduce(self._parts, "sum")
         for k, row in self._owned:
             out[row] += self._parts[k]
-
-
-def check_range(source: Source, options: Options) -> None:
-    """Refuse values so large or small that their products, or the squares of their norm, are no numbers."""
-    dtype = options.dtype
-    largest, limit = source.value_range.largest, RANGES[dtype.name]
-    if not 1 / limit <= largest <= limit:
-        advice = ": use precision fp64, or scale them" if dtype == np.float32 else ": scale them"
-        raise InputError(f"values up to {largest:.3g} are beyond what {dtype} computes with{advice}")
