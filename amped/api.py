@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
@@ -16,6 +17,7 @@ from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
 from .options import OptionNames, Options, with_options
 from .parallel.mpi import together, world
+from .report.text import low_fit
 
 
 @with_options
@@ -59,7 +61,8 @@ def cp_als(
     Returns
     -------
     KruskalTensor
-        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank.
+        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank. A warning
+        says where it has converged at a fit so low that its small change says little.
 
     Raises
     ------
@@ -85,7 +88,10 @@ def cp_als(
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        return method.model()
+        model = method.model()
+    if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
+        warnings.warn(warning, stacklevel=3)  # of who called what `with_options` has wrapped
+    return model
 
 
 @with_options

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
 
+from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .decomp import als
@@ -81,9 +82,18 @@ def start(operator: Operator, source: Source, seed: int = 0, init: Init | None =
 
 @contextmanager
 def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    """End the job if what is within does not go on; give the list of what to call then. Collective."""
+    """End the job if a call of the Python interface does not go on; give the list of what to call then. Collective.
+
+    Afterwards the caller's linear algebra has as many threads as before.
+    """
     if deadline is not None and not 0 < deadline < math.inf:
         raise InputError(f"deadline {deadline}: expected seconds above 0")
+    with callers_blas(), _watched(comm, deadline) as aborts:
+        yield aborts
+
+
+@contextmanager
+def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
     if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
         yield []
     else:
@@ -121,7 +131,8 @@ class Job:
         self.display.close()
         self.metrics.close()
         if isinstance(error, MemoryError):
-            raise MemoryError(text.out_of_memory(error, self._room)) from None
+            on_host, options = self.machine.device.on_host, self.request.options
+            raise MemoryError(text.out_of_memory(error, self._room, on_host, options)) from None
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""

@@ -71,7 +71,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         else:
             on_root(comm, lambda: _write_model(folder, method.model(), record))
             result = f"model in {folder / MODEL}"
-        _close(job, method, stop, record, foreseen, result)
+        _close(job, method, stop, rule, record, foreseen, result)
     return stop.exit_code
 
 
@@ -138,7 +138,13 @@ def _write_model(folder: Path, model: KruskalTensor, record: dict[str, Any]) -> 
 
 
 def _close(
-    job: Job, method: CpAls, stop: StopRequest, record: dict[str, Any], foreseen: Sequence[Forecast], result: str
+    job: Job,
+    method: CpAls,
+    stop: StopRequest,
+    rule: driver.Rule,
+    record: dict[str, Any],
+    foreseen: Sequence[Forecast],
+    result: str,
 ) -> None:
     """Say how the run went."""
     memory = job.memory_line(method.operator)
@@ -146,7 +152,9 @@ def _close(
     job.display.close()
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
     job.display.note(text.forecast_line(foreseen, True, job.metrics.iterations))
-    job.display.note(f"{text.end_line(method.state, stop.signal)}; {result}")
+    if (warning := text.low_fit(method.state.converged, method.state.series["fit"], rule.tol)) is not None:
+        job.display.note(f"warning: {warning}")
+    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
 
 
 def mttkrp(request: requests.Mttkrp, session: Session) -> int:
