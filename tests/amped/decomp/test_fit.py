@@ -109,9 +109,10 @@ def test_components_that_cancel_are_solved_in_double_precision(comm: Comm, devic
     tensor = tensor_of(1 + 1e-3 * rng.random(shape))
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
     for iterations in (2, 5, 9):
-        model = amped.cp_als(tensor, 3, init=start, tol=0, max_iters=iterations, device=device)
-        assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY)
-        assert model.fits[-1] > 0.999
+        for kernel in ("auto", "permuted"):
+            model = amped.cp_als(tensor, 3, init=start, tol=0, max_iters=iterations, device=device, kernel=kernel)
+            assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY)
+            assert model.fits[-1] > 0.999
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])

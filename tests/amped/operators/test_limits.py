@@ -40,6 +40,8 @@ def test_values_just_inside_the_range(order: int, precision: str) -> None:
         tensor = amped.SparseTensor(columns.T, values * (limit * inside), shape)
         model = amped.cp_als(tensor, 5, **options)
         np.testing.assert_allclose(model.fits, expected, atol=1e-4)
+        start = [900 * f for f in random_factors(0, shape, 5)]  # whose products overflow at high orders
+        assert np.all(np.isfinite(amped.cp_als(tensor, 5, init=start, **options).fits))
         assert np.all(np.isfinite(model.weights))
         assert model.weights[0] > 0
         outside = amped.SparseTensor(columns.T, values * (limit / inside**2), shape)
