@@ -79,10 +79,8 @@ class SparseOperator:
 
     def _held_norm(self, source: Source) -> float:
         """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
-        if self.options.dtype == np.float64:
-            return source.norm
-        sums = self.machine.comm.allgather(self.stream.modes[0].squares)
-        return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
+        sums = [x for of_rank in self.machine.comm.allgather(self.stream.modes[0].squares) for x in of_rank]
+        return norm(source.value_range[:2], sums) if sums else source.norm
 
     @property
     def order(self) -> int:

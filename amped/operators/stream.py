@@ -43,7 +43,8 @@ class ModeShards:
     resident: Sequence[Shard] = ()
     streamed: Sequence[Shard] = ()
     steps: Sequence[Step] = ()
-    squares: Sequence[float] = ()  # sums of squares of mode 0's values as they are held; see `partitioner.coo.squares`
+    # Sums of squares of mode 0's values as they are held, where these are rounded; see `partitioner.coo.squares`.
+    squares: Sequence[float] = ()
 
 
 class Stream:
@@ -137,8 +138,15 @@ def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose) -> ModeSha
             resident.append(shard)
         else:
             streamed.append(shard.unloaded())
-    squares = columns.squares(mode.share) if mode.mode == 0 else ()
+    squares = columns.squares(mode.share) if mode.mode == 0 and rounds(mode.share) else ()
     return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]), squares)
+
+
+def rounds(share: Share) -> bool:
+    """Return whether values may be rounded to be held: not integers, say, with as many bits as there are."""
+    held = 2.0 ** (np.finfo(share.dtype).nmant + 1)
+    exact = share.values.grain > 0 and share.values.largest / share.values.grain < held
+    return share.dtype != np.float64 and not exact
 
 
 def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
