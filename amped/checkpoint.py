@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner import checked
+from partitioner.hosts import REMEDY
 from partitioner.readers.npz import DAMAGED
 
 from .decomp.driver import Method, State
 from .errors import InputError
 from .files import factors_in, read_array
 from .operators.source import Source
-from .parallel.mpi import on_root, together
+from .parallel.mpi import Comm, on_root, together
 
 KIND = "checkpoint"
 FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
@@ -87,6 +88,18 @@ def _lock(folder: Path) -> int:
     except OSError:
         pass
     return file
+
+
+def check_hosts(folder: Path, comm: Comm) -> None:
+    """Refuse to go on from `folder` if it has checkpoints on another host and none on rank 0's. Collective.
+
+    Rank 0 alone reads them: the run would begin anew, and nobody would notice.
+    """
+    seen = comm.allgather((names_in(folder)[:1], os.uname().nodename))
+    for rank, (names, host) in enumerate(seen):
+        if names and not seen[0][0]:
+            cause = f"rank {rank} on {host} sees {names[0]} there, rank 0 on {seen[0][1]} no checkpoint: {REMEDY}"
+            raise InputError(cause, path=folder)
 
 
 def check_free(folder: Path) -> None:

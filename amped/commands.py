@@ -47,6 +47,8 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     comm, stop = session.comm, session.stop
     stem = f"{tensor_stem(request.tensor)}-rank{request.rank}"
     folder = comm.bcast(request.output or _fresh_name(Path(stem)))
+    if request.checkpoint is not None and request.resume:
+        checkpoint.check_hosts(request.checkpoint, comm)
     with Job(request, session, lambda: request.check_into(folder)) as job:
         source = job.open()
         speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full

@@ -24,6 +24,7 @@ from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
 from .drafts import draft_name, drafted
 from .errors import InputError
+from .hosts import check_draft, check_same
 from .jit import load_compiler
 from .ranks import Alone, Ranks, on_root, together
 from .readers import Progress, chunks, open_part, read, settle
@@ -74,12 +75,13 @@ def partition(
         On every rank, if the file is at fault, the store cannot be written, or there is no such device.
     """
     ranks = ranks or Alone()
+    check_same(ranks, path)
     sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
     on_root(ranks, lambda: store.check_target(folder, force))
     draft = ranks.allgather(draft_name(folder))[0]
     with drafted(folder, draft) if ranks.rank == 0 else nullcontext():
-        ranks.allgather(None)  # the draft exists
+        check_draft(ranks, draft, folder)
         try:
             if Path(path).is_dir():
                 on_root(ranks, lambda: store.write_files(read(path), draft, sort=sorter.sort))
