@@ -37,13 +37,14 @@ def initial_factors(
     InputError
         If the file is at fault or a matrix has the wrong shape or is not finite.
     """
-    if init is None:
+    how = comm.bcast(init if init is None or isinstance(init, str) else "")
+    if how is None:
         return [random_factor(length, rank, seed, mode, dtype) for mode, length in enumerate(source.shape)]
-    if isinstance(init, str) and init == "nvecs":
+    if how == "nvecs":
         tensor = source.tensor()
         found = on_root(comm, lambda: _nvecs(tensor, rank, seed, dtype))
     else:
-        found = on_root(comm, lambda: _given(init, source.shape, rank, dtype))
+        found = on_root(comm, lambda: _given(init or (), source.shape, rank, dtype))
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
 
 

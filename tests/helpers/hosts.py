@@ -14,6 +14,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from command import Result, finish, mpirun_line
 NAMESPACES = Path("/run/netns")  # of `ip`
 NAME = re.compile(r"amped(\d+)-\d+[ab]")
 NUMBERS = count()
+NOISE = re.compile(r".*plm:ssh: Warning: setpgid.*\n")  # of mpirun, where the agent is quick
 SUBNET = "10.77.0"  # of every pair: no two pairs see each other
 # There is no shared memory between hosts. The ranks of both have the same cores, so that those that wait must yield.
 NETWORK = {
@@ -102,7 +104,8 @@ class Hosts:
 
     def run(self, each: int, *line: object, **options: Any) -> Result:
         """Run a program to its end, as `mpirun` says."""
-        return finish(self.mpirun(each, *line), env=self.variables(), **options)
+        done = finish(self.mpirun(each, *line), env=self.variables(), **options)
+        return replace(done, err=re.sub(NOISE, "", done.err))
 
     def cut(self) -> None:
         """Pull the cable out: what is sent is lost, and nobody is told."""
