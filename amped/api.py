@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Unpack
@@ -18,10 +19,12 @@ from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
 from .errors import InputError
 from .models.kruskal import KruskalTensor
+from .operators.limits import check_result
 from .operators.placement import MAX_RANK
 from .options import OptionNames, Options, with_options
 from .parallel.calls import Argument, collective
-from .parallel.mpi import world
+from .parallel.mpi import together, world
+from .report.text import low_fit
 
 
 def _tensor(name: str, given: Any) -> Any:
@@ -135,7 +138,8 @@ def cp_als(
     Returns
     -------
     KruskalTensor
-        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank.
+        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank. A warning
+        says where it has converged at a fit so low that its small change says little.
 
     Raises
     ------
@@ -159,7 +163,10 @@ def cp_als(
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        return method.model()
+        model = method.model()
+    if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
+        warnings.warn(warning, stacklevel=3)  # of who called what `with_options` has wrapped
+    return model
 
 
 @collective(ARGUMENTS, _options)
@@ -195,7 +202,7 @@ def mttkrp(
     Raises
     ------
     InputError
-        If an argument or the file is at fault.
+        If an argument or the file is at fault, or the result is beyond the precision.
     """
     comm = world()
     with watched(comm, deadline) as aborts:
@@ -210,5 +217,7 @@ def mttkrp(
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
         operator = place(source, rank, machine, chosen)
-        start(operator, source, init=given)
-        return operator.gathered(mode, operator.mttkrp(mode))
+        start(operator, source, init=given, as_is=True)
+        whole = operator.gathered(mode, operator.mttkrp(mode))
+        together(comm, lambda: check_result(operator, mode, whole, source.value_range))
+        return whole

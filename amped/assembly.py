@@ -12,6 +12,7 @@ from typing import NamedTuple
 from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
 
+from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .decomp import als
@@ -73,16 +74,25 @@ def decomposition(source: Source, rank: int, machine: Machine, options: Options)
     return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
 
 
-def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
-    """Put the factor matrices to start from in place. Collective."""
+def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
+    """Put the factor matrices to start from in place, scaled for a decomposition or `as_is`. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
-    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init)):
+    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is)):
         operator.set_factor(mode, factor)
 
 
 @contextmanager
 def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    """End the job if what is within does not go on; give the list of what to call then. Collective."""
+    """End the job if a call of the Python interface does not go on; give the list of what to call then. Collective.
+
+    Afterwards the caller's linear algebra has as many threads as before.
+    """
+    with callers_blas(), _watched(comm, deadline) as aborts:
+        yield aborts
+
+
+@contextmanager
+def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
     if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
         yield []
     else:
@@ -134,7 +144,8 @@ class Job:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._let_go()
         if isinstance(error, MemoryError):
-            raise MemoryError(text.out_of_memory(error, self._room)) from None
+            on_host, options = self.machine.device.on_host, self.request.options
+            raise MemoryError(text.out_of_memory(error, self._room, on_host, options)) from None
 
     def exit_code(self, code: int = 0, failed: bool = False) -> int:
         """Return the exit code of a run whose result is written: another than `code` if a side output failed.

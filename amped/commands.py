@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import ValueRange
 from partitioner.shards import Cut
 
 from . import checkpoint, requests
@@ -28,6 +29,7 @@ from .decomp.als import CpAls
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import KruskalTensor
+from .operators.limits import check_result
 from .operators.placement import make_plan
 from .operators.prediction import Forecast, Speeds, forecast, measure
 from .operators.source import Source, open_source
@@ -65,7 +67,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
             result = on_root(comm, lambda: _write_model(job, method.model(), record)) or ""
-        _close(job, method, stop, record, foreseen, result)
+        _close(job, method, stop, rule, record, foreseen, result)
         return job.exit_code(stop.exit_code, saver.failed)
 
 
@@ -138,7 +140,13 @@ def _write_model(job: Job, model: KruskalTensor, record: dict[str, Any]) -> str:
 
 
 def _close(
-    job: Job, method: CpAls, stop: StopRequest, record: dict[str, Any], foreseen: Sequence[Forecast], result: str
+    job: Job,
+    method: CpAls,
+    stop: StopRequest,
+    rule: driver.Rule,
+    record: dict[str, Any],
+    foreseen: Sequence[Forecast],
+    result: str,
 ) -> None:
     """Say how the run went."""
     memory = job.memory_line(method.operator)
@@ -146,7 +154,9 @@ def _close(
     job.display.close()
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
     job.display.note(text.forecast_line(foreseen, True, job.metrics.iterations))
-    job.display.note(f"{text.end_line(method.state, stop.signal)}; {result}")
+    if (warning := text.low_fit(method.state.converged, method.state.series["fit"], rule.tol)) is not None:
+        job.display.note(f"warning: {warning}")
+    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
 
 
 def mttkrp(request: requests.Mttkrp, session: Session) -> int:
@@ -157,11 +167,12 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
         operator = place(source, request.rank, job.machine, request.options)
         job.say_machine()
-        start(operator, source, request.seed, request.init)
+        start(operator, source, request.seed, request.init, as_is=True)
         job.begin(operator, source)
         results = {}
         for at, mode in enumerate(modes):
-            whole = _timed_mttkrp(job, operator, [mode] * request.repeat + modes[at + 1 :], request.repeat)
+            turns = [mode] * request.repeat + modes[at + 1 :]
+            whole = _timed_mttkrp(job, operator, source.value_range, turns, request.repeat)
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
@@ -170,7 +181,9 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
         return job.exit_code()
 
 
-def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repeat: int) -> NDArray[Any]:
+def _timed_mttkrp(
+    job: Job, operator: SparseOperator, values: ValueRange, modes: Sequence[int], repeat: int
+) -> NDArray[Any]:
     """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
@@ -181,6 +194,7 @@ def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repe
         split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
         job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
     whole = operator.gathered(mode, rows)
+    together(job.comm, lambda: check_result(operator, mode, whole, values))
     operator.clock.collect()
     median = statistics.median(seconds)
     norm = np.linalg.norm(whole.astype(np.float64))

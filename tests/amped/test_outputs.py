@@ -406,7 +406,7 @@ def test_terminal_shows_progress_and_ends_with_the_report(folder: Path) -> None:
     text = plain(result.out)
     assert "Traceback" not in text
     assert text.rstrip().endswith(
-        f"fit {fits[-1]:.6f} after 5 iterations (not converged); model in small-rank4/model.npz"
+        f"fit {fits[-1]:.6f} after 5 iterations (not converged: --max-iters 5 reached); model in small-rank4/model.npz"
     )
     assert "small.tns: 9 x 7 x 5, 80 nonzeros" in text
     for number, fit in enumerate(fits, 1):
