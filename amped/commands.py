@@ -46,6 +46,7 @@ from .requests import FACTS, MODEL, RUN
 def cpd(request: requests.Cpd, session: Session) -> int:
     """Decompose a tensor by CP-ALS."""
     comm, stop = session.comm, session.stop
+    checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
         source = job.open()
         speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
