@@ -84,7 +84,7 @@ def test_an_index_out_of_bounds_is_never_used_whatever_the_times_say(path: Path)
     times = file.stat()
     rewritten(file)
     os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(InputError, match=f"{file}: an index is outside 0..69999"):
+    with pytest.raises(InputError, match=f"{file}: an index is outside 0[.][.]69999"):
         mttkrp_all(one, range(3))
 
 
@@ -95,13 +95,13 @@ def test_output_indices_are_those_of_the_mode_and_ascend(path: Path, verify: boo
     """Their checksums are right: they were written so."""
     copy = shutil.copytree(path, path.with_name("other"))
     rows = np.load(copy / "mode0.index0.npy")
-    rows[2000] = index
+    rows[500] = index
     (copy / "mode0.index0.npy").unlink()
     entry = checked.write_array(copy / "mode0.index0.npy", rows)
     manifest = checked.read_manifest(copy, "store", "amped-store", 2)
     checked.write_manifest(copy, manifest | {"files": manifest["files"] | {"mode0.index0.npy": entry}})
     source = StoreSource(Store(copy, verify), SingleComm())
-    cause = "not in ascending order" if index == 5 else "an index is outside 0..59"
+    cause = "not in ascending order" if index == 5 else "an index is outside 0[.][.]59"
     with pytest.raises(InputError, match=f"mode0.index0.npy: .*{cause}"):
         make_operator(source, FACTORS, SingleComm(), placement=placement)
 
@@ -117,7 +117,7 @@ def test_columns_are_those_of_the_file_however_they_are_read(path: Path, monkeyp
             assert np.array_equal(held[part], whole[part])
         assert [held[0], held[6], held[7], held[-1]] == whole[[0, 6, 7, -1]].tolist()
     assert np.array_equal(column.part(10, 20)[2:4], whole[12:14])
-    with pytest.raises(InputError, match="an index is outside 0..3"):
+    with pytest.raises(InputError, match=r"an index is outside 0\.\.3,"):
         column.part(0, whole.size, Bounds(0, 4))[:]
 
 
@@ -125,10 +125,10 @@ def test_order_is_checked_from_block_to_block(path: Path, monkeypatch: pytest.Mo
     rows = Store(path).mode(0).column(0)
     monkeypatch.setattr(checked, "BLOCK", 128 + 4 * 100)
     monkeypatch.setattr(rows._file, "_verify", False)
-    ascending = np.arange(rows.size, dtype=np.int32) % 200  # falls where a block ends
+    ascending = np.arange(rows.size, dtype=np.int32) % 200  # falls where every second block ends
 
     def fill(array: np.ndarray, at: int, verify: bool = False) -> None:
-        array[:] = ascending[at : at + array.size] // 2
+        array[:] = ascending[at : at + array.size] // 4
 
     monkeypatch.setattr(rows._file, "fill", fill)
     with pytest.raises(InputError, match="not in ascending order"):
