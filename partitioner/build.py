@@ -24,8 +24,9 @@ from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
 from .drafts import drafted
 from .errors import InputError
+from .hosts import check_draft, check_same
 from .jit import load_compiler
-from .ranks import Alone, Ranks, on_root, together
+from .ranks import Alone, Ranks, agree, on_root, together
 from .readers import Progress, chunks, open_part, read, settle
 from .runs import Runs
 from .shards import mode_order
@@ -75,10 +76,14 @@ def partition(
         is no such device.
     """
     ranks = ranks or Alone()
+    given = {"path": path, "target": target, "memory": memory, "force": force, "device": device}
+    agree(ranks, "partition()", lambda: {name: str(value) for name, value in given.items()})
+    check_same(ranks, path)
     sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
     with ExitStack() as stack:
         draft = _on_all(ranks, lambda: stack.enter_context(drafted(folder, force)))
+        check_draft(ranks, draft, folder)
         try:
             if Path(path).is_dir():
                 on_root(ranks, lambda: store.write_files(read(path), draft, sort=sorter.sort))

@@ -1,15 +1,12 @@
 """A draft: the folder in which a store is built, beside its target, renamed when it is complete.
 
-Before anything is read the target's name is claimed: its process locks the file ``.TARGET.claim``, which names it and
-its draft, until it ends. So of two runs with one target the second is refused at its start. A claim that nobody has
-locked is the remains of a killed run: the next run with the same target takes it over and removes that run's draft.
-Drafts have random names, as others could guess any other and put a link there.
+Before anything is read the target's name is claimed (see `claims`), so that of two runs with one target the second is
+refused at its start. The claim names the draft: the next run with the same target removes that of a killed run. Drafts
+have random names, as others could guess any other and put a link there.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
 import re
 import shutil
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from . import checked, store
+from .claims import Claim
 from .errors import InputError
 
 PART, OLD = ".part", ".old"
@@ -41,20 +39,22 @@ def drafted(target: Path, force: bool = False) -> Iterator[Path]:
 
     What is at `target` is refused, also if it was made meanwhile; with `force` a store is replaced, and nothing else.
     """
-    draft = draft_of(target)
+    draft, claim = draft_of(target), Claim(target)
     try:
         store.check_target(target, force)
-        with _claimed(target, draft):
+        try:
+            claim.take(draft=draft.name)
+            _remove_remains(claim.left, target)
             store.check_target(target, force)  # the run before may have ended, or have been killed, just now
-            try:
-                draft.mkdir()
-                mode = stat.S_IMODE(draft.stat().st_mode)
-                draft.chmod(0o700)  # until it is complete nobody else may put anything there, whatever the umask
-                yield draft
-                draft.chmod(mode)
-                _put(draft, target, force)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+            mode = stat.S_IMODE(draft.stat().st_mode)
+            draft.chmod(0o700)  # until it is complete nobody else may put anything there, whatever the umask
+            yield draft
+            draft.chmod(mode)
+            _put(draft, target, force)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+            claim.release()
     except OSError as error:
         raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
 
@@ -92,89 +92,6 @@ def _rename(draft: Path, target: Path) -> None:
         with suppress(OSError):
             os.rmdir(target)
         raise
-
-
-@contextmanager
-def _claimed(target: Path, draft: Path) -> Iterator[None]:
-    """Hold the claim of a target."""
-    path = target.with_name(f".{target.name}.claim")
-    handle = _locked(path, target)
-    try:
-        _remove_remains(_facts(handle), target)
-        facts = {"process": os.getpid(), "host": os.uname().nodename, "draft": draft.name}
-        os.truncate(handle, 0)
-        os.pwrite(handle, json.dumps(facts).encode(), 0)
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(handle)
-
-
-def _locked(path: Path, target: Path) -> int:
-    """Return the locked file of a claim; raise `InputError` if another process has it."""
-    while True:
-        try:
-            handle, is_new = _open(path)
-        except FileNotFoundError:  # its owner has just ended and removed it
-            continue
-        except OSError as error:
-            if not os.path.lexists(path):
-                raise
-            cause = f"cannot be claimed ({error.strerror}); if nobody writes there, remove {path}"
-            raise InputError(cause, path=target) from None
-        try:
-            _lock(handle, is_new, path, target)
-            if _is(handle, path):
-                return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
-
-
-def _open(path: Path) -> tuple[int, bool]:
-    """Return the file of a claim, and whether it was made; it is no link."""
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
-    except FileExistsError:
-        return os.open(path, flags), False
-
-
-def _lock(handle: int, is_new: bool, path: Path, target: Path) -> None:
-    there = os.fstat(handle)
-    if not stat.S_ISREG(there.st_mode) or there.st_uid != os.geteuid():
-        raise InputError(f"another user writes there; if nobody does, remove {path}", path=target)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(f"{_owner(handle)} writes there", path=target) from None
-    except OSError:  # the file system has no locks
-        if not is_new:
-            cause = f"{_owner(handle)} writes there; if it has ended, remove {path}"
-            raise InputError(cause, path=target) from None
-
-
-def _is(handle: int, path: Path) -> bool:
-    """Tell whether an open file still has this name."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _facts(handle: int) -> dict[str, Any]:
-    """Return what a claim says; nothing if it was just made."""
-    try:
-        facts = json.loads(os.pread(handle, 1 << 16, 0))
-    except ValueError:
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
-def _owner(handle: int) -> str:
-    facts = _facts(handle)
-    return f"process {facts.get('process')} on {facts.get('host')}" if facts else "another process"
 
 
 def _remove_remains(facts: dict[str, Any], target: Path) -> None:

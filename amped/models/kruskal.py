@@ -90,9 +90,12 @@ class KruskalTensor:
         result: NDArray[np.float64] = rows.sum(axis=1).reshape(self.shape)
         return result
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``weights`` and ``factor_0 ...`` to an ``.npz`` file."""
-        write_npz(path, {"weights": self.weights, **{f"factor_{n}": f for n, f in enumerate(self.factors)}})
+    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
+        """Write ``weights`` and ``factor_0 ...`` to an ``.npz`` file; raise `InputError` if it cannot be written.
+
+        A file that is there is replaced, or with `replace` false refused.
+        """
+        write_npz(path, {"weights": self.weights, **{f"factor_{n}": f for n, f in enumerate(self.factors)}}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from partitioner.build import Facts, Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
+from partitioner.hosts import check_same
 from partitioner.readers import read
 from partitioner.runs import Runs, Slice
 from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode, mode_order
@@ -262,6 +263,7 @@ def open_source(
 
     A store is checked against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
     """
+    check_same(comm, path)
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: Store(path, verify)), comm)
     if comm.size > 1:

@@ -36,10 +36,10 @@ from command import (
 )
 
 from amped import checkpoint
-from amped.checkpoint import LOCK
 from amped.decomp.driver import State
 from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED, InputError
 from partitioner import checked
+from partitioner.claims import Claim
 
 RANK = 4
 SHAPE = (9, 7, 5)
@@ -87,7 +87,7 @@ def test_resumed_run_is_the_uninterrupted_one(folder: Path) -> None:
 def test_what_a_checkpoint_holds(folder: Path) -> None:
     path = small_tns(folder)
     fits = cpd(path, "out", "--max-iters", 3, "--checkpoint", "deep/er/c", "--seed", 5)
-    names = sorted(p.name for p in (folder / "deep/er/c").iterdir() if p.name != checkpoint.LOCK)
+    names = sorted(p.name for p in (folder / "deep/er/c").iterdir())
     assert names[-1] == "iteration-3"
     assert set(names) <= {"iteration-1", "iteration-2", "iteration-3"}
     arrays = {p.stem: np.load(p) for p in (folder / "deep/er/c/iteration-3").glob("*.npy")}
@@ -152,6 +152,7 @@ def test_a_checkpoint_does_not_change_as_the_run_goes_on(folder: Path, monkeypat
     cpd(path, "out", "--max-iters", 5, "--checkpoint", "c")
     monkeypatch.setattr(checkpoint.Writer, "_write", real)
     early = next(taken for taken in late if taken.state.iterations < 5)
+    (folder / "c").mkdir()
     writer = checkpoint.Writer(folder / "c")
     writer.write(early)
     writer.finish()
@@ -216,7 +217,7 @@ def test_force_replaces_a_checkpoint(folder: Path) -> None:
     refused(again, "c/iteration-4", "exists", "--resume", "--force")
     cpd(path, "b", "--max-iters", 2, "--checkpoint", "c", "--force")
     assert newest().state.iterations == 2
-    assert all(name in (checkpoint.LOCK, "iteration-1", "iteration-2") for name in os.listdir("c"))
+    assert all(name in ("iteration-1", "iteration-2") for name in os.listdir("c"))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -260,29 +261,16 @@ def test_one_run_at_a_time_writes_into_a_folder(folder: Path, ranks: int) -> Non
     path = small_tns(folder)
     flags = ["--checkpoint", folder / "c", "--resume", "--max-iters", 3, "--output", folder / "out"]
     cpd(path, "first", *flags[:2], "--max-iters", 2)
-    other, before = checkpoint.Writer(folder / "c"), entries(folder)
+    other = Claim(folder / "c" / checkpoint.CLAIMED).take()
+    before = entries(folder)
     if ranks == 1:
         refused(run_amped("cpd", path, *COMMON, *flags), "another run", folder / "c")
     else:
         refused_on_ranks(on_ranks(ranks, "cpd", path, *COMMON, *flags), "another run", folder / "c")
     assert entries(folder) == before
-    other.close()
+    other.release()
     result = on_ranks(ranks, "cpd", path, *COMMON, *flags)
     assert result.code == 0, result.err
-
-
-def test_a_folder_that_another_run_takes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "check_free", lambda _: None)
-    (folder / "c").mkdir()
-    other = checkpoint.Writer(folder / "c")
-    line = ["cpd", small_tns(folder), *COMMON, "--checkpoint", "c", "--max-iters", 3]
-    result = run_amped(*line)
-    assert result.code == 2
-    assert result.err.startswith("amped: error: c: another run writes its checkpoints there; if none does")
-    assert result.err.count("\n") == 1
-    assert checkpoint.names_in("c") == []
-    other.close()
-    succeeded(run_amped(*line))
 
 
 def damaged(file: Path) -> None:
@@ -432,19 +420,11 @@ def test_drafts_have_names_that_nobody_can_guess(folder: Path, monkeypatch: pyte
     writer = checkpoint.Writer(folder / "c")
     for iteration in (1, 1, 2):
         state = State({}, {}, iteration, 0)
-        writer.write(checkpoint.Checkpoint(state, [], checkpoint.Origin({}, 0, {})))
+        writer.write(checkpoint.Checkpoint(state, [], checkpoint.Origin({}, 0, None, {})))
     writer.finish()
     writer.close()
     assert len(set(drafts)) == 3
     assert all(re.fullmatch(r"\.iteration-\d\.[0-9a-f]{16}\.part", name) for name in drafts)
-
-
-def test_the_lock_of_a_folder_is_no_link(folder: Path) -> None:
-    path = small_tns(folder)
-    (folder / "c").mkdir()
-    (folder / "c" / LOCK).symlink_to(folder / "elsewhere")
-    refused(run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c"), "c: cannot write there")
-    assert not (folder / "elsewhere").exists()
 
 
 def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
@@ -454,7 +434,7 @@ def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
         (folder / left / "factor_0.npy").write_text("half")
     (folder / "c" / "notes").write_text("precious")
     cpd(path, "a", "--max-iters", 2, "--checkpoint", "c")
-    assert set(os.listdir("c")) <= {checkpoint.LOCK, "iteration-1", "iteration-2", "notes"}
+    assert set(os.listdir("c")) <= {"iteration-1", "iteration-2", "notes"}
     assert (folder / "c" / "notes").read_text() == "precious"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from partitioner import drafts
+from partitioner import claims
 from partitioner.coo import SparseTensor
 from partitioner.drafts import draft_of, drafted
 from partitioner.errors import InputError
@@ -53,7 +53,7 @@ def test_of_two_runs_with_one_target_the_second_is_refused(tmp_path: Path, force
         write(target)
     with running(target) as run:
         before = sorted(os.listdir(tmp_path))
-        with pytest.raises(InputError, match=f"process {run.pid} on {os.uname().nodename} writes there"):
+        with pytest.raises(InputError, match=f"process {run.pid} on {os.uname().nodename}, writes there"):
             write(target, 2, force)
         assert sorted(os.listdir(tmp_path)) == before
 
@@ -168,7 +168,7 @@ def test_without_locks_a_claim_is_believed(tmp_path: Path, monkeypatch: pytest.M
     def no_locks(*_: object) -> None:
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(drafts.fcntl, "flock", no_locks)
+    monkeypatch.setattr(claims.fcntl, "flock", no_locks)
     target = tmp_path / "store"
     with drafted(target) as draft:
         with pytest.raises(InputError, match=f"process {os.getpid()} .*if it has ended, remove"):
