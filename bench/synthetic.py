@@ -93,7 +93,7 @@ class SyntheticSource:
         """See `Source`."""
         return cut_mode(self.rows(mode), self.shape[mode], parts, targets)
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[Array]:
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Array]:
         """See `Source`: arrays of the backend, sorted by row and by the first input mode."""
         begin, end = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
         with self._timed("draw"):

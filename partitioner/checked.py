@@ -158,6 +158,32 @@ def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None 
                 raise InputError(f"damaged file of the {kind}: block {block} fails its checksum", path=path)
 
 
+def read_bytes(handle: int, data: NDArray[np.uint8], begin: int) -> None:
+    """Fill an array with the bytes of an open file from `begin` on; raise `ValueError` if it is too short."""
+    at = 0
+    while at < data.size:
+        count = os.preadv(handle, [data[at:].data], begin + at)
+        if not count:
+            raise ValueError("cut short while it was in use")
+        at += count
+
+
+def read_blocks(handle: int, data: NDArray[np.uint8], begin: int, entry: Entry) -> None:
+    """Do the same, each block's bytes checked as they are now in memory; raise `ValueError` for its checksum too."""
+    end, size = begin + data.size, entry["bytes"]
+    for block in range(begin // BLOCK, -(end // -BLOCK)):
+        start, stop = block * BLOCK, min((block + 1) * BLOCK, size)
+        whole = data[max(0, start - begin) : stop - begin]
+        if start < begin or stop > end:  # only a part of the block is wanted
+            whole = np.empty(stop - start, np.uint8)
+        read_bytes(handle, whole, start)
+        if zlib.crc32(whole.data) != entry["crc32"][block]:
+            raise ValueError(f"block {block} fails its checksum")
+        if start < begin or stop > end:
+            low, high = max(start, begin), min(stop, end)
+            data[low - begin : high - begin] = whole[low - start : high - start]
+
+
 def sync(file: Any) -> None:
     """Flush an open file to disk."""
     file.flush()

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .jit import jit
+from .stored import StoredColumn
 
 BLOCK = 1 << 20  # nonzeros hashed together
 MASK = (1 << 64) - 1
 
 
-def digest(columns: Sequence[NDArray[np.int32]], values: NDArray[np.floating]) -> int:
+def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: NDArray[np.floating] | StoredColumn) -> int:
     """Return the sum, modulo 2**64, of a hash of each nonzero.
 
     The digests of a tensor's parts add up, modulo 2**64, to that of the whole. Equal values in float32 and float64

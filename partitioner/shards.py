@@ -8,6 +8,7 @@ tensor is balanced, even a mode with a single row.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from .coo import SparseTensor
 from .sort import Sort, sort_nonzeros
+from .stored import StoredColumn
 
 BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
 
@@ -92,7 +94,7 @@ class Cut:
 class SortedRows:
     """Finds rows and their nonzeros in ascending output indices."""
 
-    def __init__(self, rows: NDArray[np.int32]) -> None:
+    def __init__(self, rows: NDArray[np.int32] | StoredColumn) -> None:
         self._rows, self.nnz = rows, rows.size
 
     def row(self, at: int) -> int:
@@ -102,7 +104,7 @@ class SortedRows:
     def span(self, at: int) -> tuple[int, int]:
         """Return where the nonzeros of the row of nonzero `at` begin and end."""
         row = self._rows[at]
-        return int(np.searchsorted(self._rows, row, "left")), int(np.searchsorted(self._rows, row, "right"))
+        return bisect_left(self._rows, row), bisect_right(self._rows, row)
 
 
 class CountedRows:
@@ -125,7 +127,7 @@ class CountedRows:
 Rows = SortedRows | CountedRows
 
 
-def equal_offsets(rows: NDArray[np.int32] | Rows, parts: int) -> NDArray[np.int64]:
+def equal_offsets(rows: NDArray[np.int32] | StoredColumn | Rows, parts: int) -> NDArray[np.int64]:
     """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
 
     Returns offsets (parts + 1,), ascending from 0 to nnz; some parts are empty when there are fewer nonzeros.
@@ -155,7 +157,9 @@ def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> ND
     return even
 
 
-def cut_mode(rows: NDArray[np.int32] | Rows, length: int, parts: int, targets: NDArray[np.int64] | None = None) -> Cut:
+def cut_mode(
+    rows: NDArray[np.int32] | StoredColumn | Rows, length: int, parts: int, targets: NDArray[np.int64] | None = None
+) -> Cut:
     """Cut the nonzeros of a mode of `length` rows into `parts`.
 
     Parts are equal, or end at the `targets`, (parts + 1,) offsets. Rows are kept whole where balance allows.

@@ -1,8 +1,8 @@
 """The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
 
 A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file per index column and one for the values,
-sorted as in `ModeCopy`. Files are memory-mapped and verified block by block against the manifest's checksums, so a
-rank reads and verifies only its own nonzeros.
+sorted as in `ModeCopy`. Files are verified block by block against the manifest's checksums, so a rank reads and
+verifies only its own nonzeros.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
 from .shards import SortedTensor, mode_order
 from .sort import Sort, sort_nonzeros
+from .stored import Bounds, StoredColumn, StoredFile
 from .tables import Files
 
 KIND = "store"
 FORMAT, VERSION = "amped-store", 2
-BLOCK = 1 << 20  # values checked together
+BLOCK = 1 << 20  # values cast together
 SINGLE = np.dtype(np.float32)
 
 
@@ -80,26 +81,23 @@ class Store:
         return len(self.shape)
 
     def mode(self, mode: int) -> StoredMode:
-        """Return the sorted copy of `mode`, memory-mapped."""
+        """Return the sorted copy of `mode`, opened."""
         return StoredMode(self, mode)
 
     def tensor(self) -> SparseTensor:
         """Read the whole tensor into memory, verified."""
+        columns = np.empty((self.order, self.nnz), np.int32)
         copy = self.mode(0)
-        copy.verify(0, self.nnz)
-        columns = np.stack([copy.column(k) for k in range(self.order)])
-        tensor = SparseTensor.from_columns(columns, np.array(copy.values), self.shape, path=self.path)
+        for k in range(self.order):
+            columns[k] = copy.column(k).held(self.nnz)
+        tensor = SparseTensor.from_columns(columns, copy.values.held(self.nnz), self.shape, path=self.path)
         tensor.duplicates, tensor.zeros = self.duplicates, self.zeros
         return tensor
 
-    def array(self, name: str) -> NDArray[Any]:
-        """Memory-map one file of the store."""
+    def file(self, name: str) -> StoredFile:
+        """Open one file of the store."""
         # Type and length come from the manifest: the file's own header might be damaged.
-        try:
-            array: NDArray[Any] = np.memmap(self.path / name, self._dtype(name), "c", self._header(name), (self.nnz,))
-        except (OSError, ValueError) as error:
-            raise InputError(f"damaged file of the store: {error}", path=self.path / name) from None
-        return array
+        return StoredFile(self.path / name, self._dtype(name), self._header(name), self._files[name], self._verify)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
@@ -108,46 +106,33 @@ class Store:
         """Return the size of a file's header in bytes."""
         return int(self._files[name]["bytes"]) - self.nnz * self._dtype(name).itemsize
 
-    def verify(self, name: str, start: int, stop: int) -> None:
-        """Verify the blocks that hold elements `start` to `stop` of one file; do nothing without `verify`."""
-        if not self._verify:
-            return
-        header, item = self._header(name), self._dtype(name).itemsize
-        checked.verify(self.path / name, self._files[name], KIND, header + start * item, header + stop * item)
-
-    def check_indices(self, name: str, start: int, stop: int, length: int) -> None:
-        """Refuse indices out of bounds, which a right checksum does not rule out."""
-        column = self.array(name) if self._verify else np.empty(0, np.int32)
-        for begin in range(start, stop if self._verify else start, BLOCK):
-            part = column[begin : min(begin + BLOCK, stop)]
-            if part.min() < 0 or part.max() >= length:
-                raise InputError(f"an index is outside its mode of length {length}", path=self.path / name)
-
 
 class StoredMode:
     """A mode copy (`ModeCopy`) in a store."""
 
     def __init__(self, store: Store, mode: int) -> None:
-        self._store = store
-        self._mode = mode
-        self.names = file_names(store.order, mode)
+        self._store, self.names = store, file_names(store.order, mode)
+        lengths = [store.shape[m] for m in mode_order(store.order, mode)]
+        self._bounds = [*(Bounds(0, length, ascending=k == 0) for k, length in enumerate(lengths)), None]
 
-    def column(self, k: int) -> NDArray[np.int32]:
+    def column(self, k: int) -> StoredColumn:
         """See `ModeCopy`."""
-        return self._store.array(self.names[k])
+        return StoredColumn(self._store.file(self.names[k]), 0, self._store.nnz, self._bounds[k])
 
     @property
-    def values(self) -> NDArray[np.floating]:
+    def values(self) -> StoredColumn:
         """See `ModeCopy`."""
-        return self._store.array(self.names[-1])
+        return self.column(len(self.names) - 1)
 
-    def verify(self, start: int, stop: int) -> None:
-        """Verify nonzeros `start` to `stop` against checksums and shape; raise `InputError` if they fail."""
-        if stop > start:
-            for name in self.names:
-                self._store.verify(name, start, stop)
-            for k, m in enumerate(mode_order(self._store.order, self._mode)):
-                self._store.check_indices(self.names[k], start, stop, self._store.shape[m])
+    def share(self, start: int, stop: int, rows: range, keep: int, dtype: np.dtype[Any] | None = None) -> list[Any]:
+        """Return the columns and values of nonzeros `start` to `stop`, verified; raise `InputError` if they fail.
+
+        Their output indices are in `rows`. The first `keep` are held in memory; if there are more, a column is a
+        `StoredColumn`; otherwise values are cast to `dtype`.
+        """
+        first = Bounds(rows.start, rows.stop, ascending=True)
+        columns = [self.column(k).part(start, stop, None if k else first) for k in range(len(self.names))]
+        return [*(column.held(keep) for column in columns[:-1]), columns[-1].held(keep, dtype)]
 
 
 def check_target(target: Path, force: bool) -> None:

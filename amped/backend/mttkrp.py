@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from ..options import GatherName
 from .base import NOTHING, Array, Movable
 
 FAMILY = "mttkrp"
+NOTHING_STORED: Mapping[int, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,12 @@ class Shard(Movable, Protocol):
     def nnz(self) -> int:
         """The number of nonzeros."""
 
-    def unloaded(self) -> Shard:
-        """Return a copy in host memory, from which slots are filled fastest."""
+    def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> Shard:
+        """Return a copy in host memory, from which slots are filled fastest.
+
+        `stored` are columns in files by the ``id`` of the array that a column was read into: a shard on the host reads
+        such a one again whenever it is copied.
+        """
 
 
 class Kernel(Protocol):

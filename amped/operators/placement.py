@@ -48,6 +48,7 @@ class Loading(NamedTuple):
     sorting: int = 0  # while it is sorted to be dealt, beside that
     shareable: int = 0  # of the tensor, what is also a shard of a rank that is alone and computes on the host
     streamed: int = 0  # for each nonzero that is streamed, on every rank
+    columns: int = 0  # for each of a mode's that stay on a host: read from a store, until a shard is made of them
     others: Loading | None = None  # what every other rank needs; by default only what is streamed
 
 
@@ -213,12 +214,14 @@ def _host_bytes(modes: Sequence[ModePlan], device: Device, on_device: int, loadi
         return max(loading.reading, loading.tensor + loading.dealing + loading.sorting + columns + shards)
     resident = sum(m.shard_bytes(m.resident) for m in modes)
     shards = streamed * loading.streamed + resident
-    first = modes[0]
+    dealing, first = loading.dealing, modes[0]
+    if loading.columns:
+        dealing = max(0 if m.kernels[0].keeps_columns(m.share) else loading.columns * m.resident for m in modes)
+        each = nonzero_bytes(len(modes), first.share.dtype)  # of what is streamed, all but output rows stays in files
+        shards += sum(m.shard_bytes(m.streamed, streamed=True) - m.streamed * each for m in modes)
     copied = 0 if first.kernels[0].keeps_columns(first.share) else INDEX_BYTES * len(modes) * first.resident
     tensor = loading.tensor - max(0, loading.shareable - copied)
-    return max(
-        loading.reading, tensor + loading.dealing + loading.sorting + shards, tensor + shards + on_device - resident
-    )
+    return max(loading.reading, tensor + dealing + loading.sorting + shards, tensor + shards + on_device - resident)
 
 
 def _mode_plan(mode: int, cuts: Sequence[Cut], part: int, setting: Setting) -> ModePlan:

@@ -25,7 +25,7 @@ from partitioner.threads import usable_cores
 
 from ..errors import InputError
 from ..parallel.mpi import Comm, on_root, together
-from .placement import Loading, nonzero_bytes
+from .placement import INDEX_BYTES, Loading, nonzero_bytes
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
 READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
@@ -47,8 +47,11 @@ class Source(Protocol):
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.cut_mode`."""
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-        """Yield this rank's share of the mode copy: its `order` index columns, then its values."""
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+        """Yield this rank's share of the mode copy: its `order` index columns, then its values.
+
+        Arrays; if only the first `keep` nonzeros need to be in memory, perhaps a `StoredColumn`.
+        """
 
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
@@ -84,7 +87,7 @@ class TensorSource:
         assert cut is not None
         return cut
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
         copy = None if self._root is None else SortedTensor(self._root, mode, dtype)
         index = np.dtype(np.int32)
         for k in range(len(self.shape)):
@@ -149,7 +152,7 @@ class DealtSource:
         self._comm.all_reduce(counts, "sum")
         return cut_mode(CountedRows(counts), self.shape[mode], parts, targets)
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
         runs, mine = self._runs([mode], len(self.shape), dtype), (self._columns, self._values.astype(dtype, copy=False))
         if mode:
             mine = sort_nonzeros(*mine, [mode], self.shape, threads=self._threads)[:2]
@@ -222,15 +225,17 @@ class StoreSource:
         self.duplicates, self.zeros = store.duplicates, store.zeros
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        return cut_mode(self._store.mode(mode).column(0), self.shape[mode], parts, targets)
+        rows = self._store.mode(mode).column(0)
+        return together(self._comm, lambda: cut_mode(rows, self.shape[mode], parts, targets))
 
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-        start, stop = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
-        copy = self._store.mode(mode)
-        together(self._comm, lambda: copy.verify(start, stop))
-        for k in range(len(self.shape)):
-            yield copy.column(k)[start:stop]
-        yield copy.values[start:stop]
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+        rank, copy = self._comm.rank, self._store.mode(mode)
+        start, stop = (int(cut.nonzeros[rank + k]) for k in (0, 1))
+        begin, end = int(cut.rows[rank]), int(cut.rows[rank + 1])
+        if (head := int(cut.heads[rank])) >= 0:  # a row of an earlier rank's
+            begin, end = head, max(head + 1, end)
+        held = stop - start if keep is None else keep
+        yield from together(self._comm, lambda: copy.share(start, stop, range(begin, end), held, dtype))
 
     def tensor(self) -> SparseTensor | None:
         return on_root(self._comm, self._store.tensor)
@@ -238,13 +243,17 @@ class StoreSource:
     def digest(self) -> int:
         """See `Source`. Each rank reads an equal share."""
         copy, parts = self._store.mode(0), self._comm.size
-        share = slice(self.nnz * self._comm.rank // parts, self.nnz * (self._comm.rank + 1) // parts)
-        columns = [copy.column(k)[share] for k in range(len(self.shape))]
-        return sum(self._comm.allgather(digest(columns, copy.values[share]))) % (1 << 64)
+        share = (self.nnz * self._comm.rank // parts, self.nnz * (self._comm.rank + 1) // parts)
+        columns = [copy.column(k).part(*share) for k in range(len(self.shape))]
+        mine = together(self._comm, lambda: digest(columns, copy.values.part(*share)))
+        return sum(self._comm.allgather(mine)) % (1 << 64)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `Source`: files are mapped, not read into memory."""
-        return Loading(streamed=nonzero_bytes(len(self.shape), self._store.value_dtype))
+        """See `Source`. A mode's share is read into memory, or stays in its files where it is streamed on the host."""
+        order = len(self.shape)
+        device = Loading(streamed=nonzero_bytes(order, self._store.value_dtype))
+        mine = Loading(columns=INDEX_BYTES * order) if on_host else device
+        return mine._replace(others=mine)
 
 
 def open_source(

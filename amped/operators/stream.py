@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import BLOCK, squares
 from partitioner.shards import BALANCE, equal_offsets
+from partitioner.stored import StoredColumn
 
 from ..backend.base import NOTHING, Clock, Device, Slot
 from ..backend.mttkrp import Kernel, Shard, Share
@@ -66,7 +67,8 @@ class Stream:
             if plan.modes[m].any_row:
                 self.modes[m] = _derived(self.modes[0], plan.modes[m], self._choose)
             else:
-                self.modes[m] = _load(plan, plan.modes[m], source, self._choose)
+                keep = plan.modes[m].resident if self._device.on_host else None
+                self.modes[m] = _load(plan, plan.modes[m], source, self._choose, keep)
         # By mode: the name of the kernel that its shards are made for, and their steps.
         self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self.modes]
         self.steps = [shards.steps for shards in self.modes]
@@ -113,9 +115,9 @@ class Stream:
         return first + [shard for shards in others for shard in shards][:SLOTS]
 
 
-def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose) -> ModeShards:
-    """Make the shards of one mode."""
-    columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype)))
+def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose, in_memory: int | None) -> ModeShards:
+    """Make the shards of one mode; the nonzeros after the first ones that must be `in_memory` may stay in files."""
+    columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype, in_memory)))
     keep, nnz = mode.resident, mode.nnz
     parts = [*(int(keep * share) for share in accumulate(mode.parts[:-1], initial=0.0)), keep]
     bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
@@ -129,14 +131,16 @@ def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose) -> ModeSha
     resident, streamed = [], []
     for start, stop in pieces:
         passes = start >= keep
-        shard = first or columns.shard(mode, chosen, start, stop, streamed=passes)
-        first = None
+        if first:
+            shard, first = first.unloaded() if passes else first, None
+        else:
+            shard = columns.shard(mode, chosen, start, stop, streamed=passes)
         if chosen is not plain and shard.nbytes > mode.room(shard.nnz, passes):  # as the first one was not
             shard = columns.shard(mode, plain, start, stop, streamed=passes)
         if stop <= keep:
             resident.append(shard)
         else:
-            streamed.append(shard.unloaded())
+            streamed.append(shard)
     rounded = mode.mode == 0 and not mode.share.values.exact_in(mode.share.dtype)
     squares = columns.squares(mode.share) if rounded else ()
     return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]), squares)
@@ -171,7 +175,7 @@ class _Columns:
 
     def cuts(self, begin: int, slot: int) -> NDArray[np.int64]:
         """Return where the nonzeros from `begin` on are cut into streamed shards."""
-        rows = self._indices[0][begin:]
+        rows = _part(self._indices[0], begin, self._indices[0].size)
         # Shards may grow by a little on both sides, to end where a row ends.
         shards = -(-rows.size // max(1, int(slot * (1 - 2 * BALANCE)))) if rows.size else 0
         return equal_offsets(rows, shards)[:-1] if shards else np.zeros(0, np.int64)
@@ -187,10 +191,19 @@ class _Columns:
         return result
 
     def shard(self, mode: ModePlan, kernel: Kernel, start: int, stop: int, streamed: bool = False) -> Shard:
-        """Make the shard of the nonzeros `start` to `stop`."""
+        """Make the shard of the nonzeros `start` to `stop`; if it is `streamed`, unloaded."""
         rows = self._indices[0]
         continues = bool(start and rows[start] == rows[start - 1])
         columns, values = [column[start:stop] for column in self._indices], self._values[start:stop]
-        if not streamed:  # streamed values stay memory-mapped; no cast
+        if not streamed:  # streamed values are cast whenever they are copied
             values = values.astype(mode.share.dtype, copy=False)
-        return kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
+        shard = kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
+        if not streamed:
+            return shard
+        stored = [_part(column, start, stop) for column in (*self._indices, self._values)]
+        return shard.unloaded({id(a): part for a, part in zip((*columns, values), stored, strict=True)})
+
+
+def _part(column: Any, begin: int, end: int) -> Any:
+    """Return some elements of a column, where they are."""
+    return column.part(begin, end) if isinstance(column, StoredColumn) else column[begin:end]

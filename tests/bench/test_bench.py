@@ -166,7 +166,7 @@ def test_measure(comm: Comm, placement: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert mode["resident"]["nonzeros"] + mode["streamed"]["nonzeros"] == 5000
     if placement == "stream":
         (nbytes,) = facts["link"]["bytes_a_sweep"]
-        assert 4 * 5000 * 20 <= nbytes < 1.1 * 4 * 5000 * 20  # and the pieces of rows
+        assert 4 * 5000 * 16 <= nbytes < 1.1 * 4 * 5000 * 16  # and the pieces of rows
         assert 0 < facts["link"]["fraction_of_link"] < 1
         assert facts["link"]["ceiling"] == 10
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from amped.parallel.mpi import Comm
 from partitioner import build, ranks, runs, threads
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
+from partitioner.drafts import drafted
 from partitioner.errors import InputError
 from partitioner.ranks import world
 
@@ -75,6 +77,36 @@ def test_a_wrong_line_is_told_on_all_ranks(comm: Comm, folder: Path, line: int) 
 def test_a_store_that_exists_is_told_on_all_ranks(comm: Comm, folder: Path) -> None:
     with pytest.raises(InputError, match="exists already"):
         partition(folder / "t.tns", folder, ranks=world())
+
+
+@pytest.mark.parametrize("when", ["at the start", "at the end"])
+def test_a_target_that_another_run_has_is_told_on_all_ranks(
+    comm: Comm, folder: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be it claimed by that run, or made by it meanwhile."""
+    path, target = folder / "t.tns", folder / "store"
+    if comm.rank == 0:
+        path.write_text("1 1 1.0\n2 2 2.0\n")
+    comm.allgather(None)
+    whole = build._Build.run
+
+    def made_meanwhile(work: Any) -> None:
+        whole(work)
+        if comm.rank == 0:
+            target.mkdir()
+
+    if when == "at the start":
+        with drafted(target) if comm.rank == 0 else nullcontext():
+            comm.allgather(None)
+            with pytest.raises(InputError, match="writes there"):
+                partition(path, target, ranks=world())
+            comm.allgather(None)
+    else:
+        monkeypatch.setattr(build._Build, "run", made_meanwhile)
+        with pytest.raises(InputError, match="made by somebody else meanwhile"):
+            partition(path, target, ranks=world())
+    comm.allgather(None)
+    assert {each.name for each in folder.iterdir()} == {"t.tns", "store"}
 
 
 @pytest.mark.parametrize("message", [8, 24, 1 << 30])

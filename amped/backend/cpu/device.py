@@ -23,7 +23,7 @@ from .vectors import LANE, LINE
 
 
 class CpuDevice:
-    """See `Device`. Streaming here copies shards from a memory-mapped store while others are computed."""
+    """See `Device`. Streaming here copies shards from memory, or a store, while others are computed."""
 
     name = "cpu"
     xp = np

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mttkrp import Kernel
+from partitioner.stored import StoredColumn
+
+from ..mttkrp import NOTHING_STORED, Kernel
 from .layout import NO_BLOCKS, Blocks, Column, Fibres, Numbers, Parts, Pieces
 
 
@@ -22,8 +24,9 @@ class HostShard:
     """
 
     kernel: Kernel
-    indices: Sequence[Column]  # (nnz,), of the input modes, ascending
-    values: NDArray[Any]  # (nnz,)
+    # Arrays, or each a `StoredColumn` where they pass through slots.
+    indices: Sequence[Any]  # (nnz,), of the input modes, ascending
+    values: Any  # (nnz,)
     rows: Column | None  # (nnz,) output indices in the order they were given; kept where other modes' shards need them
     pieces: Pieces
     parts: Parts  # what threads compute side by side
@@ -47,16 +50,20 @@ class HostShard:
         own = [self.permutation] if self.permutation is not None else [*self.indices, self.values, self.rows]
         return sum(array.nbytes for array in (*self.pieces, *(self.fibres or ()), *own) if array is not None)
 
-    def unloaded(self) -> HostShard:
-        """See `Shard`: it is in host memory, or mapped from a file."""
-        return self
+    def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> HostShard:
+        """See `Shard`. Output indices are not streamed: pieces have them."""
+        indices, values = ([stored.get(id(a), a) for a in arrays] for arrays in (self.indices, [self.values]))
+        return replace(self, indices=indices, values=values[0], rows=None)
 
     def copied(self, buffer: NDArray[np.uint8]) -> HostShard:
         index, value = self.slot_types
         views, at = [], 0  # values first: so all are aligned as their types want
         for source, dtype in ((self.values, value), *((column, index) for column in self.indices)):
             view = buffer[at : at + self.nnz * dtype.itemsize].view(dtype)
-            np.copyto(view, source, casting="unsafe")
+            if isinstance(source, StoredColumn):
+                source.copy_to(view)
+            else:
+                np.copyto(view, source, casting="unsafe")
             views.append(view)
             at += view.nbytes
         return replace(self, values=views[0], indices=views[1:])

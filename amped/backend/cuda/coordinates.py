@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from ..base import Array
-from ..mttkrp import Kernel, Share
+from ..mttkrp import NOTHING_STORED, Kernel, Share
 from .layout import ALIGNMENT, SORTING, VECTOR, row_lanes
 from .shard import copied, unloaded
 from .source import by_value, compile_options, coordinate_macros, text
@@ -42,7 +42,7 @@ class CoordinateShard:
         """The bytes that are this shard's alone."""
         return int(self.memory.size if self.order is None else self.order.nbytes)
 
-    def unloaded(self) -> CoordinateShard:
+    def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> CoordinateShard:
         return replace(self, memory=unloaded(self.memory))
 
     def copied(self, buffer: Array) -> CoordinateShard:

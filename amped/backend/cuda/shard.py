@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 
 from ..base import Array
-from ..mttkrp import Kernel
+from ..mttkrp import NOTHING_STORED, Kernel
 from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
 from .source import REALS, by_value, compile_options, text
@@ -55,7 +55,7 @@ class CudaShard:
         """The bytes of `memory`."""
         return int(self.memory.size)
 
-    def unloaded(self) -> CudaShard:
+    def unloaded(self, stored: Mapping[int, Any] = NOTHING_STORED) -> CudaShard:
         """See `Shard`: page-locked memory, which the copy engine reads at the full speed of the link."""
         return replace(self, memory=unloaded(self.memory))
 
