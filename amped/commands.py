@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.flags import shown
 from partitioner.shards import Cut
 
 from . import checkpoint, requests
@@ -188,11 +189,10 @@ def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repe
 
 
 def _modes(wanted: str, order: int) -> list[int]:
-    if wanted == "all":
-        return list(range(order))
-    if not (wanted.isascii() and wanted.isdigit()) or int(wanted) >= order:
-        raise InputError(f"--mode {wanted}: expected all or a mode from 0 to {order - 1}")
-    return [int(wanted)]
+    modes = {str(mode): [mode] for mode in range(order)} | {"all": list(range(order))}
+    if wanted not in modes:
+        raise InputError(f"--mode {shown(wanted)}: expected all or a mode from 0 to {order - 1}")
+    return modes[wanted]
 
 
 def plan(request: requests.Plan, session: Session) -> int:

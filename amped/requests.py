@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
-from partitioner.flags import flag, path, seconds
+from partitioner.flags import flag, path, real, seconds, whole
 
 from . import checkpoint
 from .errors import InputError
@@ -57,7 +57,7 @@ class Request:
 class Ranked(Request):
     """What verbs take that need factor matrices."""
 
-    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=int, metavar="R")
+    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=whole, metavar="R")
 
     def check(self) -> None:
         check_rank(self.rank)
@@ -68,7 +68,7 @@ class Ranked(Request):
 class Started(Ranked):
     """What verbs take that begin with factor matrices."""
 
-    seed: int = flag(0, "of the random start (0)", type=int, group="start")
+    seed: int = flag(0, "of the random start (0)", type=whole, group="start")
     init: str | None = flag(
         None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
     )
@@ -86,11 +86,11 @@ class Started(Ranked):
 class Cpd(Started):
     """What ``cpd`` takes."""
 
-    max_iters: int = flag(50, "iterations at most (50)", type=int, metavar="N")
-    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=float)
+    max_iters: int = flag(50, "iterations at most (50)", type=whole, metavar="N")
+    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=real)
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
-    every: int | None = flag(None, "iterations between checkpoints (1)", type=int, metavar="K")
+    every: int | None = flag(None, "iterations between checkpoints (1)", type=whole, metavar="K")
     resume: bool = flag(False, "go on from the checkpoint, if there is one")
 
     @property
@@ -128,7 +128,7 @@ class Mttkrp(Started):
     """What ``mttkrp`` takes."""
 
     mode: str = flag("all", "a mode, counted from 0, or all")
-    repeat: int = flag(1, "repeat, and report the median time", type=int, metavar="K")
+    repeat: int = flag(1, "repeat, and report the median time", type=whole, metavar="K")
     output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
 
     def check(self) -> None:
@@ -145,7 +145,7 @@ class Mttkrp(Started):
 class Plan(Ranked):
     """What ``plan`` takes."""
 
-    ranks: int | None = flag(None, "plan for this many processes (those started)", type=int, metavar="P")
+    ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole, metavar="P")
 
     def check(self) -> None:
         super().check()
