@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checked import open_regular
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
 from ..tables import Nonzeros, Pile
@@ -55,7 +56,7 @@ class ArchivePart:
         self._progress, self._rows = progress, rows
         self._fault: InputError | None = None
         with naming(path), ExitStack() as files:
-            file = files.enter_context(open(path, "rb"))
+            file = files.enter_context(open_regular(path))
             self._total = os.fstat(file.fileno()).st_size
             with _damage("damaged archive"):
                 if not zipfile.is_zipfile(file):
