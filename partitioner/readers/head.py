@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
 from .blocks import Cutter, Slot
-from .parse import PAD
+from .parse import PAD, skip_lines
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
+SKIPPED = b" \t\n\v\f\r#%"  # what an empty line or a comment begins with
+_MARKET = b"%%MatrixMarket"
 _OTHER_KINDS = (b"tensor", b"matrix", b"ktensor", b"ttensor", b"sumtensor")
 # What the next line must hold.
 _FIRST, _NONZERO = "first line", "nonzero"
@@ -54,6 +56,9 @@ class Head:
                 at += len(codecs.BOM_UTF8)
                 self.size = len(codecs.BOM_UTF8)
             while at < slot.stop:
+                if (end := self._skip(slot, at)) > at:
+                    at = end
+                    continue
                 end = raw.index(b"\n", at)
                 try:
                     more = self._takes(bytes(raw[at:end]))
@@ -68,6 +73,18 @@ class Head:
         if self._next in (_ORDER, _LENGTHS, _COUNT):
             raise InputError(f"the file ends before the {self._next} of its header", line=self.lines)
         raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
+
+    def _skip(self, slot: Slot, at: int) -> int:
+        """Count the empty lines and comments from `at` on, of which there may be millions; return their end."""
+        if slot.raw[at] not in SKIPPED:
+            return at
+        end, lines = skip_lines(slot.text, at, slot.stop)
+        found = at if slot.raw.startswith(_MARKET, at) else slot.raw.find(b"\n" + _MARKET, at, end) + 1
+        if found:  # never 0, as a block begins behind some padding
+            line = self.lines + slot.raw.count(b"\n", at, found) + 1
+            raise InputError("a Matrix Market file: that format is not read", line=line)
+        self.lines, self.size = self.lines + lines, self.size + end - at
+        return int(end)
 
     def explain(self, line: bytes) -> str:
         """Return what is wrong with a line that the parser refused."""
@@ -101,10 +118,6 @@ class Head:
     def _takes(self, line: bytes) -> bool:
         """Process the next line; return False if it is the first nonzero."""
         tokens = line.split()
-        if not tokens or tokens[0][0] in b"#%":
-            if line.startswith(b"%%MatrixMarket"):
-                raise InputError("a Matrix Market file: that format is not read")
-            return True
         _refuse_binary(line)
         if self._next == _FIRST:
             return self._takes_first(tokens)

@@ -23,8 +23,8 @@ from ..errors import InputError
 from ..tables import Nonzeros, Pile, copy_to
 from ..threads import Turns
 from .blocks import Cutter, Plain, Slot, line_start, text_source
-from .head import Head
-from .parse import mark_blanks, parse_aside, parse_block
+from .head import SKIPPED, Head
+from .parse import mark_blanks, parse_aside, parse_block, skip_lines
 from .pieces import BrokenError, Outcome, Progress, naming, usable_threads
 
 BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
@@ -179,8 +179,10 @@ class _Lines:
 
 
 def _parse(head: Head, slot: Slot) -> _Lines:
-    text = slot.text
-    count, lines = mark_blanks(text, slot.start, slot.stop, slot.marks)
+    text, start, skipped = slot.text, slot.start, 0
+    if slot.raw[start] in SKIPPED:  # perhaps the whole block: compressed, a million lines of it take a kilobyte
+        start, skipped = skip_lines(text, start, slot.stop)
+    count, lines = mark_blanks(text, start, slot.stop, slot.marks)
     columns, values, aside = slot.table(head.order, lines)
     rows, line, asides, wrong = parse_block(
         text, slot.marks, count, head.base, head.limits, slot.room, columns, values, aside
@@ -194,7 +196,7 @@ def _parse(head: Head, slot: Slot) -> _Lines:
         rows, start, _, line = refused[0]
         wrong = max(slot.start, slot.raw.rfind(b"\n", 0, start) + 1)
     cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    return _Lines(columns[:, :rows], values[:rows], line, cause)
+    return _Lines(columns[:, :rows], values[:rows], skipped + line, cause)
 
 
 def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:
