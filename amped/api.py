@@ -129,7 +129,8 @@ def mttkrp(
         given = list(factors) if comm.rank == 0 else []
         if len(given) == len(source.shape):  # or `start` says what is wrong
             ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
-            given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
+            # No matrix, which could be too large, but one number that looks like it.
+            given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)

@@ -20,6 +20,7 @@ from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
 from .errors import InputError
 from .operators.base import Operator
+from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
@@ -64,7 +65,9 @@ def solving_bytes(machine: Machine, options: Options) -> Solving:
 
 def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
     """Place a tensor for factor matrices of `rank` columns. Collective."""
-    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+    setting = setting_for(source, rank, machine, options, solving)
+    check_lengths(source, setting, machine.comm)
+    return SparseOperator(source, machine, setting)
 
 
 def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:

@@ -30,7 +30,8 @@ from .decomp.als import CpAls
 from .errors import InputError
 from .files import make_folders, write_npz, write_text
 from .models.kruskal import KruskalTensor
-from .operators.placement import make_plan
+from .operators.lengths import check_lengths
+from .operators.placement import Setting, make_plan
 from .operators.prediction import Forecast, Speeds, forecast, measure
 from .operators.source import Source, open_source
 from .operators.sparse import SparseOperator
@@ -200,23 +201,28 @@ def plan(request: requests.Plan, session: Session) -> int:
     ranks = session.comm.size if request.ranks is None else request.ranks
     with Job(request, session, request.check) as job:
         source = job.open()
+        setting = setting_for(
+            source, request.rank, job.machine, request.options, solving_bytes(job.machine, request.options)
+        )
+        if ranks != session.comm.size:  # other ranks than those started: all on one node
+            setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
+        check_lengths(source, setting, session.comm, ranks)
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         speeds = measure(job.machine, source.shape, request.rank, request.options)
         job.open_metrics()
-        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds))
+        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds, setting))
     if told is not None:
         say(told)
     return 0
 
 
-def _plans(job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds) -> str:
+def _plans(  # six parameters: what `plan` has found out
+    job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds, setting: Setting
+) -> str:
     """Make the plans of all ranks that the modes are cut for; record them, and return them as text."""
     machine, options, ranks = job.machine, request.options, cuts[0].heads.size
     here = ranks == job.comm.size
     loading = source.loading(ranks, options.dtype, machine.device.on_host)
-    setting = setting_for(source, request.rank, machine, options, solving_bytes(machine, options))
-    if not here:  # other ranks than those started: all on one node
-        setting = setting._replace(memory=options.device_memory or machine.device.memory(ranks))
     plans = [make_plan(cuts, part, setting._replace(overlaps=False), loading) for part in range(ranks)]
     foreseen = [forecast(each, speeds) for each in plans]
     job.metrics.event(

@@ -16,7 +16,19 @@ from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
 from partitioner.readers import read
 from partitioner.runs import Runs, Slice
-from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode, mode_order
+from partitioner.shards import (
+    CountedRows,
+    Cut,
+    DealtRows,
+    SortedTensor,
+    all_distinct,
+    count_runs,
+    counted_rows,
+    cut_mode,
+    distinct,
+    is_long,
+    mode_order,
+)
 from partitioner.sort import key_bytes, sort_bytes, sort_nonzeros
 from partitioner.store import Store
 from partitioner.tables import Nonzeros
@@ -42,6 +54,14 @@ class Source(Protocol):
     value_range: ValueRange
     duplicates: int  # merged on reading
     zeros: int  # dropped on reading
+    stored: bool  # in a store
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file or store, if it is in one."""
+
+    def used(self, mode: int) -> int:
+        """Return how many indices of a mode are used."""
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.cut_mode`."""
@@ -62,9 +82,11 @@ class Source(Protocol):
 class TensorSource:
     """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `Source`."""
 
+    stored = False
+
     def __init__(self, tensor: SparseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> None:
         """Take a tensor, read from the file at `path` if it was."""
-        self._tensor, self._comm, self._path = tensor, comm, path
+        self._tensor, self._comm, self.path = tensor, comm, path
         facts = None
         if comm.rank == 0 and tensor is not None:
             repaired = tensor.duplicates, tensor.zeros
@@ -74,11 +96,14 @@ class TensorSource:
             raise InputError("no tensor on rank 0")
         self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = known
 
+    def used(self, mode: int) -> int:
+        root = self._root
+        return self._comm.bcast(0 if root is None else distinct(root.columns[mode], self.shape[mode]).size)
+
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         mine, length = None, self.shape[mode]
         if self._root is not None:
-            counts = np.bincount(self._root.columns[mode], minlength=length)
-            mine = cut_mode(CountedRows(counts), length, parts, targets)
+            mine = cut_mode(counted_rows(self._root.columns[mode], length), length, parts, targets)
         cut = self._comm.bcast(mine)
         assert cut is not None
         return cut
@@ -107,8 +132,8 @@ class TensorSource:
         each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
             return Loading(streamed=each)
-        if ranks > 1 and self._path is not None:  # they would read it together
-            return dealt_loading(self, root.values.dtype, dtype, ranks, is_divisible(self._path))
+        if ranks > 1 and self.path is not None:  # they would read it together
+            return dealt_loading(self, root.values.dtype, dtype, ranks, is_divisible(self.path))
         same, alone = root.values.dtype == dtype, ranks == 1 and on_host
         dealing = 0 if alone else self.nnz * each
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
@@ -119,8 +144,10 @@ class TensorSource:
 class DealtSource:
     """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `Source`."""
 
+    stored = False
+
     def __init__(self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> None:
-        self._comm, reading = comm, Reading(path, comm, progress)
+        self.path, self._comm, reading = path, comm, Reading(path, comm, progress)
         self._dtype, self._threads = reading.dtype, reading.threads
         runs = self._runs(range(reading.order), reading.order, reading.dtype)
         for columns, values, _ in reading.chunks(EVERYTHING):
@@ -143,10 +170,16 @@ class DealtSource:
         empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
         return next(iter([*pieces, empty]))
 
+    def used(self, mode: int) -> int:
+        return all_distinct(self._columns[mode], self.shape[mode], self._comm).size
+
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        counts = np.bincount(self._columns[mode], minlength=self.shape[mode])
+        column, length = self._columns[mode], self.shape[mode]
+        if is_long(length, self.nnz):
+            return cut_mode(DealtRows(column, length, self._comm), length, parts, targets)
+        counts = np.bincount(column, minlength=length)
         self._comm.all_reduce(counts, "sum")
-        return cut_mode(CountedRows(counts), self.shape[mode], parts, targets)
+        return cut_mode(CountedRows(counts), length, parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         runs, mine = self._runs([mode], len(self.shape), dtype), (self._columns, self._values.astype(dtype, copy=False))
@@ -214,11 +247,16 @@ def is_divisible(path: str | os.PathLike[str]) -> bool:
 class StoreSource:
     """A store on a disk that all ranks see; each reads and checks its own share. See `Source`."""
 
+    stored = True
+
     def __init__(self, store: Store, comm: Comm) -> None:
-        self._store, self._comm = store, comm
+        self.path, self._store, self._comm = store.path, store, comm
         self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
         self.value_range = store.value_range
         self.duplicates, self.zeros = store.duplicates, store.zeros
+
+    def used(self, mode: int) -> int:
+        return self._comm.bcast(0 if self._comm.rank else count_runs(self._store.mode(mode).column(0)))
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         return cut_mode(self._store.mode(mode).column(0), self.shape[mode], parts, targets)
