@@ -12,7 +12,7 @@ from partitioner.readers import read
 
 from .api import cp_als, mttkrp
 from .errors import InputError
-from .models.kruskal import KruskalTensor
+from .models.kruskal import KruskalTensor, load
 from .options import Options
 
-__all__ = ["InputError", "KruskalTensor", "Options", "SparseTensor", "cp_als", "mttkrp", "read"]
+__all__ = ["InputError", "KruskalTensor", "Options", "SparseTensor", "cp_als", "load", "mttkrp", "read"]

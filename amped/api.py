@@ -84,7 +84,7 @@ def cp_als(
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        return method.model()
+        return method.model().labelled(source.labels)
 
 
 @with_options

@@ -128,9 +128,10 @@ class Job:
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
-        source = open_source(self.request.tensor, self.comm, self.display.reading, not self.request.no_verify)
+        request = self.request
+        source = open_source(request.tensor, self.comm, self.display.reading, not request.no_verify, request.form)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
-        self.display.note(text.tensor_line(Path(self.request.tensor).name, *facts))
+        self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source
 
     def say_machine(self) -> None:

@@ -29,7 +29,7 @@ from .decomp import driver
 from .decomp.als import CpAls
 from .errors import InputError
 from .files import make_folders, write_npz, write_text
-from .models.kruskal import KruskalTensor
+from .models.kruskal import MODEL, KruskalTensor, named_labels
 from .operators.lengths import check_lengths
 from .operators.placement import Setting, make_plan
 from .operators.prediction import Forecast, Speeds, forecast, measure
@@ -41,7 +41,7 @@ from .parallel.stopping import StopRequest
 from .report import text
 from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
-from .requests import MODEL, RUN
+from .requests import RUN
 
 
 def cpd(request: requests.Cpd, session: Session) -> int:
@@ -69,7 +69,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         if stop.signal is not None and request.checkpoint is not None:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
-            on_root(comm, lambda: _write_model(folder, method.model(), record))
+            on_root(comm, lambda: _write_model(folder, method.model().labelled(source.labels), record))
             result = f"model in {folder / MODEL}"
         _close(job, method, stop, record, foreseen, result)
     return stop.exit_code
@@ -127,7 +127,7 @@ def _record(job: Job, request: requests.Cpd, method: CpAls, seconds: float) -> d
         "fits": state.series["fit"], "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
         "precision": request.options.precision, "seed": request.seed, "init": request.init,
-        "tensor": str(request.tensor), "rank": request.rank, "kernels": method.operator.kernels,
+        "tensor": str(request.tensor), **asdict(request.form), "rank": request.rank, "kernels": method.operator.kernels,
         "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
     }  # fmt: skip
 
@@ -165,6 +165,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
+            results |= named_labels(source.labels)
             on_root(comm, lambda: write_npz(output, results))
         job.display.note(job.memory_line(operator))
     return 0
@@ -244,7 +245,7 @@ def info(request: requests.Request, session: Session) -> int:
 
 def _description(request: requests.Request, shown: Display) -> str:
     request.check()
-    source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify)
+    source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
     tensor = source.tensor()
     assert tensor is not None
     modes, (low, high, _) = text.skew(tensor), source.value_range

@@ -8,24 +8,27 @@ from pathlib import Path
 from typing import TypeVar
 
 from partitioner.flags import flag, path, real, seconds, whole
+from partitioner.readers import Form
 
 from . import checkpoint
 from .errors import InputError
 from .files import check_file, check_folder, factors_in, read_npz
+from .models.kruskal import MODEL
 from .operators.placement import check_rank
 from .options import Options
 
-MODEL, RUN = "model.npz", "run.json"
+RUN = "run.json"
 
 R = TypeVar("R", bound="Request")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
-    """What all verbs take, and how to compute."""
+    """What all verbs take, how to read the tensor, and how to compute."""
 
     tensor: Path
     options: Options
+    form: Form
     metrics: Path | None = flag(None, "write times and fits as JSON lines", type=path, metavar="FILE.jsonl")
     deadline: float | None = flag(
         None, "end a run that does not go on for so long (by what it has taken)", type=seconds, metavar="S"
@@ -39,8 +42,8 @@ class Request:
         """Return what the command line says; raise `InputError` if its options do not go together."""
         given = vars(args)
         options = Options(**{field.name: given[field.name] for field in fields(Options)})
-        own = {field.name: given[field.name] for field in fields(cls) if field.name != "options"}
-        return cls(options=options, **own)
+        own = {field.name: given[field.name] for field in fields(cls) if field.name not in ("options", "form")}
+        return cls(options=options, form=Form.of(args), **own)
 
     @property
     def appends(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
+from .indices import Labels, distinct, labels_of, renumbered
 from .sort import Sort, sort_nonzeros, strictly_increasing
 
 MIN_ORDER = 2
@@ -64,6 +66,8 @@ class SparseTensor:
     shape : tuple of int
     duplicates, zeros : int
         How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+    labels : tuple of (I_n,) arrays, or None
+        What the indices stand for: after `compacted`, what they were before.
     build_bytes : int
         Peak memory of its construction.
 
@@ -108,6 +112,7 @@ class SparseTensor:
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
         self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
         self.duplicates = self.zeros = 0
+        self.labels: Labels | None = None
         given = 0 if self.columns is columns else columns.nbytes  # a cast made a copy; the caller holds the original
         self.build_bytes = self.nbytes + given
         if not (strictly_increasing(self.columns) and np.all(self.values)):
@@ -122,6 +127,23 @@ class SparseTensor:
         self.build_bytes += room + (0 if writable else self.nbytes)
         if not np.all(np.isfinite(self.values)):
             raise InputError("duplicates sum past the largest number")
+
+    def compacted(self, base: int = 0) -> SparseTensor:
+        """Return the tensor with the used indices of each mode numbered anew, in ascending order.
+
+        Its `labels` are those that the indices have, or else the old indices, counted from `base`.
+        """
+        tensor, used = copy(self), [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        tensor.columns = np.empty_like(self.columns)
+        for mode, column in enumerate(self.columns):
+            tensor.columns[mode] = renumbered(column, used[mode])
+        tensor.shape = tuple(indices.size for indices in used)
+        if self.labels is None:
+            tensor.labels = tuple(labels_of(indices, base) for indices in used)
+        else:
+            tensor.labels = tuple(known[indices] for known, indices in zip(self.labels, used, strict=True))
+        tensor.build_bytes += self.columns.nbytes
+        return tensor
 
     @property
     def indices(self) -> NDArray[np.int32]:

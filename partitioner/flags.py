@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import InputError
+from .errors import InputError, InputWarning, one_line
 
 SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 LONGEST = 32  # characters of a number
@@ -71,6 +75,23 @@ def seconds(text: str) -> float:
 def shown(text: str) -> str:
     """Return what was given, cut short where it is long."""
     return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}..."
+
+
+@contextmanager
+def plain_warnings(program: str) -> Iterator[None]:
+    """Print an `InputWarning` as one line on standard error, as errors are; others as ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, InputWarning):
+                print(f"{program}: warning: {one_line(str(message))}", file=sys.stderr, flush=True)
+            else:
+                other(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def flag(default: Any, help: str, **how: Any) -> Any:

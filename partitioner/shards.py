@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .coo import BLOCK, SparseTensor
+from .coo import SparseTensor
+from .indices import is_long
 from .ranks import Ranks
 from .sort import Sort, sort_nonzeros
 
 BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
-SPARSE = 4  # times as many indices as nonzeros: from there on a mode is long
 
 
 class ModeCopy(Protocol):
@@ -161,38 +161,12 @@ class DealtRows:
         return self._below(row), self._below(row + 1)
 
 
-def is_long(length: int, nonzeros: int) -> bool:
-    """Tell whether a mode is so long that its nonzeros are worked with, and nothing is allocated for each index."""
-    return length > SPARSE * nonzeros
-
-
 def counted_rows(rows: NDArray[np.int32], length: int) -> CountedRows:
     """Count the nonzeros of each row of a mode of `length` rows; memory is bounded by the number of nonzeros."""
     if is_long(length, rows.size):
         found, counts = np.unique(rows, return_counts=True)
         return CountedRows(counts, found)
     return CountedRows(np.bincount(rows, minlength=length))
-
-
-def distinct(rows: NDArray[np.int32], length: int) -> NDArray[np.int32]:
-    """Return the indices that are used of a mode of `length`, ascending; memory is bounded as in `counted_rows`."""
-    if is_long(length, rows.size):
-        return np.unique(rows)
-    used = np.zeros(length, bool)
-    used[rows] = True
-    return np.flatnonzero(used).astype(np.int32)
-
-
-def all_distinct(rows: NDArray[np.int32], length: int, ranks: Ranks) -> NDArray[np.int32]:
-    """Return the indices that any rank uses, on every rank; see `distinct`. Collective."""
-    mine = distinct(rows, length)
-    return mine if ranks.size == 1 else np.unique(np.concatenate(ranks.allgather(mine)))
-
-
-def count_runs(rows: NDArray[np.int32]) -> int:
-    """Return how many different rows there are in ascending ones, which may be mapped from a file."""
-    blocks = range(0, rows.size, BLOCK)
-    return 1 + sum(int(np.count_nonzero(np.diff(rows[b : b + BLOCK + 1]))) for b in blocks)
 
 
 Rows = SortedRows | CountedRows | DealtRows

@@ -1,8 +1,8 @@
 """The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
 
 A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file per index column and one for the values,
-sorted as in `ModeCopy`. Files are memory-mapped and verified block by block against the manifest's checksums, so a
-rank reads and verifies only its own nonzeros.
+sorted as in `ModeCopy`; and one of labels, if its indices have any. Files are memory-mapped and verified block by block
+against the manifest's checksums, so a rank reads and verifies only its own nonzeros.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from . import checked
 from .checked import MANIFEST
 from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
+from .indices import Labels
 from .shards import SortedTensor, mode_order
 from .sort import Sort, sort_nonzeros
 from .tables import Files
 
 KIND = "store"
-FORMAT, VERSION = "amped-store", 2
+FORMAT, VERSION, OLDEST = "amped-store", 3, 2  # since version 3 there may be labels
 BLOCK = 1 << 20  # values checked together
-SINGLE = np.dtype(np.float32)
+SINGLE, LABELS = np.dtype(np.float32), np.dtype(np.int64)
 
 
 class Store:
@@ -42,7 +43,7 @@ class Store:
         """
         self.path = Path(path)
         self._verify = verify
-        manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION)
+        manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION, OLDEST)
         try:
             self._take(manifest)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -68,11 +69,13 @@ class Store:
             raise ValueError(f"{self.nnz} nonzeros, norm and values {numbers} of {self.value_dtype}")
         if not all(1 <= length <= MAX_MODE_LENGTH for length in self.shape):
             raise ValueError(f"shape {self.shape}")
-        for name in (name for mode in range(self.order) for name in self.mode(mode).names):
+        self.labelled = label_name(0) in self._files
+        labels = [label_name(mode) for mode in range(self.order) if self.labelled]
+        for name in [*(name for mode in range(self.order) for name in self.mode(mode).names), *labels]:
             entry = self._files[name]
             checked.check_entry(self.path / name, entry, KIND)
             if self._header(name) < 0:
-                raise ValueError(f"{entry['bytes']} bytes of {name} for {self.nnz} nonzeros")
+                raise ValueError(f"{entry['bytes']} bytes of {name} for {self._count(name)} numbers")
 
     @property
     def order(self) -> int:
@@ -89,24 +92,39 @@ class Store:
         copy.verify(0, self.nnz)
         columns = np.stack([copy.column(k) for k in range(self.order)])
         tensor = SparseTensor.from_columns(columns, np.array(copy.values), self.shape, path=self.path)
-        tensor.duplicates, tensor.zeros = self.duplicates, self.zeros
+        tensor.duplicates, tensor.zeros, tensor.labels = self.duplicates, self.zeros, self.labels()
         return tensor
+
+    def labels(self) -> Labels | None:
+        """Read what the indices stand for, verified; None if they stand for themselves."""
+        if not self.labelled:
+            return None
+        for mode, length in enumerate(self.shape):
+            self.verify(label_name(mode), 0, length)
+        return tuple(np.array(self.array(label_name(mode))) for mode in range(self.order))
 
     def array(self, name: str) -> NDArray[Any]:
         """Memory-map one file of the store."""
         # Type and length come from the manifest: the file's own header might be damaged.
         try:
-            array: NDArray[Any] = np.memmap(self.path / name, self._dtype(name), "c", self._header(name), (self.nnz,))
+            where: dict[str, Any] = {"mode": "c", "offset": self._header(name), "shape": (self._count(name),)}
+            array: NDArray[Any] = np.memmap(self.path / name, self._dtype(name), **where)
         except (OSError, ValueError) as error:
             raise InputError(f"damaged file of the store: {error}", path=self.path / name) from None
         return array
 
     def _dtype(self, name: str) -> np.dtype[Any]:
+        if name.endswith("labels.npy"):
+            return LABELS
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+
+    def _count(self, name: str) -> int:
+        """Return how many numbers a file holds."""
+        return self.shape[int(name[4])] if name.endswith("labels.npy") else self.nnz
 
     def _header(self, name: str) -> int:
         """Return the size of a file's header in bytes."""
-        return int(self._files[name]["bytes"]) - self.nnz * self._dtype(name).itemsize
+        return int(self._files[name]["bytes"]) - self._count(name) * self._dtype(name).itemsize
 
     def verify(self, name: str, start: int, stop: int) -> None:
         """Verify the blocks that hold elements `start` to `stop` of one file; do nothing without `verify`."""
@@ -173,6 +191,7 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
             array = copy.column(k) if k < tensor.order else copy.values
             files[name] = checked.write_array(folder / name, array)
         del copy, array  # free them before the next mode
+    files |= write_labels(folder, tensor.labels)
     facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
     counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}
     write_manifest(folder, files, narrow, shape=tensor.shape, **facts, **counts)
@@ -182,6 +201,17 @@ def write_manifest(folder: Path, files: dict[str, checked.Entry], value_dtype: n
     """Write the manifest of a store whose files are synced to disk; `facts` are what `Store` has by the same names."""
     form = {"format": FORMAT, "version": VERSION, "block_bytes": checked.BLOCK, "value_dtype": value_dtype.name}
     checked.write_manifest(folder, {**form, **facts, "files": files})
+
+
+def write_labels(folder: Path, labels: Labels | None) -> dict[str, checked.Entry]:
+    """Write what indices stand for, if they have labels; return the files' entries in the manifest."""
+    names = {label_name(mode): each.astype(LABELS, copy=False) for mode, each in enumerate(labels or ())}
+    return {name: checked.write_array(folder / name, array) for name, array in names.items()}
+
+
+def label_name(mode: int) -> str:
+    """Return the name of the file of a mode's labels."""
+    return f"mode{mode}.labels.npy"
 
 
 def file_names(order: int, mode: int) -> list[str]:

@@ -48,7 +48,7 @@ def check_lengths(source: Source, setting: Setting, comm: Comm, parts: int | Non
 
 def _compacting(source: Source) -> str:
     if source.stored:
-        return "make the store anew with --compact, which numbers the used indices anew"
+        return "make the store anew from its file, with --compact, which numbers the used indices anew"
     return "--compact (compact=True in amped.read) numbers the used indices anew and keeps their labels"
 
 

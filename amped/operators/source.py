@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,19 +15,16 @@ from numpy.typing import NDArray
 from partitioner.build import Facts, Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
-from partitioner.readers import read
+from partitioner.indices import Labels, all_distinct, count_runs, distinct, is_long
+from partitioner.readers import PLAIN, Form, open_store, read
 from partitioner.runs import Runs, Slice
 from partitioner.shards import (
     CountedRows,
     Cut,
     DealtRows,
     SortedTensor,
-    all_distinct,
-    count_runs,
     counted_rows,
     cut_mode,
-    distinct,
-    is_long,
     mode_order,
 )
 from partitioner.sort import key_bytes, sort_bytes, sort_nonzeros
@@ -55,6 +53,7 @@ class Source(Protocol):
     duplicates: int  # merged on reading
     zeros: int  # dropped on reading
     stored: bool  # in a store
+    labels: Labels | None  # what indices stand for, if not for themselves; on every rank
 
     @property
     def path(self) -> str | os.PathLike[str] | None:
@@ -90,11 +89,11 @@ class TensorSource:
         facts = None
         if comm.rank == 0 and tensor is not None:
             repaired = tensor.duplicates, tensor.zeros
-            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.value_range(), *repaired
+            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.value_range(), *repaired, tensor.labels
         known = comm.bcast(facts)
         if known is None:
             raise InputError("no tensor on rank 0")
-        self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = known
+        self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros, self.labels = known
 
     def used(self, mode: int) -> int:
         root = self._root
@@ -146,8 +145,10 @@ class DealtSource:
 
     stored = False
 
-    def __init__(self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> None:
-        self.path, self._comm, reading = path, comm, Reading(path, comm, progress)
+    def __init__(
+        self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None, form: Form = PLAIN
+    ) -> None:
+        self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
         self._dtype, self._threads = reading.dtype, reading.threads
         runs = self._runs(range(reading.order), reading.order, reading.dtype)
         for columns, values, _ in reading.chunks(EVERYTHING):
@@ -161,6 +162,13 @@ class DealtSource:
         self.value_range = ValueRange(*facts.ends, facts.grain)
         self.norm = norm(facts.ends, list(chain.from_iterable(comm.allgather(squares(self._values, facts.ends)))))
         self._in_parts = is_divisible(path)
+        renumbering = reading.renumbering(
+            [distinct(column, n) for column, n in zip(self._columns, self.shape, strict=True)] if form.compact else []
+        )
+        self.labels = None if renumbering is None else renumbering.labels
+        if renumbering is not None:
+            self.shape = renumbering.shape
+            renumbering.apply(self._columns)
 
     def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
         return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
@@ -171,7 +179,7 @@ class DealtSource:
         return next(iter([*pieces, empty]))
 
     def used(self, mode: int) -> int:
-        return all_distinct(self._columns[mode], self.shape[mode], self._comm).size
+        return int(all_distinct(self._columns[mode], self.shape[mode], self._comm).size)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         column, length = self._columns[mode], self.shape[mode]
@@ -201,7 +209,11 @@ class DealtSource:
         columns, values = self._only(
             runs.pieces([[everything], *([] for _ in range(self._comm.size - 1))]), self._dtype
         )
-        return None if self._comm.rank else SparseTensor.from_columns(columns, values, self.shape)
+        if self._comm.rank:
+            return None
+        tensor = SparseTensor.from_columns(columns, values, self.shape)
+        tensor.labels = self.labels
+        return tensor
 
     def digest(self) -> int:
         return sum(self._comm.allgather(digest(list(self._columns), self._values))) % (1 << 64)
@@ -254,6 +266,7 @@ class StoreSource:
         self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
         self.value_range = store.value_range
         self.duplicates, self.zeros = store.duplicates, store.zeros
+        self.labels = together(comm, store.labels)
 
     def used(self, mode: int) -> int:
         return self._comm.bcast(0 if self._comm.rank else count_runs(self._store.mode(mode).column(0)))
@@ -285,14 +298,18 @@ class StoreSource:
 
 
 def open_source(
-    path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None, verify: bool = True
+    path: str | os.PathLike[str],
+    comm: Comm,
+    progress: Progress | None = None,
+    verify: bool = True,
+    form: Form = PLAIN,
 ) -> Source:
     """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
 
     A store is checked against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
     """
     if Path(path).is_dir():
-        return StoreSource(together(comm, lambda: Store(path, verify)), comm)
+        return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:
-        return DealtSource(path, comm, progress)
-    return TensorSource(read(path, progress=progress), comm, path)
+        return DealtSource(path, comm, progress, form)
+    return TensorSource(read(path, progress=progress, **asdict(form)), comm, path)

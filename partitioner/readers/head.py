@@ -33,7 +33,8 @@ class Head:
     order alone in a line, and the mode lengths.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, no_values: bool = False) -> None:
+        self.no_values = no_values  # lines are indices alone
         self.order = 0
         self.base = 1  # the lowest index
         self.lengths: tuple[int, ...] | None = None  # declared
@@ -42,6 +43,11 @@ class Head:
         self._reason = ""  # why this number of columns is expected
         self._after_lengths = _NONZERO
         self._next = _FIRST
+
+    @property
+    def bare(self) -> bool:
+        """Whether no header declares the order, so that the last column is taken for values unasked."""
+        return self._next == _FIRST and not self.no_values
 
     @property
     def limits(self) -> NDArray[np.uint64]:
@@ -91,9 +97,10 @@ class Head:
         try:
             _refuse_binary(line)
             tokens = line.split()
-            if len(tokens) != self.order + 1:
+            expected = self.order + (not self.no_values)
+            if len(tokens) != expected:
                 found = f"{len(tokens)} column{'s' * (len(tokens) > 1)}"
-                raise InputError(f"{found}, expected {self.order + 1} {self._reason}")
+                raise InputError(f"{found}, expected {expected} {self._reason}{self._advice(len(tokens))}")
             self._check_indices(tokens)
         except InputError as error:
             return error.cause
@@ -102,8 +109,16 @@ class Head:
             return f"value {_show(value)} is too large for a double"
         return f"value {_show(value)} is not {'finite' if _NOT_FINITE.fullmatch(value) else 'a number'}"
 
+    def _advice(self, columns: int) -> str:
+        """Return what to do where lines have one column too few, or too many, for the order that a header declares."""
+        if self._next == _FIRST:
+            return ""
+        if columns == self.order and not self.no_values:
+            return "; if lines hold no values, use --no-values (no_values=True)"
+        return ", without values" if self.no_values else ""
+
     def _check_indices(self, tokens: list[bytes]) -> None:
-        for mode, token in enumerate(tokens[:-1]):
+        for mode, token in enumerate(tokens[: self.order]):
             what = f"index {_show(token)} of mode {mode}"
             index = _integer(token)
             if index is None:
@@ -140,7 +155,7 @@ class Head:
             self._after_lengths, self._next = _COUNT, _ORDER
             return True
         if len(tokens) > 1:
-            self.order = len(tokens) - 1
+            self.order = len(tokens) - (not self.no_values)
             self._check_indices(tokens)
             check_order(self.order)
             self._reason = f"as in line {self.lines + 1}"
