@@ -65,9 +65,13 @@ def solving_bytes(machine: Machine, options: Options) -> Solving:
 
 def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
     """Place a tensor for factor matrices of `rank` columns. Collective."""
-    setting = setting_for(source, rank, machine, options, solving)
-    check_lengths(source, setting, machine.comm)
-    return SparseOperator(source, machine, setting)
+    check_room(source, rank, machine, options)
+    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+
+
+def check_room(source: Source, rank: int, machine: Machine, options: Options) -> None:
+    """Raise `InputError` unless memory has room for what is as long as a mode. Collective."""
+    check_lengths(source, setting_for(source, rank, machine, options), machine.comm)
 
 
 def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:

@@ -24,7 +24,7 @@ from partitioner.flags import shown
 from partitioner.shards import Cut
 
 from . import checkpoint, requests
-from .assembly import Job, Reporter, Session, decomposition, place, setting_for, solving_bytes, start
+from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
 from .decomp import driver
 from .decomp.als import CpAls
 from .errors import InputError
@@ -51,6 +51,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     folder = comm.bcast(request.output or _fresh_name(Path(stem)))
     with Job(request, session, lambda: request.check_into(folder)) as job:
         source = job.open()
+        check_room(source, request.rank, job.machine, request.options)
         speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
         method = decomposition(source, request.rank, job.machine, request.options)
         job.say_machine()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from partitioner.errors import EXIT_FAILURE, EXIT_INPUT, InputError
+from partitioner.errors import EXIT_FAILURE, EXIT_INPUT, InputError, InputWarning
 
-__all__ = ["EXIT_FAILURE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "InputError"]
+__all__ = ["EXIT_FAILURE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "InputError", "InputWarning"]
 
 EXIT_STOPPED = 75  # asked to stop by SIGUSR1 or SIGTERM: what was done is saved, start again with --resume
 EXIT_INTERRUPTED = 130  # the same by SIGINT: someone is there who decides whether to go on

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from copy import copy
+from operator import index
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ class SparseTensor:
     """
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
+        for name, array in (("indices", indices), ("values", values)):
+            refuse_masked(array, name)
         table = np.asarray(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
@@ -107,6 +110,8 @@ class SparseTensor:
         return tensor
 
     def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort) -> None:
+        refuse_masked(columns, "indices")
+        refuse_masked(values, "values")
         self.shape = _checked_shape(columns, values, shape)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
@@ -223,7 +228,7 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
     if not np.all(np.isfinite(values)):
         raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
     highest = [int(c.max()) for c in columns]
-    lengths = tuple(h + 1 for h in highest) if shape is None else tuple(int(s) for s in shape)
+    lengths = tuple(h + 1 for h in highest) if shape is None else _whole_lengths(shape)
     if len(lengths) != order:
         raise InputError(f"shape has {len(lengths)} modes, the indices have {order}")
     for mode, (column, high, length) in enumerate(zip(columns, highest, lengths, strict=True)):
@@ -234,6 +239,20 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
         if high >= length:
             raise InputError(f"index {high} of mode {mode} is outside its length {length}")
     return lengths
+
+
+def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as Python's integers; a length of 9.9 is an error, not 9."""
+    try:
+        return tuple(index(length) for length in shape)
+    except TypeError:
+        raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
+
+
+def refuse_masked(array: object, name: str) -> None:
+    """Refuse an array with masked entries: what is under a mask is not to be used."""
+    if np.ma.is_masked(array):
+        raise InputError(f"{name} has masked entries: give the others alone, as a plain array")
 
 
 def check_order(order: int) -> None:

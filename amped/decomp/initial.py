@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
+from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.sort import stable_argsort
 
 from ..errors import InputError
@@ -61,6 +61,8 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
 
 def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
     path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
+    for mode, factor in enumerate(() if isinstance(init, (str, os.PathLike)) else init):
+        refuse_masked(factor, f"factor_{mode} of the start")
     factors = [np.asarray(f) for f in init] if path is None else factors_in(read_npz(path), path)  # type: ignore[union-attr]
     if len(factors) != len(shape):
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
