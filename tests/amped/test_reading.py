@@ -68,12 +68,6 @@ def test_keys_taken_for_values_are_warned_of(folder: Path) -> None:
         amped.read(path)
 
 
-def test_a_warning_under_mpirun_is_given_once(folder: Path) -> None:
-    result = on_ranks(2, "plan", events(folder), "--rank", RANK)
-    assert result.code == 0
-    assert result.err.count("amped: warning: ") == 1
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -136,16 +130,22 @@ def test_a_mode_too_long_for_memory_is_refused(folder: Path) -> None:
     assert entries(folder) == before
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_what_is_bounded_by_the_nonzeros(folder: Path, ranks: int) -> None:
+def test_what_is_bounded_by_the_nonzeros(folder: Path) -> None:
     path = stamped(folder)
-    plan = on_ranks(ranks, "plan", path, "--rank", RANK, "--device-memory", "1T", **limited())
-    assert plan.code == 0, plan.err
-    model = on_ranks(ranks, "cpd", path, "--rank", RANK, "--max-iters", 2, "--compact", "--output", "o", **limited())
-    assert model.code == 0, model.err
-    labels = amped.load("o").labels
-    assert labels is not None
-    assert np.array_equal(labels[1], np.unique(np.loadtxt(path)[:, 1]).astype(int))
+    plan = ["plan", path, "--rank", RANK, "--device-memory", "1T"]
+    cpd = ["cpd", path, "--rank", RANK, "--max-iters", 2, "--compact", "--output"]
+    for result in (
+        in_process(*plan, **limited()),
+        on_ranks(3, *plan, **limited()),
+        in_process(*cpd, "one", **limited()),
+        on_ranks(2, *cpd, "two", **limited()),
+    ):
+        assert result.code == 0, result.err
+    expected = np.unique(np.loadtxt(path)[:, 1]).astype(int)
+    for name in ("one", "two"):
+        labels = amped.load(name).labels
+        assert labels is not None
+        assert np.array_equal(labels[1], expected)
 
 
 def test_a_store_of_a_long_mode(folder: Path) -> None:
