@@ -57,7 +57,7 @@ def warn_of_keys(
     values : callable
         Called for bounds on the merged values if they matter.
     """
-    if not (outcome.bare and (duplicates or outcome.order == 2)):
+    if not (outcome.doubtful and (duplicates or outcome.order == 2)):
         return
     low, _, grain = values()
     if low < 1 or grain != 1:

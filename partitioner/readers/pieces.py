@@ -39,7 +39,7 @@ class Outcome:
     fault: InputError | None = None  # the first; its line is counted from the start of the part
     declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
     base: int = 0  # the lowest index in the file
-    bare: bool = False  # text without a header: nothing declares that lines end in a value
+    doubtful: bool = False  # text without a header, whose values, of which some are looked at, could be indices
 
 
 class Part(Protocol):
@@ -86,7 +86,8 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     if first.declared is not None and first.declared[0] != nonzeros:
         cause = f"the header declares {first.declared[0]} nonzeros, the file holds {nonzeros}"
         raise InputError(cause, path=path, line=first.declared[1])
-    return replace(first, nonzeros=nonzeros, lines=lines, declared=None)
+    doubtful = all(outcome.doubtful for outcome in outcomes)
+    return replace(first, nonzeros=nonzeros, lines=lines, declared=None, doubtful=doubtful)
 
 
 def collect(path: str | PathLike[str], part: Part) -> Nonzeros:

@@ -31,6 +31,7 @@ from .pieces import BrokenError, Outcome, Progress, naming, usable_threads
 BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
 SAMPLES, SAMPLE = 16, 4096  # number and bytes of the samples from which the number of lines is estimated
 KEY, UNLIKE_KEYS = re.compile(rb"\+?[0-9]+"), (b".", b"e", b"E", b"-")
+LOOKED_AT = 1024  # values of a block, to tell whether they could be indices
 SLACK = 0.02  # added to the estimate, relative
 
 
@@ -64,6 +65,7 @@ class TextPart:
         self._drawing, self._turns, self._full = Lock(), Turns(), False
         self._left: list[Nonzeros] = []  # did not fit the last pile
         self._nonzeros = self.expected = 0
+        self._whole = True  # values that were looked at are whole numbers from 1 up
         self._fault: InputError | None = None
         self._broken: BrokenError | None = None
         self._total: int | None = None
@@ -105,7 +107,7 @@ class TextPart:
         """See `Part`."""
         head = self._head
         read = self._nonzeros, self._lines, self._fault
-        return Outcome(self.order, self.lengths, *read, head.declared, head.base, head.bare)
+        return Outcome(self.order, self.lengths, *read, head.declared, head.base, head.bare and self._whole)
 
     def fill(self, pile: Pile) -> bool:
         """See `Part`."""
@@ -159,6 +161,7 @@ class TextPart:
             self._fault = InputError(self._head.explain(lines.wrong), line=self._lines + 1)
             return []
         self._nonzeros += lines.values.size
+        self._whole = self._whole and lines.whole
         if self._progress:
             self._progress(slot.consumed, self._total)
         return self._places(pile, lines.columns, lines.values)
@@ -181,6 +184,7 @@ class _Lines:
     values: NDArray[np.float64]
     lines: int
     wrong: bytes | None
+    whole: bool = True  # values that were looked at are whole numbers from 1 up
 
 
 def _parse(head: Head, slot: Slot) -> _Lines:
@@ -208,7 +212,9 @@ def _parse(head: Head, slot: Slot) -> _Lines:
         else:
             columns[-1, :rows], values[:rows] = values[:rows] - head.base, 1
     cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    return _Lines(columns[:, :rows], values[:rows], skipped + line, cause)
+    some = values[: rows : max(1, rows // LOOKED_AT)]
+    whole = not head.bare or bool(np.all((some >= 1) & (some == np.rint(some))))
+    return _Lines(columns[:, :rows], values[:rows], skipped + line, cause, whole)
 
 
 def _wrong_key(head: Head, slot: Slot, begin: int, keys: NDArray[np.float64]) -> int:

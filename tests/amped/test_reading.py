@@ -74,6 +74,7 @@ def test_keys_taken_for_values_are_warned_of(folder: Path) -> None:
         "1 1 1 1\n1 2 1 1\n2 1 1 3\n",  # counts: each coordinate once
         "1 1 1 1.5\n1 1 1 2\n",  # no whole numbers
         "1 1 1 0\n1 1 1 2\n2 1 1 -1\n",
+        "1 1 1 1.5\n1 1 1 1.5\n",  # though their sum is one
         "2\n2 2\n1 1 1\n1 1 1\n",  # a header declares the order
         "1 1 0.5\n2 1 1\n",
     ],
