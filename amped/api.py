@@ -2,21 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor, refuse_masked
+from partitioner.given import real, whole
 
 from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
 from .errors import InputError
 from .models.kruskal import KruskalTensor
+from .operators.limits import check_result
+from .operators.placement import MAX_RANK
 from .options import OptionNames, Options, with_options
-from .parallel.mpi import world
+from .parallel.calls import Argument, collective
+from .parallel.mpi import together, world
+from .report.text import low_fit
 
 
+def _tensor(name: str, given: Any) -> Any:
+    """Return a tensor, a path or None; raise `InputError` if it is something else."""
+    if given is None or isinstance(given, SparseTensor):
+        return given
+    try:
+        return os.fspath(given)
+    except TypeError:
+        wanted = "a SparseTensor, or the path of a tensor"
+        raise InputError(f"{name} is of type {type(given).__name__}: expected {wanted}") from None
+
+
+def _shown_tensor(tensor: SparseTensor | str | None) -> str:
+    """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
+    if isinstance(tensor, SparseTensor):
+        return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.nnz} nonzeros,"
+    return str(tensor)
+
+
+def _matrices(name: str, given: Any) -> Any:
+    """Return arrays, a path or None; raise `InputError` if it is something else."""
+    if given is None or isinstance(given, (str, os.PathLike)):
+        return given if given is None else os.fspath(given)
+    try:
+        for number, each in enumerate(given):
+            refuse_masked(each, f"{name}[{number}]")
+        return [np.asarray(each) for each in given]
+    except InputError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: expected matrices: {error}") from None
+
+
+def _given_matrices(name: str, given: Any) -> Any:
+    found = _matrices(name, given)
+    if isinstance(found, str):
+        raise InputError(f"{name} is {found!r}: expected matrices")
+    return found
+
+
+def _shown_matrices(given: Any) -> str:
+    return f"matrices of shapes {[each.shape for each in given]}" if isinstance(given, list) else str(given)
+
+
+def _callback(name: str, given: Any) -> Any:
+    if given is not None and not callable(given):
+        raise InputError(f"{name} is of type {type(given).__name__}: expected a function")
+    return given
+
+
+def _deadline(name: str, given: Any) -> Any:
+    return None if given is None else real(name, given, "seconds above 0", above=True)
+
+
+ARGUMENTS = {
+    "X": Argument(_tensor, _shown_tensor, of_root=True),
+    "rank": Argument(lambda name, given: whole(name, given, 1, MAX_RANK)),
+    "max_iters": Argument(lambda name, given: whole(name, given, 1)),
+    "tol": Argument(lambda name, given: real(name, given, "a number of at least 0")),
+    "seed": Argument(lambda name, given: whole(name, given, 0)),
+    "init": Argument(_matrices, _shown_matrices, of_root=True),
+    "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
+    "mode": Argument(lambda name, given: whole(name, given, 0)),
+    "callback": Argument(_callback, None),
+    "deadline": Argument(_deadline),
+}
+"""How the arguments of all functions are taken, but for options."""
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options among all arguments, checked."""
+    return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
+
+
+@collective(ARGUMENTS, _options)
 @with_options
 def cp_als(
     X: Tensor,
@@ -58,7 +142,8 @@ def cp_als(
     Returns
     -------
     KruskalTensor
-        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank.
+        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank. A warning
+        says where it has converged at a fit so low that its small change says little.
 
     Raises
     ------
@@ -69,8 +154,6 @@ def cp_als(
     --------
     >>> model = cp_als(read("nell-2.tns"), rank=32)  # doctest: +SKIP
     """
-    if max_iters < 1 or not tol >= 0:
-        raise InputError(f"max_iters {max_iters} and tol {tol}: expected at least 1 and 0")
     comm = world()
     with watched(comm, deadline) as aborts:
         source, chosen = open_tensor(X, comm), Options(**options)
@@ -84,9 +167,13 @@ def cp_als(
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        return method.model().labelled(source.labels)
+        model = method.model().labelled(source.labels)
+    if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
+        warnings.warn(warning, stacklevel=3)  # of who called what `with_options` has wrapped
+    return model
 
 
+@collective(ARGUMENTS, _options)
 @with_options
 def mttkrp(
     X: Tensor,
@@ -119,14 +206,14 @@ def mttkrp(
     Raises
     ------
     InputError
-        If an argument or the file is at fault.
+        If an argument or the file is at fault, or the result is beyond the precision.
     """
     comm = world()
     with watched(comm, deadline) as aborts:
         source, chosen = open_tensor(X, comm), Options(**options)
-        if not 0 <= mode < len(source.shape):
+        if mode >= len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
-        given = list(factors) if comm.rank == 0 else []
+        given = list(factors or ()) if comm.rank == 0 else []
         if len(given) == len(source.shape):  # or `start` says what is wrong
             ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
             # No matrix, which could be too large, but one number that looks like it.
@@ -135,5 +222,7 @@ def mttkrp(
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
         operator = place(source, rank, machine, chosen)
-        start(operator, source, init=given)
-        return operator.gathered(mode, operator.mttkrp(mode))
+        start(operator, source, init=given, as_is=True)
+        whole = operator.gathered(mode, operator.mttkrp(mode))
+        together(comm, lambda: check_result(operator, mode, whole, source.value_range))
+        return whole

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +12,14 @@ from typing import NamedTuple
 from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
 
+from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .decomp import als
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
-from .errors import InputError
+from .errors import EXIT_INCOMPLETE
+from .files import Outputs
 from .operators.base import Operator
 from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
@@ -45,10 +46,11 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 
 def open_tensor(tensor: Tensor, comm: Comm) -> Source:
-    """Return where nonzeros come from: a tensor in rank 0's memory, a file or a store. Collective."""
-    if tensor is None or isinstance(tensor, SparseTensor):
-        return TensorSource(tensor, comm)
-    return open_source(tensor, comm)
+    """Return where nonzeros come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
+    path = comm.bcast(None if tensor is None or isinstance(tensor, SparseTensor) else os.fspath(tensor))
+    if path is not None:
+        return open_source(path, comm)
+    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm)
 
 
 def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
@@ -79,18 +81,25 @@ def decomposition(source: Source, rank: int, machine: Machine, options: Options)
     return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
 
 
-def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
-    """Put the factor matrices to start from in place. Collective."""
+def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
+    """Put the factor matrices to start from in place, scaled for a decomposition or `as_is`. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
-    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init)):
+    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is)):
         operator.set_factor(mode, factor)
 
 
 @contextmanager
 def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
-    """End the job if what is within does not go on; give the list of what to call then. Collective."""
-    if deadline is not None and not 0 < deadline < math.inf:
-        raise InputError(f"deadline {deadline}: expected seconds above 0")
+    """End the job if a call of the Python interface does not go on; give the list of what to call then. Collective.
+
+    Afterwards the caller's linear algebra has as many threads as before.
+    """
+    with callers_blas(), _watched(comm, deadline) as aborts:
+        yield aborts
+
+
+@contextmanager
+def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
     if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
         yield []
     else:
@@ -109,26 +118,49 @@ class Session(NamedTuple):
 class Job:
     """A run of a verb; a context manager."""
 
-    def __init__(self, request: Request, session: Session, check: Callable[[], None]) -> None:
-        """Check what can be known before the tensor is read, and bring up the device. Collective."""
-        self.request, self.comm = request, session.comm
-        self.metrics = Metrics()
-        on_root(self.comm, check)
-        self.machine = bring_up(request.options, self.comm)
-        session.watchdog.aborts.append(self.machine.exchange.abort)
-        load_compiler()
-        self._resting = resident_bytes()
-        self._room = request.options.device_memory or self.machine.device.memory(self.comm.local_size)
-        self.display: Display = display(self.comm.rank, request.quiet)
+    def __init__(self, request: Request, session: Session) -> None:
+        self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
+        self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
+        self._room = 0
 
     def __enter__(self) -> Job:
+        """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
+        try:
+            self.place = on_root(self.comm, self._claim)
+            self.machine = bring_up(self.request.options, self.comm)
+        except BaseException:
+            self._let_go()
+            raise
+        self._aborts.append(self.machine.exchange.abort)
+        load_compiler()
+        self._resting = resident_bytes()
+        self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
+        self.display = display(self.comm.rank, self.request.quiet)
         return self
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def _claim(self) -> Path | None:
+        self.request.check()
+        self.metrics = self.request.open_metrics()
+        return self.request.claim(self.outputs)
+
+    def _let_go(self) -> None:
         self.display.close()
         self.metrics.close()
+        self.outputs.close()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._let_go()
         if isinstance(error, MemoryError):
-            raise MemoryError(text.out_of_memory(error, self._room)) from None
+            on_host, options = self.machine.device.on_host, self.request.options
+            raise MemoryError(text.out_of_memory(error, self._room, on_host, options)) from None
+
+    def exit_code(self, code: int = 0, failed: bool = False) -> int:
+        """Return the exit code of a run whose result is written: another than `code` if a side output failed.
+
+        Collective; rank 0's side outputs count.
+        """
+        failed = self.comm.bcast(failed or self.metrics.failed or self.display.failed)
+        return EXIT_INCOMPLETE if failed else code
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
@@ -145,14 +177,8 @@ class Job:
         over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""
         self.display.note(f"{ranks}{over}; {self.request.options.precision}")
 
-    def open_metrics(self) -> None:
-        """Open the file of metrics, if there is to be one: nothing is left to be refused."""
-        path, append = self.request.metrics, self.request.appends
-        self.metrics = on_root(self.comm, lambda: Metrics(path, append)) or self.metrics
-
     def begin(self, operator: Operator, source: Source) -> None:
-        """Open the metrics, and say in them what will run."""
-        self.open_metrics()
+        """Say in the metrics what will run: nothing is left to be refused."""
         mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels
         planned, devices, kernels = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(

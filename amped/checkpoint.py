@@ -2,16 +2,18 @@
 
 A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, under checksums (`partitioner.checked`). The last
 two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
-folder: it locks a file there, which the system unlocks when the process ends, however it does.
+folder: it claims the name `CLAIMED` there.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
+import sys
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,19 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner import checked
+from partitioner.drafts import OLD, draft_of
 from partitioner.readers.npz import DAMAGED
 
 from .decomp.driver import Method, State
-from .errors import InputError
+from .errors import InputError, OutputError
 from .files import factors_in, read_array
 from .operators.source import Source
-from .parallel.mpi import on_root, together
 
 KIND = "checkpoint"
 FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
-LOCK = ".lock"
+CLAIMED = "checkpoints"
 KEPT = 2
 NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
+DRAFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]+\.(part|old)")
 
 
 class Origin(NamedTuple):
@@ -39,6 +42,7 @@ class Origin(NamedTuple):
 
     facts: dict[str, Any]  # what a run that goes on must share: the method, the tensor's shape and digest, the rank
     seed: int
+    init: str | None  # the start, if it was not random
     options: dict[str, Any]  # how the run computes; another may go on otherwise
 
 
@@ -72,27 +76,12 @@ def take(method: Method, origin: Origin) -> Checkpoint:
     return Checkpoint(method.state.copy(), factors, origin)
 
 
-def _lock(folder: Path) -> int:
-    """Return a file that no other run can lock until it is closed, where the file system has locks."""
-    try:
-        file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise InputError(f"cannot write there: {error.strerror}", path=folder) from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        cause = f"another run writes its checkpoints there; if none does, its host was lost: remove {folder / LOCK}"
-        raise InputError(cause, path=folder) from None
-    except OSError:
-        pass
-    return file
-
-
-def check_free(folder: Path) -> None:
-    """Raise `InputError` if another run writes checkpoints in `folder`."""
-    if (folder / LOCK).exists():
-        os.close(_lock(folder))
+def check_removable(folder: Path) -> None:
+    """Raise `InputError` if a folder by a checkpoint's name holds what no checkpoint does: it is somebody else's."""
+    for path in (folder / name for name in names_in(folder)):
+        for name in sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else [path.name]:
+            if name != checked.MANIFEST and not name.endswith(".npy"):
+                raise InputError(f"holds {name}, which no checkpoint does: not replaced", path=path)
 
 
 class Writer:
@@ -102,18 +91,17 @@ class Writer:
     """
 
     def __init__(self, folder: Path, known: str | None = None) -> None:
-        """Lock the folder; raise `InputError` if another run writes there."""
-        self._lock, self._folder = _lock(folder), folder
+        self._folder = folder
         self._names = [known] if known else []
         self._thread = ThreadPoolExecutor(1, "amped-checkpoint")
         self._writing: Future[None] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the last checkpoint is still on its way; raise `InputError` if it could not be written."""
+        """Whether the last checkpoint is still on its way; raise `OutputError`, once, if it could not be written."""
         if self._writing is not None and self._writing.done():
-            self._writing.result()
-        return self._writing is not None and not self._writing.done()
+            self.finish()
+        return self._writing is not None
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Start to write a checkpoint once the last one is written."""
@@ -121,18 +109,18 @@ class Writer:
         self._writing = self._thread.submit(self._write, checkpoint)
 
     def finish(self) -> None:
-        """Wait until the last checkpoint is on the disk; raise `InputError` if it cannot be written."""
-        if self._writing is not None:
-            self._writing.result()
+        """Wait until the last checkpoint is on the disk; raise `OutputError`, once, if it could not be written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def close(self) -> None:
-        """Let another run write there."""
+        """Wait for the thread to end."""
         self._thread.shutdown()
-        os.close(self._lock)
 
     def _write(self, checkpoint: Checkpoint) -> None:
         target = self._folder / checkpoint.name
-        draft = self._folder / f".{checkpoint.name}.{os.getpid()}.part"
+        draft = draft_of(target)
         try:
             self._remove_all_but(self._names)
             draft.mkdir()
@@ -142,31 +130,34 @@ class Writer:
             self._names = [*self._names, checkpoint.name][-KEPT:]
             self._remove_all_but(self._names)
         except OSError as error:
-            raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
+            raise OutputError(f"cannot write: {error.strerror or error}", path=target) from None
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
     def _remove_all_but(self, names: list[str]) -> None:
         """Remove checkpoints, and what runs that were killed have left; half removed they have another name."""
+        check_removable(self._folder)
         for name in set(names_in(self._folder)) - set(names):
-            os.rename(self._folder / name, self._folder / f".{name}.{os.getpid()}.old")
-        for left in self._folder.glob(".iteration-*.*"):
-            shutil.rmtree(left, ignore_errors=True)
+            os.rename(self._folder / name, draft_of(self._folder / name, OLD))
+        for left in os.listdir(self._folder):
+            if DRAFT.fullmatch(left):
+                shutil.rmtree(self._folder / left, ignore_errors=True)
 
 
 class Saver:
     """Saves the state of a run in checkpoints, `every` so many iterations; a context manager. See `Saving`.
 
     A `folder` of None saves nothing. A state that was `resumed` is that of a checkpoint there, which is kept; any other
-    is replaced.
+    is replaced. A checkpoint that cannot be written is told at once, and the run goes on to the next one.
     """
 
     def __init__(self, folder: Path | None, method: Method, origin: Origin, every: int = 1, resumed: bool = False):
-        self._on = folder is not None
         self._method, self._origin, self._every = method, origin, every
-        self._comm = method.operator.machine.comm
         self._saved = name_of(method.state) if resumed else None
-        self._writer = None if folder is None else on_root(self._comm, lambda: Writer(folder, self._saved))
+        root = method.operator.machine.comm.rank == 0
+        self._writer = Writer(folder, self._saved) if root and folder is not None else None
+        self._told = False
+        self.failed = False  # once it is finished, on rank 0: whether the last state could not be saved
 
     def __enter__(self) -> Saver:
         return self
@@ -177,29 +168,35 @@ class Saver:
 
     def save(self) -> None:
         """Start to write a checkpoint if it is time; where the last one is still on its way, none is needed yet."""
-
-        def start() -> None:
-            if self._writer and not self._writer.busy:
-                self._write(self._writer)
-
-        if self._on and self._method.state.iterations % self._every == 0:
-            together(self._comm, start)
+        if self._writer and self._method.state.iterations % self._every == 0:
+            with self._telling("; the run goes on"):
+                if not self._writer.busy:
+                    self._write(self._writer)
 
     def finish(self) -> None:
         """See `Saving`."""
-
-        def finish() -> None:
-            if self._writer and name_of(self._method.state) != self._saved:
-                self._write(self._writer)
-            if self._writer:
+        if self._writer:
+            with self._telling("; the run goes on"):
                 self._writer.finish()
-
-        if self._on:
-            together(self._comm, finish)
+            if name_of(self._method.state) != self._saved:
+                with self._telling():
+                    self._write(self._writer)
+                    self._writer.finish()
+            self.failed = self._saved is None
 
     def _write(self, writer: Writer) -> None:
         writer.write(take(self._method, self._origin))
         self._saved = name_of(self._method.state)
+
+    @contextmanager
+    def _telling(self, then: str = "") -> Iterator[None]:
+        """Tell of a checkpoint that could not be written."""
+        try:
+            yield
+        except OutputError as error:
+            if not self._told:
+                print(f"amped: {error}{then}", file=sys.stderr, flush=True)
+            self._told, self._saved = True, None
 
 
 def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
@@ -223,6 +220,14 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [m[0] for m in sorted(found, key=lambda m: (int(m[1]), int(m[2] or 0)), reverse=True)]
+
+
+def newest_facts(folder: Path) -> dict[str, Any]:
+    """Return the facts of the newest checkpoint in `folder` whose manifest is whole; nothing if there is none."""
+    for name in names_in(folder):
+        with suppress(InputError, KeyError, TypeError, ValueError):
+            return dict(checked.read_manifest(folder / name, KIND, FORMAT, VERSION, FIRST_VERSION)["facts"])
+    return {}
 
 
 def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, list[InputError]]:
@@ -258,7 +263,9 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
         if manifest["version"] == FIRST_VERSION:
             manifest, arrays = _of_first_version(manifest, arrays)
         factors = factors_in(arrays, path)
-        origin = Origin(dict(manifest["facts"]), int(manifest["seed"]), dict(manifest["options"]))
+        init = manifest.get("init")  # none in those of earlier versions
+        began = int(manifest["seed"]), None if init is None else str(init)
+        origin = Origin(dict(manifest["facts"]), *began, dict(manifest["options"]))
         return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin)
     except InputError:
         raise

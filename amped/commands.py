@@ -7,19 +7,19 @@ folders: a run that is refused leaves everything as it was.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import ValueRange
 from partitioner.flags import shown
 from partitioner.shards import Cut
 
@@ -27,10 +27,11 @@ from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
 from .decomp import driver
 from .decomp.als import CpAls
-from .errors import InputError
-from .files import make_folders, write_npz, write_text
+from .errors import EXIT_INCOMPLETE, InputError
+from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
 from .operators.lengths import check_lengths
+from .operators.limits import check_result
 from .operators.placement import Setting, make_plan
 from .operators.prediction import Forecast, Speeds, forecast, measure
 from .operators.source import Source, open_source
@@ -41,15 +42,13 @@ from .parallel.stopping import StopRequest
 from .report import text
 from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
-from .requests import RUN
+from .requests import FACTS, RUN
 
 
 def cpd(request: requests.Cpd, session: Session) -> int:
     """Decompose a tensor by CP-ALS."""
     comm, stop = session.comm, session.stop
-    stem = f"{tensor_stem(request.tensor)}-rank{request.rank}"
-    folder = comm.bcast(request.output or _fresh_name(Path(stem)))
-    with Job(request, session, lambda: request.check_into(folder)) as job:
+    with Job(request, session) as job:
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
         speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
@@ -57,7 +56,6 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         job.say_machine()
         foreseen = comm.allgather(forecast(method.operator.plan, speeds))
         origin, resumed = _start_or_resume(job, request, method, source)
-        on_root(comm, lambda: make_folders(f for f in (folder, request.checkpoint) if f is not None))
         job.begin(method.operator, source)
         saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
         limit = first_limit(max(each.seconds for each in foreseen))
@@ -65,31 +63,15 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         began = time.perf_counter()
         with saver, stop.listening():
             driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
-        seconds = time.perf_counter() - began
-        record = _record(job, replace(request, seed=origin.seed), method, seconds)
-        if stop.signal is not None and request.checkpoint is not None:  # that command will write the model
+        record = _record(job, origin, method, time.perf_counter() - began)
+        saved = request.checkpoint is not None and not comm.bcast(saver.failed)
+        if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
-            on_root(comm, lambda: _write_model(folder, method.model().labelled(source.labels), record))
-            result = f"model in {folder / MODEL}"
-        _close(job, method, stop, record, foreseen, result)
-    return stop.exit_code
-
-
-def _fresh_name(wanted: Path) -> Path:
-    number, name = 1, wanted
-    while name.exists():
-        number += 1
-        name = wanted.with_name(f"{wanted.name}-{number}")
-    return name
-
-
-def tensor_stem(path: str | os.PathLike[str]) -> str:
-    """Return a tensor's file name without the endings that say its format."""
-    name = Path(os.path.abspath(path)).name
-    for ending in (".gz", ".tns", ".npz"):
-        name = name.removesuffix(ending)
-    return name
+            model = method.model().labelled(source.labels)
+            result = on_root(comm, lambda: _write_model(job, model, record)) or ""
+        _close(job, method, stop, rule, record, foreseen, result)
+        return job.exit_code(stop.exit_code, saver.failed)
 
 
 def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Source) -> tuple[checkpoint.Origin, bool]:
@@ -97,7 +79,7 @@ def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Sou
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
     if folder is None:
         start(method.operator, source, request.seed, request.init)
-        return checkpoint.Origin({}, request.seed, options), False
+        return checkpoint.Origin({}, request.seed, request.init, options), False
     facts = checkpoint.facts_of(source, request.rank, method.name)
 
     def load() -> checkpoint.Checkpoint | None:
@@ -106,40 +88,69 @@ def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Sou
         found, damages = checkpoint.load_newest(folder, not request.no_verify)
         if found is not None:
             checkpoint.check(found, facts, method.state, folder)
+            _check_start(request, found.origin, folder / found.name)
             for damage in damages:
                 print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
         return found
 
     found = on_root(comm, load)  # rank 0's: the others may see another file system
-    kept = comm.bcast(None if found is None else (found.state, found.origin.seed))
+    kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
     if kept is None:
         start(method.operator, source, request.seed, request.init)
-        return checkpoint.Origin(facts, request.seed, options), False
-    method.state, seed = kept
+        return checkpoint.Origin(facts, request.seed, request.init, options), False
+    method.state, seed, init = kept
     for mode in range(method.operator.order):
         method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
     job.display.note(f"resumed after {text.progress(method.state)} from {folder}")
-    return checkpoint.Origin(facts, seed, options), True
+    return checkpoint.Origin(facts, seed, init, options), True
 
 
-def _record(job: Job, request: requests.Cpd, method: CpAls, seconds: float) -> dict[str, Any]:
-    state, device = method.state, job.machine.device
+def _check_start(request: requests.Cpd, origin: checkpoint.Origin, path: Path) -> None:
+    """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
+    for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
+        if given is not None and given != began:
+            cause = f"its run began with --{name} {began}, not {given}: leave out --{name}, or --resume"
+            raise InputError(cause, path=path)
+
+
+def _record(job: Job, origin: checkpoint.Origin, method: CpAls, seconds: float) -> dict[str, Any]:
+    request, state, device = job.request, method.state, job.machine.device
     return {
         "fits": state.series["fit"], "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
-        "precision": request.options.precision, "seed": request.seed, "init": request.init,
-        "tensor": str(request.tensor), **asdict(request.form), "rank": request.rank, "kernels": method.operator.kernels,
+        "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
+        "tensor": str(request.tensor), **asdict(request.form), "rank": method.operator.ranks[0],
+        "kernels": method.operator.kernels,
         "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
+        **({FACTS: origin.facts} if origin.facts else {}),
     }  # fmt: skip
 
 
-def _write_model(folder: Path, model: KruskalTensor, record: dict[str, Any]) -> None:
-    model.save(folder / MODEL)
-    write_text(folder / RUN, json.dumps(record, indent=1) + "\n")
+def _write_model(job: Job, model: KruskalTensor, record: dict[str, Any]) -> str:
+    """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
+
+    def write(folder: Path) -> str:
+        replaced = job.outputs.replaced
+        model.save(folder / MODEL, replace=folder / MODEL in replaced)
+        write_text(folder / RUN, json.dumps(record, indent=1) + "\n", folder / RUN in replaced)
+        return f"model in {folder / MODEL}"
+
+    assert job.place is not None
+    try:
+        return write(job.place)
+    except TakenError as error:
+        job.display.note(f"{error}: the model goes elsewhere")
+        return write(job.outputs.fresh(job.place, MODEL))
 
 
 def _close(
-    job: Job, method: CpAls, stop: StopRequest, record: dict[str, Any], foreseen: Sequence[Forecast], result: str
+    job: Job,
+    method: CpAls,
+    stop: StopRequest,
+    rule: driver.Rule,
+    record: dict[str, Any],
+    foreseen: Sequence[Forecast],
+    result: str,
 ) -> None:
     """Say how the run went."""
     memory = job.memory_line(method.operator)
@@ -147,32 +158,37 @@ def _close(
     job.display.close()
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
     job.display.note(text.forecast_line(foreseen, True, job.metrics.iterations))
-    job.display.note(f"{text.end_line(method.state, stop.signal)}; {result}")
+    if (warning := text.low_fit(method.state.converged, method.state.series["fit"], rule.tol)) is not None:
+        job.display.note(f"warning: {warning}")
+    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
 
 
 def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     """Compute MTTKRPs from the factor matrices that a decomposition would start from."""
     comm, output = session.comm, request.output
-    with Job(request, session, request.check) as job:
+    with Job(request, session) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
         operator = place(source, request.rank, job.machine, request.options)
         job.say_machine()
-        start(operator, source, request.seed, request.init)
+        start(operator, source, request.seed, request.init, as_is=True)
         job.begin(operator, source)
         results = {}
         for at, mode in enumerate(modes):
-            whole = _timed_mttkrp(job, operator, [mode] * request.repeat + modes[at + 1 :], request.repeat)
+            turns = [mode] * request.repeat + modes[at + 1 :]
+            whole = _timed_mttkrp(job, operator, source.value_range, turns, request.repeat)
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
             results |= named_labels(source.labels)
-            on_root(comm, lambda: write_npz(output, results))
+            on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
         job.display.note(job.memory_line(operator))
-    return 0
+        return job.exit_code()
 
 
-def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repeat: int) -> NDArray[Any]:
+def _timed_mttkrp(
+    job: Job, operator: SparseOperator, values: ValueRange, modes: Sequence[int], repeat: int
+) -> NDArray[Any]:
     """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
@@ -183,6 +199,7 @@ def _timed_mttkrp(job: Job, operator: SparseOperator, modes: Sequence[int], repe
         split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
         job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
     whole = operator.gathered(mode, rows)
+    together(job.comm, lambda: check_result(operator, mode, whole, values))
     operator.clock.collect()
     median = statistics.median(seconds)
     norm = np.linalg.norm(whole.astype(np.float64))
@@ -201,7 +218,7 @@ def _modes(wanted: str, order: int) -> list[int]:
 def plan(request: requests.Plan, session: Session) -> int:
     """Say what a run would need and take, and how it would be balanced; nothing is allocated for it or computed."""
     ranks = session.comm.size if request.ranks is None else request.ranks
-    with Job(request, session, request.check) as job:
+    with Job(request, session) as job:
         source = job.open()
         setting = setting_for(
             source, request.rank, job.machine, request.options, solving_bytes(job.machine, request.options)
@@ -211,11 +228,10 @@ def plan(request: requests.Plan, session: Session) -> int:
         check_lengths(source, setting, session.comm, ranks)
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         speeds = measure(job.machine, source.shape, request.rank, request.options)
-        job.open_metrics()
         told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds, setting))
-    if told is not None:
-        say(told)
-    return 0
+        if told is not None:
+            say(told)
+        return job.exit_code()
 
 
 def _plans(  # six parameters: what `plan` has found out
@@ -238,22 +254,28 @@ def info(request: requests.Request, session: Session) -> int:
     """Describe a tensor. Flags that say how to compute are checked, and change nothing here."""
     comm = session.comm
     with display(comm.rank, request.quiet) as shown:
-        described = on_root(comm, lambda: _description(request, shown))
-    if described is not None:
+        described, code = on_root(comm, lambda: _description(request, shown)) or ("", 0)
+    if comm.rank == 0:
         say(described)
-    return 0
+    return comm.bcast(code)
 
 
-def _description(request: requests.Request, shown: Display) -> str:
+def _description(request: requests.Request, shown: Display) -> tuple[str, int]:
+    """Return what is said of a tensor, and the exit code."""
     request.check()
+    with closing(request.open_metrics()) as metrics:
+        described = _described(request, shown, metrics)
+    return described, EXIT_INCOMPLETE if metrics.failed else 0
+
+
+def _described(request: requests.Request, shown: Display, metrics: Metrics) -> str:
     source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
     tensor = source.tensor()
     assert tensor is not None
     modes, (low, high, _) = text.skew(tensor), source.value_range
     repaired = {"duplicates": source.duplicates, "zeros": source.zeros}
-    with closing(Metrics(request.metrics)) as metrics:
-        facts = {"shape": source.shape, "nonzeros": source.nnz, "norm": source.norm, **repaired}
-        metrics.event("info", tensor=str(request.tensor), **facts, values=(low, high), modes=modes)
+    facts = {"shape": source.shape, "nonzeros": source.nnz, "norm": source.norm, **repaired}
+    metrics.event("info", tensor=str(request.tensor), **facts, values=(low, high), modes=modes)
     lines = [
         text.tensor_line(request.tensor.name, source.shape, source.nnz, source.norm, **repaired),
         f"values from {low:g} to {high:g}; {source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",

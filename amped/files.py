@@ -1,84 +1,183 @@
-"""Files of a run: early checks that they can be written, and atomic writes."""
+"""Files of a run: names that are claimed before the work, and atomic writes."""
 
 from __future__ import annotations
 
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from errno import ENOTDIR
+from glob import escape
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.checked import open_regular, sync_folder
+from partitioner.claims import MARK, Claim
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
-from .errors import InputError
+from .errors import InputError, OutputError
 
 CHUNK = 1 << 20  # bytes
 
 
-def check_file(path: Path, force: bool, advice: str = "--force replaces it") -> None:
-    """Raise `InputError` unless file `path` can be made, or with `force` replaced; leave no trace."""
-    if path.is_dir():
-        raise InputError("is a folder", path=path)
-    if path.exists() and not force:
-        raise InputError(f"exists already; {advice}", path=path)
-    check_folder(path.parent, path)
+class Outputs:
+    """The files and folders that a run will write: claimed when it starts, let go when it ends.
 
+    A folder that was made for them and is empty in the end is removed.
+    """
 
-def check_folder(folder: Path, named: Path | None = None) -> None:
-    """Raise `InputError`, naming `named`, unless `folder` is writable or can be made; leave no trace."""
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    probe = there / f".amped-{os.getpid()}.probe"
-    try:
+    def __init__(self) -> None:
+        self._claims: list[Claim] = []
+        self._made: list[Path] = []
+        self.replaced: set[Path] = set()  # files that may be there already when they are written
+
+    def close(self) -> None:
+        """Let the names go, and remove folders that were made in vain."""
+        for claim in self._claims:
+            claim.release()
+        for folder in reversed(self._made):
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
+        self._claims, self._made = [], []
+
+    def folder(self, folder: Path) -> None:
+        """Make a folder, and its parents, where missing."""
         try:
-            probe.write_bytes(b"amped")
-        finally:
-            probe.unlink(missing_ok=True)  # exists, empty, on a full disk too
-    except OSError as error:
-        raise InputError(f"cannot write there: {error.strerror}", path=named or folder) from None
+            missing = [each for each in (folder, *folder.parents) if not each.exists()]
+            for each in reversed(missing):
+                each.mkdir()
+                self._made.append(each)
+            if not folder.is_dir():
+                raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
+        except OSError as error:
+            lost = folder.is_symlink() and not folder.exists()
+            cause = "is a link to nothing" if lost else f"cannot make the folder: {error.strerror}"
+            raise InputError(cause, path=folder) from None
 
+    def claim(self, target: Path) -> None:
+        """Claim a name in a folder that exists; raise `InputError` if another run has it, or none can write there."""
+        if not target.parent.is_dir():
+            raise InputError("its folder does not exist", path=target)
+        self._claims.append(Claim(target))
 
-def make_folders(folders: Iterable[Path]) -> None:
-    """Make folders and their parents, where missing."""
-    for folder in folders:
+    def file(self, target: Path, replace: bool, advice: str = "--force replaces it") -> None:
+        """Claim the name of a file that does not exist, or is a file that the run may `replace`."""
+        check_kind(target)
+        self.claim(target)
+        if os.path.lexists(target) and not replace:
+            raise InputError(f"exists already; {advice}", path=target)
+        self.replaced |= {target} if replace else set()
+        for left in target.parent.glob(f".{escape(target.name)}.*.part"):  # drafts of runs that were killed
+            left.unlink(missing_ok=True)
+
+    def fresh(self, wanted: Path, name: str) -> Path:
+        """Make the folder `wanted`, or the first of ``wanted-2``, ``wanted-3``, ... that is not there; return it.
+
+        The `name` of a file in it is claimed. A folder that a killed run left empty is taken.
+        """
+        number, folder = 1, wanted
+        while not self._take(folder, name):
+            number += 1
+            folder = wanted.with_name(f"{wanted.name}-{number}")
+        return folder
+
+    def _take(self, folder: Path, name: str) -> bool:
+        """Make or take an empty folder and claim a name in it; return False if it is in use."""
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+        except FileExistsError:
+            if folder.is_symlink() or not folder.is_dir() or set(os.listdir(folder)) - {MARK.format(name)}:
+                return False
         except OSError as error:
             raise InputError(f"cannot make the folder: {error.strerror}", path=folder) from None
+        self._made.append(folder)
+        try:
+            self.claim(folder / name)
+        except InputError:
+            if (folder / MARK.format(name)).exists() or not folder.exists():  # another run's, or it has just ended
+                return False
+            raise
+        return True
 
 
-def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object]) -> None:
-    """Write a file atomically: `write` fills a draft, which is synced to disk and then renamed."""
+class TakenError(OutputError):
+    """A name that something else has taken since it was claimed."""
+
+
+def check_kind(target: Path) -> None:
+    """Raise `InputError` if there is something at `target` that is no plain file, and so is never to be replaced."""
+    if target.is_dir():
+        raise InputError("is a folder", path=target)
+    if target.is_symlink() and not target.exists():
+        raise InputError("is a link to nothing", path=target)
+    if target.exists() and not target.is_file():
+        raise InputError("is not a plain file", path=target)
+
+
+def check_apart(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
+    """Raise `InputError` if two outputs, or an output and an input, given by their flags, are the same file."""
+    known: dict[str, str] = {os.path.realpath(path): flag for flag, path in inputs.items() if path is not None}
+    for flag, path in outputs.items():
+        if path is not None:
+            other = known.setdefault(os.path.realpath(path), flag)
+            if other != flag:
+                raise InputError(f"is both {other} and {flag}", path=path)
+
+
+def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], replace: bool = True) -> None:
+    """Write a file atomically: `write` fills a draft, which is synced to disk and then takes the name.
+
+    Raises
+    ------
+    TakenError
+        If something has the name, and the file is not to `replace` it.
+    OutputError
+        If it cannot be written.
+    """
     target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    draft = target.with_name(f".{target.name}.{token_hex(8)}.part")
     try:
-        with open(draft, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, target)
-        sync_folder(target.parent)
+        # A draft is never one that is there already, nor a link to what it would overwrite.
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            with open(handle, "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            _place(draft, target, replace)
+            sync_folder(target.parent)
+        finally:
+            draft.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", path=target) from None
-    finally:
-        draft.unlink(missing_ok=True)
+        raise OutputError(f"cannot write: {error.strerror or error}", path=target) from None
 
 
-def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> None:
-    """Write arrays to an ``.npz`` file."""
-    write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+def _place(draft: Path, target: Path, replace: bool) -> None:
+    """Give a draft its name."""
+    if replace:
+        os.replace(draft, target)
+        return
+    try:
+        os.link(draft, target)
+    except OSError:
+        if os.path.lexists(target):
+            raise TakenError("was written by something else meanwhile", path=target) from None
+        os.rename(draft, target)  # a file system without hard links
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file."""
-    write_whole(path, lambda file: file.write(text.encode()))
+def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], replace: bool = True) -> None:
+    """Write arrays to an ``.npz`` file; see `write_whole`."""
+    write_whole(path, lambda file: np.savez(file, **arrays), replace)  # type: ignore[arg-type]
+
+
+def write_text(path: str | os.PathLike[str], text: str, replace: bool = True) -> None:
+    """Write a text file; see `write_whole`."""
+    write_whole(path, lambda file: file.write(text.encode()), replace)
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:

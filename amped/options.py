@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict, TypeVar, cast, get_args
+from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import numpy as np
 
 from partitioner.device import DEVICES, DeviceName
-from partitioner.flags import byte_count, flag, whole
+from partitioner.flags import byte_count, flag, whole_number
+from partitioner.given import whole
 
 from .errors import InputError
 
@@ -62,20 +62,22 @@ class Options:
     kernel: str = flag("auto", "(auto: the fastest; permuted: the smallest)", metavar="NAME")
     deterministic: bool = flag(False, "bitwise equal results on equal ranks")
     device_memory: int | None = flag(None, "use no more of the device, e.g. 16G", type=byte_count, metavar="BYTES")
-    threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=whole, metavar="T")
+    threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=whole_number, metavar="T")
     gather: GatherName = flag("full", "16-bit factor rows: faster, 1e-3 (full)", choices=GATHERS)
 
     def __post_init__(self) -> None:
         choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS, "gather": GATHERS}
         for name, known in choices.items():
-            if getattr(self, name) not in known:
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r}: expected {' or '.join(known)}")
+        if not isinstance(self.kernel, str):
+            raise InputError(f"kernel {self.kernel!r}: expected a name")
+        object.__setattr__(self, "deterministic", bool(self.deterministic))
         if self.gather != "full" and self.precision != "fp32":
             raise InputError(f"gather {self.gather!r} is for precision 'fp32'")
         for name in ("threads", "device_memory"):
-            count = getattr(self, name)
-            if count is not None and not count >= 1:
-                raise InputError(f"{name.replace('_', ' ')} {count}: expected at least 1")
+            if (count := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name.replace("_", " "), count, 1))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -107,15 +109,5 @@ def with_options(function: Function) -> Function:
         inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
         for f in fields(Options)
     ]
-    signature = own.replace(parameters=shown)
-
-    @functools.wraps(function)
-    def named(*args: Any, **kwargs: Any) -> Any:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
-        return function(*args, **kwargs)
-
-    named.__signature__ = signature  # type: ignore[attr-defined]
-    return cast(Function, named)
+    function.__signature__ = own.replace(parameters=shown)  # type: ignore[attr-defined]
+    return function

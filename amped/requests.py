@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from partitioner.flags import flag, path, real, seconds, whole
+from partitioner.flags import flag, path, real_number, seconds, whole_number
 from partitioner.readers import Form
 
 from . import checkpoint
 from .errors import InputError
-from .files import check_file, check_folder, factors_in, read_npz
+from .files import Outputs, check_apart, factors_in, read_npz
 from .models.kruskal import MODEL
 from .operators.placement import check_rank
 from .options import Options
+from .report.metrics import Metrics
 
 RUN = "run.json"
+FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 R = TypeVar("R", bound="Request")
 
@@ -46,21 +51,40 @@ class Request:
         return cls(options=options, form=Form.of(args), **own)
 
     @property
-    def appends(self) -> bool:
-        """Whether metrics are added to those of an earlier run."""
-        return False
+    def facts(self) -> dict[str, str | None]:
+        """What ranks must have in common: each flag and what it was given, as text."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given |= vars(given.pop("options")) | vars(given.pop("form"))
+        return {"TENSOR" if name == "tensor" else f"--{name.replace('_', '-')}": str(given[name]) for name in given}
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        """The files that it writes, by flag."""
+        return {"--metrics": self.metrics}
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        """The files that it reads, by flag."""
+        return {"TENSOR": self.tensor}
 
     def check(self) -> None:
         """Raise `InputError` if something is wrong that can be known before the tensor is read; on rank 0."""
-        if self.metrics is not None and not self.appends:
-            check_file(self.metrics, self.force)
+        check_apart(self.outputs, self.inputs)
+
+    def claim(self, outputs: Outputs) -> Path | None:
+        """Claim what it will write, but for metrics; return the place of the result. On rank 0, after `check`."""
+        return None
+
+    def open_metrics(self) -> Metrics:
+        """Open the file of metrics, if there is to be one. On rank 0."""
+        return Metrics(self.metrics, self.force)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Ranked(Request):
     """What verbs take that need factor matrices."""
 
-    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=whole, metavar="R")
+    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=whole_number, metavar="R")
 
     def check(self) -> None:
         check_rank(self.rank)
@@ -71,7 +95,7 @@ class Ranked(Request):
 class Started(Ranked):
     """What verbs take that begin with factor matrices."""
 
-    seed: int = flag(0, "of the random start (0)", type=whole, group="start")
+    seed: int = flag(0, "of the random start (0)", type=whole_number, group="start")
     init: str | None = flag(
         None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
     )
@@ -89,19 +113,19 @@ class Started(Ranked):
 class Cpd(Started):
     """What ``cpd`` takes."""
 
-    max_iters: int = flag(50, "iterations at most (50)", type=whole, metavar="N")
-    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=real)
+    max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
+    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=real_number)
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
-    every: int | None = flag(None, "iterations between checkpoints (1)", type=whole, metavar="K")
+    every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
     resume: bool = flag(False, "go on from the checkpoint, if there is one")
 
     @property
-    def appends(self) -> bool:
-        return self.resume
+    def outputs(self) -> dict[str, Path | None]:
+        files = {} if self.output is None else {MODEL: self.output / MODEL, RUN: self.output / RUN}
+        return {**super().outputs, **files}
 
-    def check_into(self, folder: Path) -> None:
-        """Check, as `check` does, a run that is to write its model into `folder`."""
+    def check(self) -> None:
         if self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if not self.tol >= 0:
@@ -112,18 +136,57 @@ class Cpd(Started):
             for name, given in (("every", self.every), ("resume", self.resume)):
                 if given:
                     raise InputError(f"--{name} needs --checkpoint DIR")
-        self.check()
-        # Going on with a run replaces what it wrote when it last ended.
-        there = checkpoint.names_in(self.checkpoint) if self.checkpoint is not None else []
+        super().check()
+
+    def claim(self, outputs: Outputs) -> Path:
+        """See `Request`: the place is a folder."""
+        if self.checkpoint is not None:
+            self._claim_checkpoints(self.checkpoint, outputs)
+        if self.output is None:
+            return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-rank{self.rank}"), MODEL)
+        replace = self.force or self._is_ours(self.output)
+        other = "is not of the run that goes on; " if self.resume else ""
+        outputs.folder(self.output)
         for name in (MODEL, RUN):
-            check_file(folder / name, self.force or (self.resume and bool(there)))
-        if self.checkpoint is None:
-            return
+            outputs.file(self.output / name, replace, f"{other}--force replaces it")
+        return self.output
+
+    def _claim_checkpoints(self, folder: Path, outputs: Outputs) -> None:
+        there = checkpoint.names_in(folder)
         if there and not (self.resume or self.force):
             advice = "exists already; --resume goes on from it, --force replaces it"
-            raise InputError(advice, path=self.checkpoint / there[0])
-        check_folder(self.checkpoint)
-        checkpoint.check_free(self.checkpoint)
+            raise InputError(advice, path=folder / there[0])
+        checkpoint.check_removable(folder)
+        outputs.folder(folder)
+        outputs.claim(folder / checkpoint.CLAIMED)
+
+    def _is_ours(self, folder: Path) -> bool:
+        """Tell whether this run goes on from a checkpoint of the one that wrote the model in `folder`."""
+        if not self.resume or self.checkpoint is None:
+            return False
+        with suppress(OSError, ValueError, RecursionError), open(folder / RUN) as file:
+            record = json.load(file)
+            return isinstance(record, dict) and record.get(FACTS) == checkpoint.newest_facts(self.checkpoint) != {}
+        return False
+
+    def open_metrics(self) -> Metrics:
+        """See `Request`: a run that goes on adds to its own."""
+
+        def extends(first: dict[str, Any]) -> bool:
+            assert self.checkpoint is not None
+            facts = {"shape": None, "nonzeros": None, **checkpoint.newest_facts(self.checkpoint)}
+            same = first.get("tensor") == str(self.tensor), all(first.get(k) == facts[k] for k in ("shape", "nonzeros"))
+            return first.get("event") == "start" and first.get("rank") == self.rank and any(same)
+
+        return Metrics(self.metrics, self.force, extends if self.resume else None)
+
+
+def tensor_stem(path: str | os.PathLike[str]) -> str:
+    """Return a tensor's file name without the endings that say its format."""
+    name = Path(os.path.abspath(path)).name
+    for ending in (".gz", ".tns", ".npz"):
+        name = name.removesuffix(ending)
+    return name
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -131,24 +194,33 @@ class Mttkrp(Started):
     """What ``mttkrp`` takes."""
 
     mode: str = flag("all", "a mode, counted from 0, or all")
-    repeat: int = flag(1, "repeat, and report the median time", type=whole, metavar="K")
+    repeat: int = flag(1, "repeat, and report the median time", type=whole_number, metavar="K")
     output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
 
     def check(self) -> None:
         if self.repeat < 1:
             raise InputError(f"--repeat {self.repeat}: at least 1")
         super().check()
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        return {**super().inputs, "--init": None if self.init in (None, "nvecs") else Path(str(self.init))}
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {**super().outputs, "--output": self.output}
+
+    def claim(self, outputs: Outputs) -> Path | None:
         if self.output is not None:
-            check_file(self.output, self.force)
-            if not self.output.parent.is_dir():
-                raise InputError("its folder does not exist", path=self.output)
+            outputs.file(self.output, self.force)
+        return self.output
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(Ranked):
     """What ``plan`` takes."""
 
-    ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole, metavar="P")
+    ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
 
     def check(self) -> None:
         super().check()

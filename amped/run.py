@@ -13,20 +13,21 @@ from importlib.resources import files
 from typing import Any
 
 from partitioner.flags import Parser, add_flags, path, plain_warnings
-from partitioner.ranks import refuse
+from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
 from . import commands, requests
 from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
-from .parallel.mpi import Comm, abort_all, together, world
+from .parallel.mpi import Comm, abort_all, world
 from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 from .requests import Request
 
-VERBS: dict[Callable[[Any, Session], int], tuple[type[Request], str]] = {  # and an example of each
+Verb = Callable[[Any, Session], int]
+VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     commands.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
     commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
     commands.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
@@ -66,8 +67,9 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
-    0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error;
-    75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the same by SIGINT.
+    0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error; 3: the result is
+    written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the
+    same by SIGINT.
     """
     stop = StopRequest()
     try:
@@ -78,24 +80,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     sys.excepthook = abort_all(comm)
     try:
-        with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
-            args = arguments(sys.argv[1:] if argv is None else argv)
-        request: Request = together(comm, lambda: args.request.of(args))
+        found = asked(comm, sys.argv[1:] if argv is None else argv)
+        if found is None:
+            return 0
+        function, request = found
         with starting():
             watchdog = Watchdog(comm, request.deadline)
         limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
         with ending(comm), HERE.limited(limit), watchdog:
-            code: int = args.function(request, Session(comm, stop, watchdog))
+            code = function(request, Session(comm, stop, watchdog))
             gc.freeze()  # as the process ends, all that Numba has made would be looked through: a quarter of a second
             return code
     except (InputError, OSError) as error:
         return refuse(comm, "amped", error)
     except KeyboardInterrupt:
         return _interrupted(comm)
-    except SystemExit as ended:  # --help
-        if comm.rank:
-            return 0
-        raise ended
+
+
+def asked(comm: Comm, argv: Sequence[str]) -> tuple[Verb, Request] | None:
+    """Return what the command line asks for, the same on all ranks; None if it was for help. Collective."""
+    found: tuple[Verb, Request] | None = None
+
+    def take() -> dict[str, str | None]:
+        nonlocal found
+        try:
+            with contextlib.redirect_stdout(io.StringIO() if comm.rank else sys.stdout):  # --help once
+                args = arguments(argv)
+        except SystemExit:
+            return {"the verb": "--help"}
+        request = args.request.of(args)
+        found = args.function, request
+        return {"the verb": args.verb, **request.facts}
+
+    agree(comm, "the command line", take)
+    return found
 
 
 def _interrupted(comm: Comm) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from tempfile import TemporaryFile
 
 from amped.errors import InputError
-from amped.files import check_folder
 
 from . import ceilings, cp_als, figures, host, mttkrp, readme, reliability
 
@@ -34,9 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         try:
             if getattr(args, "output", None):  # fail before measuring
-                check_folder(args.output)
+                args.output.mkdir(parents=True, exist_ok=True)
+                TemporaryFile(dir=args.output).close()
             BENCHMARKS[args.benchmark].run(args)
-        except InputError as error:
+        except (InputError, OSError) as error:
             raise SystemExit(f"bench: {error}") from None
 
 

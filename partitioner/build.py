@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from . import checked, store
 from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
-from .drafts import draft_name, drafted
+from .drafts import drafted
 from .errors import InputError
 from .indices import Labels, distinct, joined, labels_of, renumbered
 from .jit import load_compiler
-from .ranks import Alone, Ranks, on_root, together
+from .ranks import Alone, Ranks, agree, on_root, together
 from .readers import PLAIN, Form, Progress, chunks, open_part, read, settle, warn_of_keys
 from .runs import Runs
 from .shards import mode_order
@@ -75,15 +75,16 @@ def partition(
     Raises
     ------
     InputError
-        On every rank, if the file is at fault, the store cannot be written, or there is no such device.
+        On every rank, if the file is at fault, the store cannot be written (another run writes there, say), or there
+        is no such device.
     """
     ranks = ranks or Alone()
+    given = {"path": path, "target": target, "memory": memory, "force": force, "device": device, **asdict(form)}
+    agree(ranks, "partition()", lambda: {name: str(value) for name, value in given.items()})
     sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
-    on_root(ranks, lambda: store.check_target(folder, force))
-    draft = ranks.allgather(draft_name(folder))[0]
-    with drafted(folder, draft) if ranks.rank == 0 else nullcontext():
-        ranks.allgather(None)  # the draft exists
+    with ExitStack() as stack:
+        draft = _on_all(ranks, lambda: stack.enter_context(drafted(folder, force)))
         try:
             if Path(path).is_dir():
                 on_root(ranks, lambda: store.write_files(read(path, **asdict(form)), draft, sort=sorter.sort))
@@ -92,8 +93,15 @@ def partition(
         except OSError as error:
             raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # all ranks have finished writing
-    ranks.allgather(None)
+        on_root(ranks, stack.close)  # the draft becomes the store
     return together(ranks, lambda: store.Store(folder))
+
+
+def _on_all(ranks: Ranks, action: Callable[[], Path]) -> Path:
+    """Return on every rank what `action` returned on rank 0, as `on_root`."""
+    given = ranks.allgather(on_root(ranks, action))[0]
+    assert given is not None
+    return given
 
 
 @dataclass

@@ -35,7 +35,7 @@ def write_array(path: Path, array: NDArray[Any]) -> Entry:
     blocks: list[bytes | memoryview] = [start + bytes(content[:first])]
     blocks += (content[begin : begin + BLOCK] for begin in range(first, len(content), BLOCK))
     sums = []
-    with open(path, "wb") as file:
+    with open(path, "xb") as file:  # never through a link, or over a file, that somebody has put there
         for block in blocks:
             sums.append(zlib.crc32(block))
             file.write(block)
@@ -65,7 +65,7 @@ def checksum(path: Path, block: int) -> int:
 
 def write_manifest(folder: Path, body: dict[str, Any]) -> None:
     """Write the manifest of a folder, the last of its files, to the disk."""
-    with open(folder / MANIFEST, "w") as file:
+    with open(folder / MANIFEST, "w", opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666)) as file:
         file.write(_text({**body, "crc32": zlib.crc32(_text(body).encode())}))
         sync(file)
     sync_folder(folder)
@@ -76,7 +76,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     return os.fdopen(handle, "rb")
 
 
@@ -85,6 +85,19 @@ def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int 
 
     Versions from `oldest` on, by default `version` alone, are read.
     """
+    path = folder / MANIFEST
+    text, manifest = _parsed(folder, kind, form)
+    if manifest.get("version") not in range(version if oldest is None else oldest, version + 1):
+        raise InputError(f"{kind} of version {manifest.get('version')}, this amped reads {version}", path=path)
+    # The checksum covers the manifest as serialised here: white space in the file does not count.
+    body = {key: value for key, value in manifest.items() if key != "crc32"}
+    if _text(manifest) != text or zlib.crc32(_text(body).encode()) != manifest.get("crc32"):
+        raise InputError("damaged manifest: fails its checksum", path=path)
+    return body
+
+
+def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
+    """Return a manifest of this form as text and parsed, its checksum not verified; each file's name is plain."""
     path = folder / MANIFEST
     try:
         with open_regular(path) as file:
@@ -96,13 +109,35 @@ def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int 
         raise InputError(f"damaged manifest: {error}", path=path) from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:
         raise InputError(f"not the manifest of a {kind}", path=path)
-    if manifest.get("version") not in range(version if oldest is None else oldest, version + 1):
-        raise InputError(f"{kind} of version {manifest.get('version')}, this amped reads {version}", path=path)
-    # The checksum covers the manifest as serialised here: white space in the file does not count.
-    body = {key: value for key, value in manifest.items() if key != "crc32"}
-    if _text(manifest) != text or zlib.crc32(_text(body).encode()) != manifest.get("crc32"):
-        raise InputError("damaged manifest: fails its checksum", path=path)
-    return body
+    files = manifest.get("files")
+    for name in files if isinstance(files, dict) else ():
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise InputError(f"damaged manifest: {name!r} is not a plain file name", path=path)
+    return text, manifest
+
+
+def check_holds_nothing_else(folder: Path, kind: str, form: str) -> list[Path]:
+    """Return the files of a folder, all of them ones that its manifest lists; raise `InputError` if there are others.
+
+    What is to be removed is what amped wrote there: a folder of another program, or one that somebody keeps notes in,
+    stays. Checksums are not looked at, as damage is a reason to replace a folder.
+    """
+    _, manifest = _parsed(folder, kind, form)
+    files = manifest.get("files")
+    listed = {MANIFEST, *(files if isinstance(files, dict) else ())}
+    with os.scandir(folder) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name not in listed or entry.is_dir(follow_symlinks=False):
+            raise InputError(f"holds {entry.name}, which the {kind} does not list: not replaced", path=folder)
+    return [Path(entry.path) for entry in entries]
+
+
+def remove(files: list[Path], folder: Path) -> None:
+    """Remove these files and then their folder, which must hold nothing else."""
+    for file in files:
+        file.unlink(missing_ok=True)
+    folder.rmdir()
 
 
 def check_entry(file: Path, entry: Entry, kind: str) -> None:

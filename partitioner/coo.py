@@ -43,6 +43,10 @@ class ValueRange(NamedTuple):
         """The largest magnitude."""
         return max(abs(self.low), abs(self.high))
 
+    def exact_in(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether values are surely not rounded in this type: multiples of the grain with few enough digits."""
+        return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
+
 
 class SparseTensor:
     """A sparse tensor: the indices and values of its nonzeros.

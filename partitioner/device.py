@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from .errors import InputError
+from .private import is_private
 from .ranks import Ranks, together
 from .sort import Sort, sort_nonzeros
 from .threads import fair_threads
 
+SETTING = "CUPY_CACHE_DIR"
 DeviceName = Literal["auto", "cpu", "cuda"]
 DEVICES = get_args(DeviceName)
 
@@ -62,7 +65,17 @@ def pick(device: DeviceName, ranks: Ranks) -> str:
     if device == "cuda" and lacking:
         rank, why = next(iter(lacking.items()))
         raise InputError(f"--device cuda: {why}" + (f" (rank {rank})" if ranks.size > 1 else ""))
-    return "cpu" if lacking else "cuda"
+    if lacking:
+        return "cpu"
+    _check_cache()
+    return "cuda"
+
+
+def _check_cache() -> None:
+    """Have CuPy keep compiled kernels in memory if others could write into the folder that it has for them."""
+    folder = os.environ.get(SETTING, os.path.expanduser("~/.cupy/kernel_cache"))
+    if not is_private(Path(folder), SETTING, ours=False):
+        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
 
 
 def make_sorter(device: DeviceName, ranks: Ranks) -> Sorter:

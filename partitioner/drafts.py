@@ -1,74 +1,109 @@
 """A draft: the folder in which a store is built, beside its target, renamed when it is complete.
 
-Its process holds a lock on it until it ends. An unlocked draft is thus the remains of a killed run, and the next run
-with the same target removes it.
+Before anything is read the target's name is claimed (see `claims`), so that of two runs with one target the second is
+refused at its start. The claim names the draft: the next run with the same target removes that of a killed run. Drafts
+have random names, as others could guess any other and put a link there.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from . import checked
+from . import checked, store
+from .claims import Claim
 from .errors import InputError
 
-
-def draft_name(target: Path) -> Path:
-    """Return the draft folder of this process for a store at `target`."""
-    return target.with_name(f"{_stem(target)}{os.getpid()}.part")
+PART, OLD = ".part", ".old"
 
 
-def _stem(target: Path) -> str:
-    # Names the host, as some file systems do not share locks between hosts.
-    return f".{target.name}.{os.uname().nodename}."
+def draft_of(target: Path, ending: str = PART) -> Path:
+    """Return a new name for a draft of `target`, beside it."""
+    return target.with_name(f".{target.name}.{os.urandom(8).hex()}{ending}")
+
+
+def is_draft_of(name: str, target_name: str) -> bool:
+    """Tell whether `draft_of` gives such names."""
+    return re.fullmatch(rf"\.{re.escape(target_name)}\.[0-9a-f]{{16}}\.part", name) is not None
 
 
 @contextmanager
-def drafted(target: Path, draft: Path) -> Iterator[None]:
-    """Make the folder `draft`; rename it to `target` at the end of the block, or remove it on failure."""
-    aside = draft.with_suffix(".old")
+def drafted(target: Path, force: bool = False) -> Iterator[Path]:
+    """Claim `target` and give a folder that is renamed to it at the end of the block, or removed on failure.
+
+    What is at `target` is refused, also if it was made meanwhile; with `force` a store is replaced, and nothing else.
+    """
+    draft = draft_of(target)
     try:
-        remove_stale(target)
-        draft.mkdir()
-        with _locked(draft):
-            yield
-            if target.exists():
-                os.rename(target, aside)
-            os.rename(draft, target)
-        checked.sync_folder(target.parent)
-        shutil.rmtree(aside, ignore_errors=True)
+        store.check_target(target, force)
+        claim = Claim(target, draft=draft.name)
+        try:
+            _remove_remains(claim.left, target)
+            store.check_target(target, force)  # the run before may have ended, or have been killed, just now
+            draft.mkdir()
+            mode = stat.S_IMODE(draft.stat().st_mode)
+            draft.chmod(0o700)  # until it is complete nobody else may put anything there, whatever the umask
+            yield draft
+            draft.chmod(mode)
+            _put(draft, target, force)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+            claim.release()
     except OSError as error:
         raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
-    finally:
-        if aside.exists() and not target.exists():
-            os.rename(aside, target)
-        shutil.rmtree(draft, ignore_errors=True)
 
 
-def remove_stale(target: Path) -> None:
-    """Remove drafts of `target` that killed runs left on this host."""
-    stem = _stem(target)
-    for folder in target.parent.iterdir():
-        pid = folder.name.removeprefix(stem).removesuffix(".part")
-        if pid.isdigit() and folder.name == f"{stem}{pid}.part":
-            with suppress(OSError), _locked(folder) as free:  # another run may have removed it
-                if free:
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Try to lock a folder; yield False if another process has it locked or the file system has no locks."""
-    handle, free = os.open(folder, os.O_RDONLY), True
+def _put(draft: Path, target: Path, force: bool) -> None:
+    """Rename a draft to its target; remove the store that was there before."""
+    aside = draft.with_suffix(OLD)
+    replaced = force and os.path.lexists(target)
+    if replaced:
+        os.rename(target, aside)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            free = False
-        yield free
-    finally:
-        os.close(handle)
+        # Looked at once more, by a name that nobody else knows: what it holds now is all it will hold.
+        files = store.files_to_replace(aside) if replaced else []
+        _rename(draft, target)
+    except BaseException as error:
+        if replaced and not os.path.lexists(target):
+            os.rename(aside, target)
+        if isinstance(error, InputError):
+            raise InputError(error.cause, path=target) from None
+        raise
+    checked.sync_folder(target.parent)
+    if replaced:
+        checked.remove(files, aside)
+
+
+def _rename(draft: Path, target: Path) -> None:
+    """Rename a folder; raise `InputError` if there is something by the new name, be it an empty folder."""
+    try:
+        os.mkdir(target)  # fails if anything is there, which a rename alone would not
+    except FileExistsError:
+        raise InputError("was made by somebody else meanwhile: not replaced", path=target) from None
+    try:
+        os.rename(draft, target)
+    except BaseException:
+        with suppress(OSError):
+            os.rmdir(target)
+        raise
+
+
+def _remove_remains(facts: dict[str, Any], target: Path) -> None:
+    """Remove the draft of a run that was killed; put back the store that it was about to replace."""
+    name = str(facts.get("draft", ""))
+    if not is_draft_of(name, target.name):
+        return
+    draft = target.with_name(name)
+    aside = draft.with_suffix(OLD)
+    shutil.rmtree(draft, ignore_errors=True)
+    if aside.is_dir() and not os.path.lexists(target):
+        os.rename(aside, target)
+    elif aside.is_dir():
+        with suppress(InputError, OSError):
+            checked.remove(store.files_to_replace(aside), aside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 
-EXIT_FAILURE = 1  # a rank died or hung, or a defect in amped
+EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or a defect in amped
 EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
 
 
@@ -26,6 +26,8 @@ class InputError(ValueError):
     on standard error before it exits with code 2.
     """
 
+    exit_code = EXIT_INPUT
+
     def __init__(self, cause: str, *, path: str | PathLike[str] | None = None, line: int | None = None) -> None:
         self.cause = cause
         self.path = None if path is None else fspath(path)
@@ -37,7 +39,13 @@ class InputError(ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ranks exchange errors by pickling them.
-        return (_rebuild, (self.cause, self.path, self.line))
+        return (_rebuild, (type(self), self.cause, self.path, self.line))
+
+
+class OutputError(InputError):
+    """A result that cannot be written after the work, as on a full disk."""
+
+    exit_code = EXIT_FAILURE
 
 
 class InputWarning(UserWarning):
@@ -49,5 +57,5 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
-def _rebuild(cause: str, path: str | None, line: int | None) -> InputError:
-    return InputError(cause, path=path, line=line)
+def _rebuild(kind: type[InputError], cause: str, path: str | None, line: int | None) -> InputError:
+    return kind(cause, path=path, line=line)

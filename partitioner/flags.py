@@ -34,15 +34,15 @@ def path(text: str) -> Path:
     return Path(text)
 
 
-def whole(text: str) -> int:
+def whole_number(text: str) -> int:
     """Read a whole number of plain digits: Python's own `int` takes "1_0", and digits of any script."""
     if not re.fullmatch("[+-]?[0-9]+", text) or len(text) > LONGEST:
         raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a whole number of at most {LONGEST} digits")
     return int(text)
 
 
-def real(text: str) -> float:
-    """Read a number of plain digits, as `whole` does; "nan" and "inf" are left to whoever checks its range."""
+def real_number(text: str) -> float:
+    """Read a number of plain digits, as `whole_number` does; "nan" and "inf" are left to whoever checks its range."""
     if not re.fullmatch(NUMBER, text) or len(text) > LONGEST:
         raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a number")
     return float(text)
@@ -53,7 +53,7 @@ def byte_count(text: str) -> int:
     number = text.upper().removesuffix("B").removesuffix("I")
     shift = SUFFIXES.get(number[-1:], 0)
     try:
-        count = int(real(number[:-1] if shift else number) * (1 << shift))
+        count = int(real_number(number[:-1] if shift else number) * (1 << shift))
     except (argparse.ArgumentTypeError, ValueError, OverflowError):
         count = 0
     if count <= 0:
@@ -64,7 +64,7 @@ def byte_count(text: str) -> int:
 def seconds(text: str) -> float:
     """Read a number of seconds."""
     try:
-        number = real(text)
+        number = real_number(text)
     except argparse.ArgumentTypeError:
         number = 0.0
     if not 0 < number < float("inf"):

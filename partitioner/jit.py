@@ -4,6 +4,9 @@ Numba's own cache has three faults: it lies beside the source, so each environme
 only in a function's own file; and ranks that write its index at the same time corrupt it. Here the name of a cache
 file is a digest of everything its content depends on, so a file that is found is valid and never changes.
 
+Numba gives compiled forms as pickles, which can run any code when they are read: they are only read from a folder, and
+a file, that nobody else can write to (`private`).
+
 Compiled functions may take many parameters: each array is one, as nopython mode knows no objects of ours.
 """
 
@@ -21,7 +24,6 @@ from importlib.util import resolve_name
 from pathlib import Path
 from types import FunctionType
 from typing import Any
-from uuid import uuid4
 
 import llvmlite
 import numba
@@ -30,6 +32,9 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
+from .private import is_private, read_private, write_private
+
+SETTING = "NUMBA_CACHE_DIR"
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
 
@@ -54,7 +59,7 @@ def _compiled(function: Callable[..., Any], *, no_cpython_wrapper: bool) -> Call
 
 def cache_folder() -> Path:
     """Return the cache folder: under ``NUMBA_CACHE_DIR`` if that is set, else under the user's cache."""
-    given = os.environ.get("NUMBA_CACHE_DIR")
+    given = os.environ.get(SETTING)
     return Path(given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
 
 
@@ -67,9 +72,11 @@ class _Cache(NullCache):  # type: ignore[misc]
     def load_overload(self, types: Any, context: Any) -> Any:
         """Return the compiled form for these types and this CPU type, or None."""
         rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
-        try:
-            stored = self._path(types, context.codegen()).read_bytes()
-        except (OSError, RuntimeError):  # no such file, or no home folder
+        stored = None
+        with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
+            path = self._path(types, context.codegen())
+            stored = read_private(path) if is_private(path.parent, SETTING) else None
+        if stored is None:
             return None
         whole = sha256(stored[32:]).digest() == stored[:32]
         return CompileResult._rebuild(context, *pickle.loads(stored[32:])) if whole else None
@@ -81,13 +88,8 @@ class _Cache(NullCache):  # type: ignore[misc]
         data = dumps(compiled._reduce())
         with suppress(OSError, RuntimeError):
             path = self._path(types, compiled.codegen)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            draft = path.with_name(f".{uuid4().hex}.part")
-            try:
-                draft.write_bytes(sha256(data).digest() + data)
-                draft.replace(path)
-            finally:
-                draft.unlink(missing_ok=True)
+            if is_private(path.parent, SETTING):
+                write_private(path, sha256(data).digest() + data)
 
     def _path(self, types: Any, codegen: Any) -> Path:
         function = self._function

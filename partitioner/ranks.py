@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import EXIT_FAILURE, EXIT_INPUT, InputError
+from .errors import EXIT_FAILURE, InputError
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
@@ -164,8 +164,8 @@ def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
     if not ranks.all_end(ENDING_SECONDS):
         if ranks.rank:
             print(f"{program}: error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
-        ranks.abort(EXIT_INPUT)
-    return EXIT_INPUT
+        ranks.abort(error.exit_code)
+    return error.exit_code
 
 
 def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
@@ -201,6 +201,32 @@ def together(ranks: Ranks, action: Callable[[], T]) -> T:
         if found is not None:
             raise found
     return result
+
+
+def agree(ranks: Ranks, call: str, take: Callable[[], Mapping[str, str | None]]) -> None:
+    """Raise on every rank unless all make the same `call` with the same arguments. Collective.
+
+    `take` checks this rank's arguments, and returns them by name as text; None, for one that is as rank 0 has it. If it
+    raises `InputError` or `TypeError` on any rank, every rank raises that.
+    """
+    fault: InputError | TypeError | None = None
+    facts: Mapping[str, str | None] = {}
+    try:
+        facts = take()
+    except (InputError, TypeError) as error:
+        fault = error
+    told = ranks.allgather((call, facts, fault))
+    for _, _, found in told:
+        if found is not None:
+            raise found
+    call, facts, _ = told[0]
+    for rank, (other, theirs, _) in enumerate(told):
+        if other != call:
+            raise InputError(f"rank 0 calls {call}, rank {rank} {other}: all ranks must make the same call")
+        for name, mine in facts.items():
+            if theirs[name] not in (None, mine):
+                difference = f"{name} is {mine} on rank 0 and {theirs[name]} on rank {rank}"
+                raise InputError(f"{call}: {difference}; all ranks must be given the same")
 
 
 def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:

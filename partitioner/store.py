@@ -169,16 +169,30 @@ class StoredMode:
 
 
 def check_target(target: Path, force: bool) -> None:
-    """Refuse a `target` where no store can be written, before any work."""
-    if target.exists():
+    """Refuse a `target` where no store can be written, before any work.
+
+    With `force` a store may be there, and nothing in it that is not the store's.
+    """
+    if os.path.lexists(target):
         if not force:
             raise InputError("exists already; --force replaces it", path=target)
-        if not (target / MANIFEST).is_file():
+        if not target.is_dir():
             raise InputError("exists and is not a store: not replaced", path=target)
+        if target in (Path.cwd(), *Path.cwd().parents):
+            raise InputError("is the current folder, or holds it: not replaced", path=target)
+        try:
+            files_to_replace(target)
+        except InputError as error:
+            raise InputError(f"--force replaces a store alone: {error.cause}", path=target) from None
     if not target.parent.is_dir():
         raise InputError("its folder does not exist", path=target)
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise InputError("its folder is not writable", path=target)
+
+
+def files_to_replace(folder: Path) -> list[Path]:
+    """Return the files of a store of any version, damaged or not; raise `InputError` if there is anything else."""
+    return checked.check_holds_nothing_else(folder, KIND, FORMAT)
 
 
 def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) -> None:
@@ -225,7 +239,7 @@ def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -
         for name in file_names(order, mode):
             dtype = value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
             start = checked.header(dtype, (nnz,))
-            with open(folder / name, "wb") as file:
+            with open(folder / name, "xb") as file:
                 file.write(start)
                 file.truncate(len(start) + nnz * dtype.itemsize)
 

@@ -107,7 +107,13 @@ class Kernel(Protocol):
         """
 
     def run(
-        self, shard: Any, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+        self,
+        shard: Any,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
     ) -> None:
         """Queue the addition of a shard's MTTKRP to `out`; allocate nothing, wait for nothing.
 
@@ -122,4 +128,7 @@ class Kernel(Protocol):
             Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
         scratch : (bytes,) uint8 array
             At least as large as `bytes` says. Its contents mean nothing before and after.
+        double : bool
+            Whether products and short sums are in double precision too, of the same numbers in single precision:
+            slower, and compiled when it is first asked for. Not of factor matrices in 16 bits.
         """

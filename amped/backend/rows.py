@@ -63,6 +63,12 @@ def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
         total += xp.matmul(rows.T, rows)
 
 
+def add_dots(xp: ModuleType, one: Array, other: Array, total: Array) -> None:
+    """Add the inner products of the columns of two matrices to `total`, (R,) float64; `one` is float64."""
+    for block in _blocks(len(one), GRAM_BYTES // (8 * one.shape[1])):
+        total += _down(xp, xp.sum, one[block] * other[block])
+
+
 def _down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:
     """Reduce columns to one number each, rows `STEP` apart first.
 

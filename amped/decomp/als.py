@@ -18,11 +18,13 @@ from ..backend.providers import solver
 from ..backend.solve import Takes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator, in_turn
+from ..operators.limits import far
 from ..operators.placement import Solving
 from .driver import State
+from .fit import Fits, gains
 from .updates import DivergedError, LeastSquares, Matrix, Vector
 
-FAR = 1024.0  # from 1, for the largest number of a stored column
+CANCELLING = 64.0  # times the tensor's norm: a component as long as that is cancelled by others
 
 
 class CpAls:
@@ -53,7 +55,7 @@ class CpAls:
         rank, shape = operator.ranks[0], (operator.order, operator.ranks[0])
         arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
         self.state = State(arrays, {"fit": []})
-        self._update = LeastSquares(operator)
+        self._update, self._fits = LeastSquares(operator), Fits(operator)
         self._grams: list[Matrix] = []
 
     def step(self, stop: Callable[[], bool]) -> bool:
@@ -68,8 +70,7 @@ class CpAls:
                 dots = self._solve(mode)
             arrays["weights"] = arrays["norms"][mode].copy()
         state.mode = 0
-        # Rank 0's, so that ranks whose arithmetic differs in the last bit stop after the same iteration.
-        fit = operator.machine.comm.bcast(self._fit(dots))
+        fit = self._fits.compute(state, self._grams, dots)
         with self._telling(operator.order - 1):
             if not np.isfinite(fit):
                 raise DivergedError(f"the fit is {fit}")
@@ -108,13 +109,29 @@ class CpAls:
             raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
 
     def _solve(self, mode: int) -> Vector:
-        """Compute, solve and publish the owned rows of a mode, and normalise its columns; return `Totals.dots`."""
+        """Compute, solve and publish the owned rows of a mode, and normalise its columns; return `Totals.dots`.
+
+        Components that are far larger than the tensor and cancel each other come of near-dependent columns, and what
+        single precision has rounded in the MTTKRP may be most of them: then it is computed again in double precision.
+        """
+        dots = self._solve_once(mode)
+        if gains(self.operator.options) and self._cancels(mode):
+            dots = self._solve_once(mode, double=True)
+        return dots
+
+    def _cancels(self, mode: int) -> bool:
+        """Return whether components are too long, the same on every rank: lengths are made of sums over the ranks."""
+        lengths = self.state.arrays["norms"][mode] * np.sqrt(np.prod([np.diag(g) for g in self._grams], axis=0))
+        return bool(np.max(lengths) > CANCELLING * self.operator.norm)
+
+    def _solve_once(self, mode: int, double: bool = False) -> Vector:
         operator, arrays, update = self.operator, self.state.arrays, self._update
-        norms, scales = arrays["norms"], arrays["scales"]
+        norms, scales, most = arrays["norms"], arrays["scales"], far(operator.order)
         divisor = norms[mode] * scales[mode]  # as they were stored last
-        solved = operator.mttkrp(mode, update.rows(mode, self._grams, scales, divisor), in_turn(mode, operator.order))
+        solve, then = update.rows(mode, self._grams, scales, divisor), in_turn(mode, operator.order)
+        solved = operator.mttkrp(mode, solve, then, double)
         gram, dots, largest = update.totals(mode)
-        if not np.all((largest == 0) | ((largest > 1 / FAR) & (largest < FAR))):  # products could overflow
+        if not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):  # products could overflow
             # By powers of two: so rows are rounded as if they were not divided.
             divisor = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
             update.rows(mode, self._grams, scales, divisor)(solved, operator.owned(mode))
@@ -133,14 +150,6 @@ class CpAls:
         total = device.zeros((rank, rank), np.float64)
         rows.add_gram(device.xp, self.operator.owned(mode), total)
         return np.array(self.operator.reduce(total, "sum", mode))
-
-    def _fit(self, dots: Vector) -> float:
-        """Return the fit from the last mode's `Totals.dots`, without forming the model (Tensor Toolbox, cp_als)."""
-        weights, norm = self.state.arrays["weights"], self.operator.norm
-        inner = float(dots @ (weights * np.prod(self.state.arrays["scales"], axis=0)))
-        squared = float(weights @ np.prod(self._grams, axis=0) @ weights)
-        residual = np.sqrt(np.maximum(0.0, norm**2 + squared - 2 * inner))
-        return float(1 - residual / norm)
 
 
 def solving_bytes(device: Device, dtype: np.dtype[np.floating]) -> Solving:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor, refuse_masked
+from partitioner.coo import SparseTensor
 from partitioner.sort import stable_argsort
 
 from ..errors import InputError
 from ..files import check_factor, factors_in, read_npz
+from ..operators.limits import far, largest
 from ..operators.source import Source
 from ..parallel.mpi import Comm, on_root, share
 
@@ -24,26 +25,34 @@ Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
 
 
 def initial_factors(
-    source: Source, rank: int, comm: Comm, dtype: np.dtype[Any], seed: int = 0, init: Init | None = None
+    source: Source,
+    rank: int,
+    comm: Comm,
+    dtype: np.dtype[Any],
+    seed: int = 0,
+    init: Init | None = None,
+    as_is: bool = False,
 ) -> list[NDArray[Any]]:
     """Return the starting (I_n, R) factor matrices, equal on every rank. Collective.
 
     They are random, uniform in [0, 1), those of both precisions equal up to rounding; or, as `init` says, from a file
     with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T`` ("nvecs"), or the matrices themselves.
-    Rank 0's file and matrices count.
+    Rank 0's file and matrices count. Unless they are wanted `as_is`, columns of them that are so large or small that
+    products could be no numbers are multiplied by powers of two, which changes no decomposition but for rounding.
 
     Raises
     ------
     InputError
         If the file is at fault or a matrix has the wrong shape or is not finite.
     """
-    if init is None:
+    how = comm.bcast(init if init is None or isinstance(init, str) else "")
+    if how is None:
         return [random_factor(length, rank, seed, mode, dtype) for mode, length in enumerate(source.shape)]
-    if isinstance(init, str) and init == "nvecs":
+    if how == "nvecs":
         tensor = source.tensor()
         found = on_root(comm, lambda: _nvecs(tensor, rank, seed, dtype))
     else:
-        found = on_root(comm, lambda: _given(init, source.shape, rank, dtype))
+        found = on_root(comm, lambda: _given(init or (), source.shape, rank, dtype, as_is))
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
 
 
@@ -59,10 +68,8 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
     return factor
 
 
-def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any], as_is: bool) -> list[NDArray[Any]]:
     path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
-    for mode, factor in enumerate(() if isinstance(init, (str, os.PathLike)) else init):
-        refuse_masked(factor, f"factor_{mode} of the start")
     factors = [np.asarray(f) for f in init] if path is None else factors_in(read_npz(path), path)  # type: ignore[union-attr]
     if len(factors) != len(shape):
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
@@ -70,11 +77,27 @@ def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any]) ->
         if factor.shape != (length, rank):
             raise InputError(f"factor_{mode} of the start is {factor.shape}, expected {(length, rank)}", path=path)
         check_factor(factor, f"factor_{mode} of the start", path)
+    if not as_is:
+        factors = [in_range(factor, far(len(shape))) for factor in factors]
     with np.errstate(over="ignore"):
         ready = [np.ascontiguousarray(f, dtype) for f in factors]
     for mode, factor in enumerate(ready):
         check_factor(factor, f"factor_{mode} of the start, as {dtype},", path)
+        lost = (largest(factors[mode]) > 0) & (largest(factor) < np.finfo(dtype).tiny)
+        if np.any(lost):
+            cause = f"factor_{mode} of the start, as {dtype}, has columns that are too small: scale them"
+            raise InputError(cause, path=path)
     return ready
+
+
+def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
+    """Multiply columns whose largest number is further from 1 than `most` by powers of two; leave the others."""
+    length = largest(factor)
+    far_off = (length > 0) & ((length > most) | (length < 1 / most))
+    if not np.any(far_off):
+        return factor
+    exponents = np.where(far_off, -np.frexp(length)[1], 0)
+    return np.ldexp(factor.astype(np.float64), exponents)
 
 
 def _nvecs(tensor: SparseTensor | None, rank: int, seed: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:

@@ -108,10 +108,13 @@ class KruskalTensor:
         result: NDArray[np.float64] = rows.sum(axis=1).reshape(self.shape)
         return result
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write ``weights`` and ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file."""
+    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
+        """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
+
+        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
-        write_npz(path, {"weights": self.weights, **factors, **named_labels(self.labels)})
+        write_npz(path, {"weights": self.weights, **factors, **named_labels(self.labels)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:

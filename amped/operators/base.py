@@ -25,7 +25,7 @@ class Operator(Protocol):
     options: Options
     shape: tuple[int, ...]
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
-    norm: float  # of the tensor
+    norm: float  # of the tensor, its values as they are held
     clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` for each mode
     plan: Plan  # what this rank holds
     kernels: list[str]  # the one chosen for each mode
@@ -43,7 +43,7 @@ class Operator(Protocol):
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = ()) -> Array:
+    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
         """Queue the MTTKRP of one mode from the factor matrices of the others; wait for nothing.
 
         Parameters
@@ -54,6 +54,9 @@ class Operator(Protocol):
             while others are computed.
         then : sequence of int
             The modes to come, as far as they are known: what is streamed for them is copied ahead.
+        double : bool
+            Compute all products in double precision, from numbers that are held in single precision; not of factor
+            matrices in 16 bits. The first time takes seconds, to compile code.
 
         Returns
         -------

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partitioner.coo import ValueRange
+from partitioner.given import whole
 from partitioner.shards import Cut
 
 from ..backend.base import Device
@@ -246,5 +247,4 @@ def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:
 
 def check_rank(rank: int) -> None:
     """Raise `InputError` unless the kernels take factor matrices of `rank` columns."""
-    if not 1 <= rank <= MAX_RANK:
-        raise InputError(f"rank {rank} is outside 1..{MAX_RANK}")
+    whole("rank", rank, 1, MAX_RANK)

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import norm
 from partitioner.shards import Cut
 
 from ..backend.base import Array
 from ..backend.exchange import Block, Machine, agree
-from ..errors import InputError
-from ..options import Options
 from ..parallel.mpi import Reduction, together
 from ..parallel.recorder import HERE
 from .base import Solve
+from .limits import check_range
 from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
 from .source import Source
@@ -30,7 +30,6 @@ from .stream import Step, Stream
 from .tuning import Tuner
 from .workspace import Workspace
 
-RANGES = {"float32": 1e30, "float64": 1e140}  # of the largest value, and one over the smallest it may be
 RECUTS = 2
 LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the next shard
 
@@ -41,9 +40,9 @@ class SparseOperator:
     def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
         """Load this rank's share of `source`."""
         options = setting.options
-        self.machine, self.options, self.shape, self.norm = machine, options, source.shape, source.norm
+        self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
-        check_range(source, options)
+        check_range(source.value_range, options)
         self.clock, self._setting = machine.device.clock(), setting
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
@@ -52,6 +51,7 @@ class SparseOperator:
         self.stream = Stream(machine.device, self.clock, tuner.choose)
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
+        self.norm = self._held_norm(source)
         self.work.reserve(self.stream.scratch_bytes(self.plan))
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
@@ -77,6 +77,13 @@ class SparseOperator:
             self.work.allocate(self.plan)
             self.stream.load(self.plan, source, uneven)
 
+    def _held_norm(self, source: Source) -> float:
+        """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
+        if source.value_range.exact_in(self.options.dtype):
+            return source.norm
+        sums = self.machine.comm.allgather(self.stream.modes[0].squares)
+        return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
+
     @property
     def order(self) -> int:
         return len(self.shape)
@@ -93,7 +100,7 @@ class SparseOperator:
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self.clock.span(kind, mode)
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = ()) -> Array:
+    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -103,7 +110,7 @@ class SparseOperator:
         for block in self._blocks[mode]:
             for shard, step in shards if block.last else islice(shards, block.shards):
                 with self.clock.span("compute", mode):
-                    work.compute(shard, mode, step.new)
+                    work.compute(shard, mode, step.new, double)
             if block.last and self._split[mode].there:
                 with self.clock.span("exchange", mode):
                     self._split[mode].add(work.outs[mode])
@@ -177,12 +184,3 @@ class _SplitRows:
         self._exchange.reduce(self._parts, "sum")
         for k, row in self._owned:
             out[row] += self._parts[k]
-
-
-def check_range(source: Source, options: Options) -> None:
-    """Refuse values so large or small that their products, or the squares of their norm, are no numbers."""
-    dtype = options.dtype
-    largest, limit = source.value_range.largest, RANGES[dtype.name]
-    if not 1 / limit <= largest <= limit:
-        advice = ": use precision fp64, or scale them" if dtype == np.float32 else ": scale them"
-        raise InputError(f"values up to {largest:.3g} are beyond what {dtype} computes with{advice}")

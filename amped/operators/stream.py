@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.coo import BLOCK, squares
 from partitioner.shards import BALANCE, equal_offsets
 
 from ..backend.base import NOTHING, Clock, Device, Slot
-from ..backend.mttkrp import Kernel, Shard
+from ..backend.mttkrp import Kernel, Shard, Share
 from .memory import SLOTS, ModePlan
 from .placement import Plan
 from .source import Source
@@ -42,6 +43,7 @@ class ModeShards:
     resident: Sequence[Shard] = ()
     streamed: Sequence[Shard] = ()
     steps: Sequence[Step] = ()
+    squares: Sequence[float] = ()  # of mode 0, if its values are rounded: their sums; see `partitioner.coo.squares`
 
 
 class Stream:
@@ -135,7 +137,9 @@ def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose) -> ModeSha
             resident.append(shard)
         else:
             streamed.append(shard.unloaded())
-    return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]))
+    rounded = mode.mode == 0 and not mode.share.values.exact_in(mode.share.dtype)
+    squares = columns.squares(mode.share) if rounded else ()
+    return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]), squares)
 
 
 def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
@@ -156,6 +160,14 @@ class _Columns:
 
     def __init__(self, columns: Sequence[Any]) -> None:
         self._indices, self._values = columns[:-1], columns[-1]
+
+    def squares(self, share: Share) -> list[float]:
+        """Return the sums of squares of blocks of values, rounded as kernels read them."""
+        found = list[float]()
+        for begin in range(0, self._values.size, BLOCK):
+            block = self._values[begin : begin + BLOCK].astype(share.dtype, copy=False)
+            found += squares(block, share.values[:2])
+        return found
 
     def cuts(self, begin: int, slot: int) -> NDArray[np.int64]:
         """Return where the nonzeros from `begin` on are cut into streamed shards."""

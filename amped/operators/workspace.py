@@ -61,13 +61,13 @@ class Workspace:
             self._scratch = None  # the old one is gone before the new one is made
             self._scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
 
-    def compute(self, shard: Shard, mode: int, new: slice = NOTHING) -> None:
+    def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
         if self._rounding:
             for n in self._stale - {mode}:
                 self._rounding.run(self.factors[n], self._narrow[n])
             self._stale &= {mode}
-        shard.kernel.run(shard, self._inputs[mode], self.outs[mode], new, self._scratch)
+        shard.kernel.run(shard, self._inputs[mode], self.outs[mode], new, self._scratch, double)
 
     def changed(self, mode: int) -> None:
         """Note that a factor matrix is new."""

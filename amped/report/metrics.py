@@ -4,44 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
+import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, Any
 
 import psutil
+
+from partitioner.claims import lock
 
 from ..decomp.driver import Spans
 from ..errors import InputError
 
 KINDS = ("copy", "compute", "exchange", "solve")
+LONGEST = 1 << 20  # bytes of a line that is looked at
+Extends = Callable[[dict[str, Any]], bool]
 PACKAGES = ("numpy", "numba", "mpi4py", "cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 
 class Metrics:
-    """Collects the ranks' times; writes an event a line if given a file. Only rank 0 holds one that writes."""
+    """Collects the ranks' times; writes an event a line if given a file. Only rank 0 holds one that writes.
 
-    def __init__(self, path: Path | None = None, append: bool = False) -> None:
-        self._file: IO[str] | None = None
-        if path is not None:
-            try:
-                self._file = open(path, "a" if append else "w")  # noqa: SIM115
-            except OSError as error:
-                raise InputError(f"cannot write: {error.strerror}", path=path) from None
+    The file is opened, and held against other runs, when the run starts; what is in it stays until the first
+    event. If it takes no more, that is told once, the rest is left out, and `failed` is true.
+    """
+
+    def __init__(self, path: Path | None = None, replace: bool = False, extends: Extends | None = None) -> None:
+        """Open the file at `path`, if any.
+
+        One that exists is refused, unless the run may `replace` it, or is one that `extends` it: called with the first
+        event in it, it tells whether they are the same run's.
+        """
         self.totals: dict[str, float] = defaultdict(float)
         self.iterations: list[float] = []  # seconds of each
+        self.failed = False
+        self._path, self._made, self._keep = path, path is not None and not path.exists(), True
+        self._file = None if path is None else _opened(path)
+        if path is not None and self._file is not None:
+            try:
+                self._keep = _checked(path, self._file, replace, extends)
+            except BaseException:
+                self.close()
+                raise
 
     def event(self, name: str, **facts: Any) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""
-        if self._file is None:
+        if self._file is None or self.failed:
             return
         try:
+            if not self._keep:
+                os.ftruncate(self._file.fileno(), 0)
+                self._keep = True
             self._file.write(json.dumps({"event": name, "time": round(time.time(), 3), **facts}) + "\n")
             self._file.flush()
         except OSError as error:
-            raise InputError(f"cannot write: {error.strerror}", path=self._file.name) from None
+            self.failed = True
+            told = InputError(f"cannot write: {error.strerror}; the run goes on without metrics", path=self._path)
+            print(f"amped: {told}", file=sys.stderr)
 
     def spans(self, by_rank: list[Spans]) -> list[dict[str, Any]]:
         """Add up the ranks' spans (their mean goes to `totals`); return them as records, in seconds."""
@@ -56,10 +81,57 @@ class Metrics:
         ]
 
     def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # each event was flushed, or its failure told
-                self._file.close()
+        """Close the file; remove it if it is new and nothing was written to it."""
+        if self._file is None or self._path is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._made and not os.fstat(self._file.fileno()).st_size:
+                self._path.unlink()
+        with contextlib.suppress(OSError):  # each event was flushed, or its failure told
+            self._file.close()
+        self._file = None
+
+
+def _opened(path: Path) -> IO[str]:
+    """Open a file to append to; one that is not there is made. A pipe that nobody reads is refused."""
+    if path.is_symlink() and not path.exists():
+        raise InputError("is a link to nothing", path=path)
+    flags = os.O_RDWR if path.is_file() or not path.exists() else os.O_WRONLY
+    try:
+        handle = os.open(path, flags | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise InputError(f"cannot write there: {error.strerror}", path=path) from None
+    os.set_blocking(handle, True)
+    return open(handle, "a")
+
+
+def _checked(path: Path, file: IO[str], replace: bool, extends: Extends | None) -> bool:
+    """Lock a file; return whether what is in it stays; raise `InputError` if the run may not write to it."""
+    now = os.fstat(file.fileno())
+    if not S_ISREG(now.st_mode):
+        if not replace:
+            raise InputError("exists already; --force writes to it", path=path)
+        return True
+    lock(file.fileno(), path, path)
+    if not now.st_size:
+        return True
+    if extends is not None and extends(_first_event(path)):
+        if os.pread(file.fileno(), 1, now.st_size - 1) != b"\n":  # a line that a full disk has cut
+            file.write("\n")
+        return True
+    if not replace:
+        other = "" if extends is None else ", and is not of the run that goes on"
+        raise InputError(f"exists already{other}; --force replaces it", path=path)
+    return False
+
+
+def _first_event(path: Path) -> dict[str, Any]:
+    """Return the first event in a file of metrics, or nothing if it is no such file."""
+    with contextlib.suppress(OSError, ValueError, RecursionError), open(path, "rb") as file:
+        event = json.loads(file.readline(LONGEST))
+        if isinstance(event, dict):
+            return event
+    return {}
 
 
 def peak_resident_bytes() -> int:

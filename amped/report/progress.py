@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from ..errors import InputError
+from ..errors import OutputError
 from ..parallel.mpi import launched
 
 BETWEEN = 0.05  # seconds from one picture of the reading to the next
@@ -15,8 +15,11 @@ BETWEEN = 0.05  # seconds from one picture of the reading to the next
 class Display:
     """Shows how far a run is; a context manager that takes its live display away.
 
-    This one shows nothing: it is for quiet runs and for every rank but the first.
+    This one shows nothing: it is for quiet runs and for every rank but the first. Where standard output takes no more,
+    that is told once, and `failed` is true: the run goes on.
     """
+
+    failed = False
 
     def __enter__(self) -> Display:
         return self
@@ -45,10 +48,15 @@ class Plain(Display):
         self._first = 0
 
     def note(self, text: str) -> None:
-        say(text)
+        if not self.failed:
+            try:
+                say(text)
+            except OutputError as error:
+                self.failed = True
+                print(f"amped: {error}; the run goes on without it", file=sys.stderr, flush=True)
 
     def iteration(self, number: int, of: int, facts: str) -> None:
-        say(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
+        self.note(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
 
     def _eta(self, number: int, of: int) -> str:
         now = time.perf_counter()
@@ -98,12 +106,12 @@ class Live(Plain):
 
 
 def say(text: str) -> None:
-    """Print on standard output; raise `InputError` if it takes no more, as on a full disk or to a reader that left."""
+    """Print on standard output; raise `OutputError` if it takes no more, as on a full disk or to a reader that left."""
     try:
         print(text, flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
-        raise InputError(f"standard output: {error.strerror}") from None
+        raise OutputError(f"standard output: {error.strerror}") from None
 
 
 def display(rank: int, quiet: bool) -> Display:

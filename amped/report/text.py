@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 
 from ..backend.base import Device
-from ..decomp.driver import State
+from ..decomp.driver import Rule, State
 from ..operators.placement import Plan
 from ..operators.prediction import Forecast
+from ..options import Options
 
+LOW = 10  # times the tolerance: a fit below that is hardly one
 FITTING = 80  # percent of the memory counted on, where that was too much
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -63,12 +65,23 @@ def iteration_facts(state: State, change: float | None) -> str:
     return _headline(state) + (f"  change {change:+.1e}" if change is not None else "")
 
 
-def end_line(state: State, told: Signals | None) -> str:
-    """Return how a decomposition ended, told to by a signal or by itself."""
+def end_line(state: State, told: Signals | None, rule: Rule) -> str:
+    """Return how a decomposition ended, and why: told to by a signal, or by its rule."""
     if told is not None:
         return f"{_headline(state)}: stopped by {told.name} after {progress(state)}"
-    why = "converged" if state.converged else "not converged"
-    return f"{_headline(state)} after {state.iterations} iterations ({why})"
+    changed = f"converged: the {next(iter(state.series))} changed by less than --tol {rule.tol:g}"
+    why = changed if state.converged else f"not converged: --max-iters {rule.max_iters} reached"
+    return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({why})"
+
+
+def low_fit(converged: bool, fits: Sequence[float], tol: float) -> str | None:
+    """Return what to do where a decomposition has converged at a fit so low that its small change says little."""
+    if not converged or not fits or fits[-1] >= LOW * tol:
+        return None
+    return (
+        f"the fit, {fits[-1]:.1e}, is below {LOW} times tol, {tol:g}: that it changed by less than tol says little; "
+        "a smaller tol, or 0, goes on; another seed or start, or more components, may fit better"
+    )
 
 
 def memory_line(by_rank: Sequence[dict[str, tuple[int, int]]]) -> str:
@@ -78,13 +91,28 @@ def memory_line(by_rank: Sequence[dict[str, tuple[int, int]]]) -> str:
     return "memory of a rank: " + ", ".join(texts)
 
 
-def out_of_memory(error: MemoryError, room: int) -> str:
+def out_of_memory(error: MemoryError, room: int, on_host: bool, options: Options) -> str:
     """Return what to do where a run did not fit though its plan, for `room` bytes of device memory, said so."""
+    if on_host:
+        return _out_of_host_memory(error, room, options)
     less = room * FITTING // 100
     return (
         f"{error or 'out of memory'}; {human(room)} of device memory were counted on: something else needs some. "
         f"With --device-memory {less >> 20}M, more is streamed and the rest fits; so do more ranks, or a lower --rank"
     )
+
+
+def _out_of_host_memory(error: MemoryError, room: int, options: Options) -> str:
+    """Return the same where the device is the host: what would be streamed is in that memory, too."""
+    ways = []
+    if options.placement != "stream":
+        ways.append("a store (python -m partitioner) with --placement stream leaves nonzeros on disk")
+    if options.placement != "stream" and options.kernel == "auto":
+        ways.append("--kernel permuted keeps one copy of them, not one for each mode")
+    if options.precision == "fp64":
+        ways.append("--precision fp32 halves factor matrices")
+    ways.append("a lower --rank takes less, and so do fewer ranks on this host, as each has all factor matrices")
+    return f"{error or 'out of memory'}; {human(room)} of this host's memory were counted on: " + "; ".join(ways)
 
 
 def skew(tensor: SparseTensor) -> list[dict[str, Any]]:

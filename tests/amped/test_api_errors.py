@@ -41,8 +41,8 @@ def test_input_error_is_a_value_error_that_knows_where() -> None:
 
 
 CP_ALS: list[tuple[dict[str, Any], str]] = [
-    ({"rank": 0}, "rank 0 is outside 1..1024"),
-    ({"rank": 1025}, "rank 1025 is outside 1..1024"),
+    ({"rank": 0}, "rank 0: expected an integer from 1 to 1024"),
+    ({"rank": 1025}, "rank 1025: expected an integer from 1 to 1024"),
     ({"rank": -3}, "rank -3"),
     ({"max_iters": 0}, "max_iters 0"),
     ({"tol": -1e-9}, "tol -1e-09"),
@@ -71,6 +71,52 @@ def test_cp_als(tensor: SparseTensor, change: dict[str, Any], message: str) -> N
         amped.cp_als(tensor, **{"rank": RANK, "device": "cpu", **change})
 
 
+WRONG_TYPES: list[tuple[str, Any, str]] = [
+    ("rank", 3.0, r"rank 3\.0: expected an integer from 1 to 1024"),
+    ("rank", "3", "rank '3': expected an integer"),
+    ("rank", None, "rank None: expected"),
+    ("rank", True, "rank True: expected"),
+    ("rank", 10**5000, "rank of 16610 bits: expected"),
+    ("max_iters", 2.5, r"max_iters 2\.5: expected an integer of at least 1"),
+    ("tol", "small", "tol 'small': expected a number"),
+    ("tol", float("nan"), "tol nan: expected"),
+    ("seed", 1.5, r"seed 1\.5: expected"),
+    ("threads", 2.0, r"threads 2\.0: expected"),
+    ("kernel", 7, "kernel 7: expected a name"),
+    ("precision", np.float32, "expected fp32 or fp64"),
+    ("device", ["cpu"], "expected auto or cpu or cuda"),
+    ("deadline", "soon", "deadline 'soon': expected seconds"),
+    ("callback", "print", "callback is of type str"),
+    ("init", 5, "init: expected matrices"),
+    ("init", [[[1.0], [1.0, 2.0]]] * 3, "init: expected matrices"),
+    ("X", np.ones((2, 2)), "X is of type ndarray: expected a SparseTensor, or the path"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "message"), WRONG_TYPES, ids=[message for _, _, message in WRONG_TYPES])
+def test_an_argument_of_another_type_is_named(tensor: SparseTensor, name: str, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        amped.cp_als(**{"X": tensor, "rank": RANK, "device": "cpu", name: given})
+
+
+def test_numbers_of_numpy_are_numbers(tensor: SparseTensor) -> None:
+    numbers: dict[str, Any] = {
+        "rank": np.int32(RANK),
+        "max_iters": np.uint8(3),
+        "seed": np.int64(2),
+        "threads": np.int8(1),
+    }
+    plain: dict[str, Any] = {name: int(number) for name, number in numbers.items()}
+    options: dict[str, Any] = {"device": "cpu", "deterministic": True}
+    model = amped.cp_als(tensor, tol=np.float32(0), device_memory=np.int64(1 << 30), **numbers, **options)
+    assert model.fits == amped.cp_als(tensor, tol=0, device_memory=1 << 30, **plain, **options).fits
+
+
+def test_the_name_that_was_meant(tensor: SparseTensor) -> None:
+    with pytest.raises(TypeError, match=r"cp_als\(\) got an unexpected keyword argument 'max_iter'.*max_iters"):
+        amped.cp_als(tensor, RANK, max_iter=5)  # type: ignore[call-arg]
+
+
 def test_unknown_option_is_a_type_error(tensor: SparseTensor) -> None:
     with pytest.raises(TypeError, match="colour"):
         amped.cp_als(tensor, RANK, colour="red")
@@ -78,9 +124,9 @@ def test_unknown_option_is_a_type_error(tensor: SparseTensor) -> None:
         amped.mttkrp(tensor, factors(), 0, colour="red")
 
 
-@pytest.mark.parametrize("mode", [-1, 3, 99])
-def test_mttkrp_mode(tensor: SparseTensor, mode: int) -> None:
-    with pytest.raises(InputError, match=rf"mode {mode} is outside 0\.\.2"):
+@pytest.mark.parametrize("mode", [-1, 3, 99, 1.0])
+def test_mttkrp_mode(tensor: SparseTensor, mode: Any) -> None:
+    with pytest.raises(InputError, match=rf"mode {mode}(: expected an integer| is outside 0\.\.2)"):
         amped.mttkrp(tensor, factors(), mode)
 
 

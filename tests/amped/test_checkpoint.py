@@ -36,8 +36,10 @@ from command import (
 )
 
 from amped import checkpoint
+from amped.decomp.driver import State
 from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED, InputError
 from partitioner import checked
+from partitioner.claims import Claim
 
 RANK = 4
 SHAPE = (9, 7, 5)
@@ -85,7 +87,7 @@ def test_resumed_run_is_the_uninterrupted_one(folder: Path) -> None:
 def test_what_a_checkpoint_holds(folder: Path) -> None:
     path = small_tns(folder)
     fits = cpd(path, "out", "--max-iters", 3, "--checkpoint", "deep/er/c", "--seed", 5)
-    names = sorted(p.name for p in (folder / "deep/er/c").iterdir() if p.name != checkpoint.LOCK)
+    names = sorted(p.name for p in (folder / "deep/er/c").iterdir())
     assert names[-1] == "iteration-3"
     assert set(names) <= {"iteration-1", "iteration-2", "iteration-3"}
     arrays = {p.stem: np.load(p) for p in (folder / "deep/er/c/iteration-3").glob("*.npy")}
@@ -150,6 +152,7 @@ def test_a_checkpoint_does_not_change_as_the_run_goes_on(folder: Path, monkeypat
     cpd(path, "out", "--max-iters", 5, "--checkpoint", "c")
     monkeypatch.setattr(checkpoint.Writer, "_write", real)
     early = next(taken for taken in late if taken.state.iterations < 5)
+    (folder / "c").mkdir()
     writer = checkpoint.Writer(folder / "c")
     writer.write(early)
     writer.finish()
@@ -214,7 +217,7 @@ def test_force_replaces_a_checkpoint(folder: Path) -> None:
     refused(again, "c/iteration-4", "exists", "--resume", "--force")
     cpd(path, "b", "--max-iters", 2, "--checkpoint", "c", "--force")
     assert newest().state.iterations == 2
-    assert all(name in (checkpoint.LOCK, "iteration-1", "iteration-2") for name in os.listdir("c"))
+    assert all(name in ("iteration-1", "iteration-2") for name in os.listdir("c"))
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -258,29 +261,16 @@ def test_one_run_at_a_time_writes_into_a_folder(folder: Path, ranks: int) -> Non
     path = small_tns(folder)
     flags = ["--checkpoint", folder / "c", "--resume", "--max-iters", 3, "--output", folder / "out"]
     cpd(path, "first", *flags[:2], "--max-iters", 2)
-    other, before = checkpoint.Writer(folder / "c"), entries(folder)
+    other = Claim(folder / "c" / checkpoint.CLAIMED)
+    before = entries(folder)
     if ranks == 1:
         refused(run_amped("cpd", path, *COMMON, *flags), "another run", folder / "c")
     else:
         refused_on_ranks(on_ranks(ranks, "cpd", path, *COMMON, *flags), "another run", folder / "c")
     assert entries(folder) == before
-    other.close()
+    other.release()
     result = on_ranks(ranks, "cpd", path, *COMMON, *flags)
     assert result.code == 0, result.err
-
-
-def test_a_folder_that_another_run_takes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "check_free", lambda _: None)
-    (folder / "c").mkdir()
-    other = checkpoint.Writer(folder / "c")
-    line = ["cpd", small_tns(folder), *COMMON, "--checkpoint", "c", "--max-iters", 3]
-    result = run_amped(*line)
-    assert result.code == 2
-    assert result.err.startswith("amped: error: c: another run writes its checkpoints there; if none does")
-    assert result.err.count("\n") == 1
-    assert checkpoint.names_in("c") == []
-    other.close()
-    succeeded(run_amped(*line))
 
 
 def damaged(file: Path) -> None:
@@ -380,6 +370,8 @@ HOSTILE: dict[str, dict[str, Any]] = {
     "no mode": {"mode": "first"},
     "facts": {"facts": None},
     "files": {"files": 3},
+    "a name that leads elsewhere": {"../../elsewhere": np.ones(3)},
+    "an absolute name": {f"{os.devnull}/../tmp/elsewhere": np.ones(3)},
     "version": {"version": 99},
     "block": {"block_bytes": 1},
 }
@@ -397,13 +389,42 @@ def test_a_checkpoint_that_makes_no_sense(folder: Path, case: str) -> None:
         if value is None and name in body["files"]:
             del body["files"][name]
         elif isinstance(value, np.ndarray):
-            np.save(whole / f"{name}.npy", value)
-            content = (whole / f"{name}.npy").read_bytes()
+            file = folder / "elsewhere.npy" if "/" in name else whole / f"{name}.npy"
+            np.save(file, value)
+            content = file.read_bytes()
             body["files"][name] = {"bytes": len(content), "crc32": [zlib.crc32(content)]}
         else:
             body[name] = value
     checked.write_manifest(whole, body)
-    refused(run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", "--resume"), "c/iteration-2")
+    result = run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", "--resume")
+    refused(result, "c/iteration-2", "is not a plain file name" if "name" in case else "")
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--force"])
+def test_what_no_checkpoint_holds_is_not_removed(folder: Path, flag: str) -> None:
+    path = small_tns(folder)
+    two_checkpoints(path)
+    (folder / "c" / "iteration-1").mkdir()
+    (folder / "c" / "iteration-1" / "thesis.tex").write_text("data")
+    before = entries(folder)
+    result = run_amped("cpd", path, *COMMON, "--output", "b", "--checkpoint", "c", flag)
+    refused(result, "c/iteration-1", "holds thesis.tex, which no checkpoint does")
+    assert entries(folder) == before
+
+
+def test_drafts_have_names_that_nobody_can_guess(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link by such a name would have amped write wherever it leads."""
+    drafts = list[str]()
+    monkeypatch.setattr(checkpoint, "_write_files", lambda _, draft: drafts.append(draft.name))
+    (folder / "c").mkdir()
+    writer = checkpoint.Writer(folder / "c")
+    for iteration in (1, 1, 2):
+        state = State({}, {}, iteration, 0)
+        writer.write(checkpoint.Checkpoint(state, [], checkpoint.Origin({}, 0, None, {})))
+    writer.finish()
+    writer.close()
+    assert len(set(drafts)) == 3
+    assert all(re.fullmatch(r"\.iteration-\d\.[0-9a-f]{16}\.part", name) for name in drafts)
 
 
 def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
@@ -413,7 +434,7 @@ def test_what_killed_runs_have_left_is_removed(folder: Path) -> None:
         (folder / left / "factor_0.npy").write_text("half")
     (folder / "c" / "notes").write_text("precious")
     cpd(path, "a", "--max-iters", 2, "--checkpoint", "c")
-    assert set(os.listdir("c")) <= {checkpoint.LOCK, "iteration-1", "iteration-2", "notes"}
+    assert set(os.listdir("c")) <= {"iteration-1", "iteration-2", "notes"}
     assert (folder / "c" / "notes").read_text() == "precious"
 
 

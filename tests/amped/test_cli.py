@@ -267,7 +267,8 @@ def test_report_of_cpd(folder: Path) -> None:
     assert "change" not in shown[0]
     assert f"change {fits[1] - fits[0]:+.1e}" in shown[1]
     assert "compute" in lines[-2]
-    assert lines[-1] == f"fit {fits[-1]:.6f} after 3 iterations (not converged); model in small-rank3/model.npz"
+    ended = "after 3 iterations (not converged: --max-iters 3 reached)"
+    assert lines[-1] == f"fit {fits[-1]:.6f} {ended}; model in small-rank3/model.npz"
 
 
 # ---------------------------------------------------------------------------------------------------- mttkrp

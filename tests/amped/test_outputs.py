@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -36,7 +36,8 @@ from command import (
 )
 
 import amped
-from amped.checkpoint import LOCK
+from amped import checkpoint
+from amped.errors import EXIT_INCOMPLETE, OutputError
 from partitioner.store import Store
 
 RANK = 4
@@ -121,7 +122,7 @@ def test_store(folder: Path) -> None:
     values = {f"store/mode{mode}.values.npy" for mode in range(3)}
     assert names(folder) == {"small.tns", "store/manifest.json"} | columns | values
     manifest = json.loads(Path("store/manifest.json").read_text())
-    assert (manifest["version"], manifest["shape"], manifest["nnz"]) == (2, list(SHAPE), 80)
+    assert (manifest["version"], manifest["shape"], manifest["nnz"]) == (3, list(SHAPE), 80)
     kept, read = Store("store").tensor(), amped.read(path)
     assert np.array_equal(kept.columns, read.columns)
     assert np.array_equal(kept.values, read.values)
@@ -210,7 +211,7 @@ def wide_tensor(folder: Path) -> Path:
 
 @pytest.mark.parametrize("verb", ["cpd", "mttkrp", "partitioner"])
 def test_a_disk_that_fills_up(folder: Path, verb: str) -> None:
-    """One line, exit code 2, and no half file under any name."""
+    """One line, and no half file under any name."""
     path = wide_tensor(folder)
     flags: list[object] = ["--rank", RANK, *CPU] if verb != "partitioner" else []
     if verb == "partitioner":
@@ -222,7 +223,7 @@ def test_a_disk_that_fills_up(folder: Path, verb: str) -> None:
         size = 10_000
         run_amped("mttkrp", path, *flags)  # compiles, so that the limited process need not store kernels
     result = finish(line, cwd=folder, preexec_fn=limited(size))
-    assert result.code == 2, result.err
+    assert result.code == (2 if verb == "partitioner" else 1), result.err
     assert len(result.err.splitlines()) == 1, result.err
     assert "out" in result.err
     assert "File too large" in result.err
@@ -238,10 +239,11 @@ def test_a_disk_that_fills_up_keeps_the_last_checkpoint(folder: Path) -> None:
     before = entries(folder / "c" / "iteration-2")
     line = ["cpd", path, *flags, "--max-iters", 4, "--resume", "--output", "b"]
     result = in_process(*line, cwd=folder, preexec_fn=limited(10_000))
-    assert result.code == 2, result.err
-    assert len(result.err.splitlines()) == 1, result.err
-    assert "c/iteration-3" in result.err
-    assert sorted(os.listdir("c")) == [LOCK, "iteration-2"]
+    assert result.code == 1, result.err
+    saving, model = result.err.splitlines()
+    assert saving == "amped: c/iteration-3: cannot write: File too large; the run goes on"
+    assert model == "amped: error: b/model.npz: cannot write: File too large"
+    assert sorted(os.listdir("c")) == ["iteration-2"]
     assert entries(folder / "c" / "iteration-2") == before
     succeeded(run_amped(*line))
     assert len(json.loads(Path("b/run.json").read_text())["fits"]) == 4
@@ -276,11 +278,51 @@ def test_a_partitioner_that_is_told_to_end_leaves_nothing(folder: Path, number: 
     assert os.listdir(folder) == ["t.tns"]
 
 
-def test_metrics_on_a_full_disk(folder: Path) -> None:
+def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
+    """It is told at once, and by the exit code."""
     path = small_tns(folder)
-    flags = ["--rank", RANK, "--max-iters", 2, "--output", "out", *CPU]
-    result = in_process("cpd", path, *flags, "--metrics", "/dev/full", "--force", cwd=folder)
-    refused(Result(result.code, "", result.err), "/dev/full", "no space")
+    flags = ["--rank", RANK, "--max-iters", 3, *CPU]
+    result = in_process("cpd", path, *flags, "--output", "a", "--metrics", "/dev/full", "--force", cwd=folder)
+    assert result.code == EXIT_INCOMPLETE, result.err
+    assert result.err == "amped: /dev/full: cannot write: No space left on device; the run goes on without metrics\n"
+    assert "model in a/model.npz" in result.out
+    assert names(folder / "a") == {"model.npz", "run.json"}
+    result = in_process("mttkrp", path, *flags[:2], *CPU, "--output", "m.npz", "--metrics", "/dev/full", "--force")
+    assert result.code == EXIT_INCOMPLETE, result.err
+    assert Path("m.npz").exists()
+    with open("/dev/full", "w") as full:
+        line = python_line("cpd", path, *flags, "--output", "b")
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False)
+    assert done.returncode == EXIT_INCOMPLETE, done.stderr
+    assert done.stderr == "amped: standard output: No space left on device; the run goes on without it\n"
+    assert entries(folder / "a").keys() == entries(folder / "b").keys()
+
+
+class Flaky(checkpoint.Writer):
+    """Writes checkpoints to a disk that is full at some of them."""
+
+    full: ClassVar[set[str]] = set()
+
+    def _write(self, taken: checkpoint.Checkpoint) -> None:
+        if taken.name in self.full:
+            raise OutputError("cannot write: No space left on device", path=taken.name)
+        super()._write(taken)
+
+
+@pytest.mark.parametrize(("full", "kept"), [((1, 2), 3), ((3,), 2), ((1, 2, 3), 0)])
+def test_a_checkpoint_that_fails_loses_no_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, full: tuple[int, ...], kept: int
+) -> None:
+    """The next one is tried; what is said in the end is whether the last state is saved."""
+    monkeypatch.setattr(Flaky, "full", {f"iteration-{n}" for n in full})
+    monkeypatch.setattr(Flaky, "busy", property(Flaky.finish))  # the disk is fast enough
+    monkeypatch.setattr(checkpoint, "Writer", Flaky)
+    flags = ["--rank", RANK, "--max-iters", 3, "--tol", 0, "--checkpoint", "c", "--output", "out", *CPU]
+    result = run_amped("cpd", small_tns(folder), *flags)
+    assert result.code == (0 if kept == 3 else EXIT_INCOMPLETE)
+    assert result.err == f"amped: iteration-{full[0]}: cannot write: No space left on device; the run goes on\n"
+    assert names(folder / "out") == {"model.npz", "run.json"}
+    assert checkpoint.names_in("c")[:1] == ([f"iteration-{kept}"] if kept else [])
 
 
 def test_report_on_a_full_disk(folder: Path) -> None:
@@ -364,7 +406,7 @@ def test_terminal_shows_progress_and_ends_with_the_report(folder: Path) -> None:
     text = plain(result.out)
     assert "Traceback" not in text
     assert text.rstrip().endswith(
-        f"fit {fits[-1]:.6f} after 5 iterations (not converged); model in small-rank4/model.npz"
+        f"fit {fits[-1]:.6f} after 5 iterations (not converged: --max-iters 5 reached); model in small-rank4/model.npz"
     )
     assert "small.tns: 9 x 7 x 5, 80 nonzeros" in text
     for number, fit in enumerate(fits, 1):

@@ -162,6 +162,15 @@ def test_a_store_of_a_long_mode(folder: Path) -> None:
         assert out["labels_1"].max() > FAR - 10**6
 
 
+def test_masked_matrices_are_refused(folder: Path) -> None:
+    tensor = amped.SparseTensor([[0, 0], [1, 1]], [1.0, 2.0])
+    factors = [np.ones((2, 1)), np.ma.masked_greater(np.arange(2.0)[:, None], 0)]
+    with pytest.raises(amped.InputError, match=r"factors\[1\] has masked entries"):
+        amped.mttkrp(tensor, factors, 0)
+    with pytest.raises(amped.InputError, match=r"init\[1\] has masked entries"):
+        amped.cp_als(tensor, 1, init=factors)
+
+
 def test_labels_are_those_of_the_file(folder: Path) -> None:
     path = stamped(folder)
     tensor = amped.read(path, compact=True)

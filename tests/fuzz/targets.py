@@ -150,7 +150,7 @@ def _checkpoint() -> tuple[Path, dict[str, Any], State]:
     def make(target: Path) -> None:
         factors = [np.ones((length, RANK)) for length in SHAPE]
         writer = Writer(target.parent)
-        writer.write(Checkpoint(state, factors, Origin(facts, 0, {})))
+        writer.write(Checkpoint(state, factors, Origin(facts, 0, None, {})))
         writer.close()
         os.rename(target.parent / "iteration-1", target)
 

@@ -302,3 +302,15 @@ def fit_error(name: str, rank: int, tensor: amped.SparseTensor | None, shape: Se
     start = splitmix_factors(shape, rank)
     model = amped.cp_als(tensor, rank, init=start, tol=0, max_iters=len(want), **options)
     return float(np.abs(np.subtract(model.fits, want)).max())
+
+
+def true_fit(tensor: amped.SparseTensor, model: amped.KruskalTensor) -> float:
+    """Return the fit of a model in double precision: its distance at the nonzeros, and its mass everywhere else."""
+    factors, values = [f.astype(np.float64) for f in model.factors], tensor.values.astype(np.float64)
+    there = np.repeat(model.weights[None], tensor.nnz, axis=0)
+    for column, factor in zip(tensor.columns, factors, strict=True):
+        there *= factor[column]
+    at_nonzeros = there.sum(axis=1)
+    squared = model.weights @ np.prod([f.T @ f for f in factors], axis=0) @ model.weights
+    elsewhere = max(0.0, squared - np.square(at_nonzeros).sum())
+    return float(1 - np.sqrt((np.square(values - at_nonzeros).sum() + elsewhere) / np.square(values).sum()))

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from partitioner.coo import SparseTensor
-from partitioner.drafts import draft_name, drafted
-from partitioner.store import Store, check_target, write_files
+from partitioner.drafts import drafted
+from partitioner.store import Store, write_files
 
 Nonzeros = tuple[np.ndarray, np.ndarray]
 
@@ -60,8 +60,6 @@ def files_of(store: Path) -> dict[str, bytes]:
 def write_store(tensor: SparseTensor, path: Path, *, force: bool = False) -> Store:
     """Write a tensor as a store, as `partition` writes one that fits in memory."""
     target = Path(os.path.realpath(path))
-    check_target(target, force)
-    draft = draft_name(target)
-    with drafted(target, draft):
+    with drafted(target, force) as draft:
         write_files(tensor, draft)
     return Store(target)

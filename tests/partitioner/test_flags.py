@@ -7,29 +7,29 @@ import argparse
 import numpy as np
 import pytest
 
-from partitioner.flags import byte_count, real, seconds, whole
+from partitioner.flags import byte_count, real_number, seconds, whole_number
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("16", 16), ("-3", -3), ("+7", 7), ("007", 7)])
 def test_whole_numbers(text: str, number: int) -> None:
-    assert whole(text) == number
+    assert whole_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1 ", "1_0", "٣", "²", "1.0", "1e3", "0x10", "--1", "nan", "9" * 5000])
 def test_what_is_no_whole_number(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as refused:
-        whole(text)
+        whole_number(text)
     assert len(str(refused.value)) < 120
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("1e-5", 1e-5), (".5", 0.5), ("-2.", -2), ("inf", np.inf)])
 def test_real_numbers(text: str, number: float) -> None:
-    assert real(text) == number
+    assert real_number(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "1_0", "1e", "٣.٥", " 1", "1e1_0", "0x1p3", "one", "1" * 5000])
 def test_what_is_no_number(text: str) -> None:
-    for kind in (real, seconds, byte_count):
+    for kind in (real_number, seconds, byte_count):
         with pytest.raises(argparse.ArgumentTypeError) as refused:
             kind(text)
         assert len(str(refused.value)) < 120

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import stat
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from partitioner.private import is_private, read_private
 
 KERNELS = """
 from partitioner.jit import jit
@@ -39,10 +46,10 @@ def make(environment: Path, factor: int) -> None:
     (package / "kernels.py").write_text(KERNELS)
 
 
-def start(environment: Path, argument: str = "21") -> subprocess.Popen[str]:
+def start(environment: Path, argument: str = "21", **options: Any) -> subprocess.Popen[str]:
     """Call the kernel in a process, with one argument or several in turn: prints the results, hits and misses."""
     code = f"import sys; sys.path.insert(0, {str(environment)!r})" + RUN.format(package="mine", argument=argument)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **options)
 
 
 def call(environment: Path, argument: str = "21") -> str:
@@ -95,3 +102,97 @@ def test_what_is_damaged_is_compiled_again(folder: Path, harm: bytes | None) -> 
 def test_a_cache_that_cannot_be_written_costs_time_alone(folder: Path) -> None:
     (folder / "cache").write_text("a file where the folder should be")
     assert call(folder / "first") == "42 0 1"
+
+
+class Harm:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self._file,)
+
+
+def harmed(folder: Path) -> Path:
+    """Put a pickle that does harm where a compiled kernel was."""
+    data = pickle.dumps(Harm(folder / "harm"))
+    (kept,) = files(folder)
+    kept.write_bytes(sha256(data).digest() + data)
+    return kept
+
+
+def refusals(folder: Path, arguments: str = "21, 1.5", **options: Any) -> list[str]:
+    """Call the kernel; return the lines on standard error."""
+    with start(folder / "first", arguments, stderr=subprocess.PIPE, **options) as process:
+        out, err = process.communicate()
+    assert out.startswith("42 3.0 ")
+    assert not (folder / "harm").exists()
+    return err.splitlines()
+
+
+@pytest.mark.parametrize("umask", [0, 0o022, 0o277])
+def test_folders_that_are_made_are_their_user_s_alone(folder: Path, umask: int) -> None:
+    with start(folder / "first", umask=umask) as process:
+        assert process.wait() == 0
+    for each in (folder / "cache", folder / "cache" / "amped"):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+    (file,) = files(folder)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600 & ~umask
+
+
+def test_a_folder_of_an_older_version_is_taken_over_but_not_what_others_can_write(folder: Path) -> None:
+    """Older versions obeyed umask."""
+    call(folder / "first")
+    kept = harmed(folder)
+    kept.chmod(0o664)
+    kept.parent.chmod(0o775)
+    assert refusals(folder) == [f"amped: kernels are compiled anew: {kept} can be written to by others"]
+    assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600  # replaced
+    assert refusals(folder) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_belongs_to_another_user_is_not_read(folder: Path, what: str) -> None:
+    call(folder / "first")
+    kept = harmed(folder)
+    theirs = kept if what == "file" else kept.parent
+    os.chown(theirs, 65534, -1)
+    (line,) = refusals(folder)
+    assert f"{theirs} belongs to another user (65534)" in line
+    assert what == "file" or "set NUMBA_CACHE_DIR" in line
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+def test_a_kernel_is_a_regular_file(folder: Path, what: str) -> None:
+    call(folder / "first")
+    kept = harmed(folder)
+    kept.rename(folder / "elsewhere")
+    if what == "link":
+        kept.symlink_to(folder / "elsewhere")
+    elif what == "pipe":
+        os.mkfifo(kept)
+    else:
+        kept.mkdir()
+    assert refusals(folder) == []
+
+
+def test_a_folder_of_another_program_is_refused_and_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for mode, trusted in ((0o700, True), (0o755, True), (0o775, False), (0o1777, False)):
+        theirs = tmp_path / f"{mode:o}"
+        theirs.mkdir()
+        theirs.chmod(mode)
+        for _ in range(2):
+            assert is_private(theirs, "CUPY_CACHE_DIR", ours=False) is trusted
+        assert stat.S_IMODE(theirs.stat().st_mode) == mode
+        told = capsys.readouterr().err
+        assert told.count("\n") == (not trusted)
+        assert trusted or f"{theirs} can be written to by others; remove it, or set CUPY_CACHE_DIR" in told
+
+
+def test_a_file_that_is_missing_is_none(tmp_path: Path) -> None:
+    assert read_private(tmp_path / "none") is None

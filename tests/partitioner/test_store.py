@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,21 +197,75 @@ def test_a_store_is_not_replaced_without_force(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
-@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+OTHERS = {
+    "folder": "manifest.json: No such file",
+    "file": "not a store",
+    "link": "manifest.json: No such file",
+    "another program's": "not the manifest of a store",
+    "store and notes": "holds thesis.tex, which the store",
+    "store and folder": "holds more, which the store",
+    "folder by a file's name": "holds mode1.index0.npy, which",
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
 def test_force_replaces_nothing_but_a_store(tmp_path: Path, kind: str) -> None:
     target = tmp_path / "precious"
+    held = target if kind != "link" else tmp_path / "elsewhere"
     if kind == "file":
         target.write_text("data")
+    elif "store" in kind or "name" in kind:
+        write_store(small_tensor(), held)
     else:
-        held = target if kind == "folder" else tmp_path / "elsewhere"
         held.mkdir()
+    if kind == "another program's":
+        (held / MANIFEST).write_text('{"name": "a web app", "files": {"thesis.tex": {}}}')
+    if kind == "store and folder":
+        (held / "more").mkdir()
+    elif kind == "folder by a file's name":
+        (held / "mode1.index0.npy").unlink()
+        (held / "mode1.index0.npy").mkdir()
+    elif held.is_dir():
         (held / "thesis.tex").write_text("data")
-        if kind == "link":
-            target.symlink_to(held)
-    before = {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(InputError, match="not a store"):
+    if kind == "link":
+        target.symlink_to(held)
+    before = {p: p.is_file() and p.read_bytes() for p in tmp_path.rglob("*")}
+    with pytest.raises(InputError, match=OTHERS[kind]):
         write_store(small_tensor(), target, force=True)
-    assert {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()} == before
+    assert {p: p.is_file() and p.read_bytes() for p in tmp_path.rglob("*")} == before
+
+
+def test_force_replaces_a_store_that_is_damaged_or_of_another_version(path: Path) -> None:
+    rewrite(path, version=1)
+    (path / "mode1.values.npy").unlink()
+    write_store(small_tensor(), path, force=True)
+    read_all(path)
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_force_does_not_replace_the_current_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path)
+    with pytest.raises(InputError, match="is the current folder"):
+        write_store(small_tensor(), Path(), force=True)
+    read_all(path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "", ".", "..", "a/b", "a\0b"])
+def test_files_in_a_manifest_have_plain_names(path: Path, name: str) -> None:
+    files = json.loads((path / MANIFEST).read_text())["files"]
+    rewrite_as = {"format": "amped-store", "version": 2, "files": files | {name: {"bytes": 0, "crc32": []}}}
+    checked.write_manifest(path, rewrite_as)
+    for opened in (Store, lambda path: write_store(small_tensor(), path, force=True)):
+        with pytest.raises(InputError, match="is not a plain file name"):
+            opened(path)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "mode0.values.npy"])
+def test_a_pipe_among_the_files_is_not_waited_for(path: Path, name: str) -> None:
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(InputError, match=f"{name}: not a regular file"):
+        Store(path)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -236,41 +288,6 @@ def test_a_failed_write_leaves_nothing_behind(
         assert not isinstance(error, OSError) or str(caught.value).startswith(f"{target}: ")
         assert os.listdir(path.parent) == [path.name]
     read_all(path)
-
-
-DRAFT = """
-import sys, time
-from pathlib import Path
-from partitioner.drafts import draft_name, drafted
-target = Path(sys.argv[1])
-with drafted(target, draft_name(target)):
-    (draft_name(target) / "half").write_text("")
-    print("ready", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_what_killed_runs_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    runs = [
-        subprocess.Popen([sys.executable, "-c", DRAFT, tmp_path / "store"], stdout=subprocess.PIPE) for _ in range(2)
-    ]
-    try:
-        for run in runs:
-            assert run.stdout is not None
-            assert run.stdout.readline() == b"ready\n"
-        killed, alive = sorted(tmp_path.iterdir(), key=lambda folder: f".{runs[1].pid}." in folder.name)
-        runs[0].kill()
-        runs[0].wait()
-        others = [tmp_path / f".store.elsewhere.{runs[0].pid}.part", killed.with_name(killed.name + "s")]
-        for other in others:
-            other.mkdir()
-        write_store(small_tensor(), tmp_path / "store")
-        assert sorted(tmp_path.iterdir()) == sorted([alive, tmp_path / "store", *others])
-        assert (alive / "half").exists()
-    finally:
-        for run in runs:
-            run.kill()
-            run.communicate()
 
 
 def test_the_folder_must_exist(tmp_path: Path) -> None:

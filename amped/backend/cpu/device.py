@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import psutil
-import threadpoolctl
 from numpy.typing import NDArray
 
 from partitioner.threads import fair_threads
 
 from ...parallel.mpi import Comm
 from ..base import Array, Movable, Trial
+from ..blas import limit_blas
 from .threads import Threads, aligned
 from .vectors import LANE, LINE
 
@@ -37,7 +37,7 @@ class CpuDevice:
         count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
         self.threads = Threads(count)
-        threadpoolctl.threadpool_limits(count)  # BLAS beside our own threads would fight them for the cores
+        limit_blas(count)
 
     def stride(self, rank: int, itemsize: int) -> int:
         """See `Device`: a single lane, or whole lines of the caches."""

@@ -2,7 +2,8 @@
 
 LLVM vectorises a plain loop over columns badly, with or without a compile-time length (it unrolls the loop fully, or
 keeps the sum in memory). Here a piece of a row is one value of an LLVM vector type, in one or more registers. Its size
-is the length of a tuple, `lanes`, hence part of the signature by which compiled kernels are cached.
+is the length of a tuple, `lanes`, hence part of the signature by which compiled kernels are cached. If the tuple is of
+floating-point numbers instead of integers, the vector is in double precision, whatever the factors are stored in.
 """
 
 from __future__ import annotations
@@ -44,8 +45,9 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _vector(factors: Any, lanes: Any) -> Vector:
-    dtype = factors.types[0].dtype
-    return Vector(dtype, len(lanes) * LANE * 8 // dtype.bitwidth)
+    stored = factors.types[0].dtype
+    dtype = types.float64 if isinstance(lanes.dtype, types.Float) else stored
+    return Vector(dtype, len(lanes) * LANE * 8 // stored.bitwidth)
 
 
 def _array(context: Any, builder: Any, kind: Any, value: Any) -> Any:
@@ -76,8 +78,11 @@ def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, 
     return addresses
 
 
-def _load(builder: Any, address: Any, kind: Any) -> Any:
-    return builder.load(builder.bitcast(address, kind.as_pointer()), align=4)
+def _load(builder: Any, address: Any, stored: Any, kind: Any) -> Any:
+    """Load `stored` numbers as a vector of that kind, which may be wider."""
+    narrow = ir.VectorType(stored, kind.count)
+    loaded = builder.load(builder.bitcast(address, narrow.as_pointer()), align=4)
+    return loaded if narrow == kind else builder.fpext(loaded, kind)
 
 
 @_operation
@@ -107,15 +112,15 @@ def accumulate(
     vector = _vector(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = context.get_value_type(vector)
+        kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
         _, _, value_array, at, column, _, total = args
         array = _array(context, builder, values, value_array)
         value = context.cast(builder, builder.load(builder.gep(array.data, [at])), values.dtype, vector.dtype)
         *others, last = _input_rows(context, builder, signature, args, at, column)
         product = _splat(builder, value, kind)
         for address in others:
-            product = builder.fmul(product, _load(builder, address, kind))
-        return _fused(builder, vector, product, _load(builder, last, kind), total)
+            product = builder.fmul(product, _load(builder, address, stored, kind))
+        return _fused(builder, vector, product, _load(builder, last, stored, kind), total)
 
     return vector(indices, factors, values, types.intp, types.intp, lanes, vector), generate
 
@@ -127,7 +132,8 @@ def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, t
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         matrix, row, column, part_value, total_value = args
         address = _row(context, builder, factor, matrix, row, column)
-        return _fused(builder, part, part_value, _load(builder, address, part_value.type), total_value)
+        stored = context.get_value_type(factor.dtype)
+        return _fused(builder, part, part_value, _load(builder, address, stored, part_value.type), total_value)
 
     return total(factor, types.intp, types.intp, part, total), generate
 
@@ -146,11 +152,10 @@ def _prefetch(builder: Any, address: Any, size: int) -> None:
 @_operation
 def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lanes: Any) -> Any:
     """Prefetch the input factor rows of a nonzero, from `column` on."""
-    vector = _vector(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         for address in _input_rows(context, builder, signature, args, args[2], args[3]):
-            _prefetch(builder, address, vector.count * vector.dtype.bitwidth // 8)
+            _prefetch(builder, address, len(lanes) * LANE)
         return context.get_dummy_value()
 
     return types.none(indices, factors, types.intp, types.intp, lanes), generate

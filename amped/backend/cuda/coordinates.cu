@@ -5,23 +5,28 @@
 // otherwise   MTTKRP-C of GenTen: a permutation orders the nonzeros by row; a thread sums runs of equal row and adds each
 //             sum to the output in double precision.
 //
-// Compile-time parameters: INPUTS (input modes), REAL, LANES (threads per row), WIDTH (vectors per factor row), COLUMN (the
+// Compile-time parameters: INPUTS (input modes), STORED (type of values and factors), REAL (of products), LANES (threads per row), WIDTH (vectors per factor row), COLUMN (the
 // index column of the output mode; the others are the input modes, in order) and ATOMIC.
 
 typedef REAL real;
 
-constexpr int PER_VECTOR = 16 / sizeof(real), COLUMNS = WIDTH * PER_VECTOR;
+typedef STORED stored;
+
+constexpr int PER_VECTOR = 16 / sizeof(stored), COLUMNS = WIDTH * PER_VECTOR;
 constexpr int CHUNK = 128;  // nonzeros; the longest sum in the factors' precision
 constexpr int BATCH = 4;    // nonzeros whose factor rows are loaded together
 
-struct __align__(16) Vector {
+struct __align__(16) Row {  // 16 bytes of it
+  stored at[PER_VECTOR];
+};
+struct Vector {
   real at[PER_VECTOR];
 };
 struct Nonzeros {
   const int* column[INPUTS + 1];
-  const real* values;
+  const stored* values;
   const unsigned* order;  // permutation; null is the identity
-  const Vector* factor[INPUTS];
+  const Row* factor[INPUTS];
   long long count, first_row;
 };
 
@@ -71,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(256) mttkrp(const __grid_constant__
 #pragma unroll
       for (int m = 0; m < INPUTS; m++) {
         const int index = in.column[m + (m >= COLUMN)][at];
-        const Vector f = in.factor[m][(long long)index * WIDTH + vector];
+        const Row f = in.factor[m][(long long)index * WIDTH + vector];
 #pragma unroll
         for (int k = 0; k < PER_VECTOR; k++) product[u].at[k] *= f.at[k];
       }

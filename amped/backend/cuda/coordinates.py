@@ -95,7 +95,7 @@ def permuted(shard: CoordinateShard, share: Share) -> CoordinateShard:
     return replace(shard, share=share, first_row=0, rows=share.rows.stop - share.rows.start, order=order)
 
 
-def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch: Array | None) -> None:
+def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch: Array | None, double: bool) -> None:
     """See `Kernel.run`; queued on the current stream."""
     share, part = shard.share, out[shard.first_row : shard.first_row + shard.rows]
     width = share.stride * share.dtype.itemsize // VECTOR
@@ -106,14 +106,14 @@ def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch
     words = np.array([*places, order, *(f.data.ptr for f in factors)], np.uint64)
     numbers = np.array([shard.nnz, share.rows.start + shard.first_row], np.uint64)
     atomic = shard.kernel.name == ATOMIC
-    narrow = atomic and share.dtype == np.float32
+    narrow = atomic and share.dtype == np.float32 and not double
     sums = part
     if narrow:
         nbytes = part.size * 4
         sums = (cupy.empty(nbytes, np.uint8) if scratch is None else scratch)[:nbytes].view(np.float32)
         sums = sums.reshape(part.shape)
         sums.fill(0)
-    function = _kernel(len(factors), share.dtype, lanes, width, share.column, atomic, out.device.id)
+    function = _kernel(len(factors), share.dtype, lanes, width, share.column, atomic, double, out.device.id)
     groups = THREADS // lanes
     grid = -(-shard.nnz // (groups * CHUNK)), -(-width // lanes)
     function(grid, (groups * lanes,), (by_value(words, numbers), sums))
@@ -122,6 +122,8 @@ def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch
 
 
 @cache
-def _kernel(inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, device: int) -> Any:
-    macros = coordinate_macros(inputs, dtype, lanes, width, column, atomic)
+def _kernel(
+    inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool, device: int
+) -> Any:
+    macros = coordinate_macros(inputs, dtype, lanes, width, column, atomic, double)
     return cupy.RawModule(code=text("coordinates"), options=compile_options(macros)).get_function("mttkrp")

@@ -11,13 +11,13 @@ from typing import Any
 
 import cupy
 import numpy as np
-import threadpoolctl
 from numpy.typing import NDArray
 
 from partitioner.threads import side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
 from ..base import Array, Collectives, Movable, Trial
+from ..blas import limit_blas
 from .layout import VECTOR, Limits
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
@@ -37,7 +37,7 @@ class CudaDevice:
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
-        threadpoolctl.threadpool_limits(1)
+        limit_blas(1)
         self._devices: int = cupy.cuda.runtime.getDeviceCount()
         device = cupy.cuda.Device(local_rank % self._devices)
         device.use()

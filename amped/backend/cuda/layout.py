@@ -201,6 +201,15 @@ class Layout:
         }  # fmt: skip
         return tuple(named.items())
 
+    @cached_property
+    def macros_in_double(self) -> tuple[tuple[str, Any], ...]:
+        """The macros with which it is compiled to compute in double precision with numbers in single precision.
+
+        Vectors take twice the registers: so fewer of them are loaded together, by fewer threads.
+        """
+        few = {"BLOCKS": max(1, self.schedule.blocks // 2), "BATCH": 1}
+        return tuple((dict(self.macros) | {"REAL": "double", "STORED": "STORED_AS_FLOAT"} | few).items())
+
 
 def _mask(flags: Sequence[bool]) -> int:
     """Return a number with a bit for each input mode."""

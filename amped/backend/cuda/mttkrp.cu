@@ -9,10 +9,12 @@
 // TILED      Output rows recur in many tiles, so sums are added by vector reductions in L2, in the factors' precision:
 //            those of short runs to the output's rows, that of each long run to a row of its own behind them, which
 //            `gather_long` adds in double precision. The packer marks long runs, and splits those that are too long.
+//            Where products are in double precision, and values are not, all sums are added to the output's rows.
 //            Blocks of the input modes in STAGED are held in shared memory.
 //
 // Compile-time parameters, one set per layout:
-//   INPUTS (input modes), REAL, STORED (see below), LANES, WIDTH (vectors per factor row), GROUPS, BLOCKS (thread blocks per
+//   INPUTS (input modes), REAL (of products and short sums), STORED (what factor rows are: REAL, 16 bits, or FLOAT, with
+//   which records hold single precision and REAL is double), LANES, WIDTH (vectors per factor row), GROUPS, BLOCKS (thread blocks per
 //   multiprocessor), BATCH (nonzeros whose factor rows are loaded together), TILED, STAGED (bit mask of input modes);
 //   FIBRE: nonzeros of equal output and first input index share one multiplication by that input's row;
 //   PASSING (bit mask of input modes), SUMS_PASS: rows that the L2 cache evicts first, of inputs and of the output;
@@ -25,8 +27,10 @@ typedef unsigned int word;
 #define STORED_AS_REAL 0
 #define STORED_AS_FP16 1
 #define STORED_AS_BF16 2
+#define STORED_AS_FLOAT 3
 
-constexpr int PER_VECTOR = STORED == STORED_AS_REAL ? 16 / sizeof(real) : 8;
+constexpr bool SINGLE = STORED == STORED_AS_FLOAT || sizeof(real) == 4;  // values in records
+constexpr int PER_VECTOR = STORED == STORED_AS_REAL ? 16 / sizeof(real) : STORED == STORED_AS_FLOAT ? 4 : 8;
 constexpr int THREADS = GROUPS * LANES, PANELS = (WIDTH + LANES - 1) / LANES, COLUMNS = WIDTH * PER_VECTOR;
 constexpr int WHOLE = RECORD / 4, WORDS = (RECORD + 3) / 4;  // 32-bit words of a record: whole, and rounded up
 constexpr int STRIP = 4;                                     // chunks interleaved, so that a warp reads whole cache lines
@@ -71,7 +75,7 @@ __device__ __forceinline__ word bits(const Record& r) {
 
 __device__ __forceinline__ real value_of(const Record& r) {
 #if VALUE_RAW
-  if constexpr (sizeof(real) == 4) return __uint_as_float(r.at[0]);
+  if constexpr (SINGLE) return __uint_as_float(r.at[0]);
   else return __hiloint2double(r.at[1], r.at[0]);
 #else
   return (real)(VALUE_GRAIN) * (real)(int)(bits<0, VALUE_BITS>(r) + (word)(VALUE_LOW));
@@ -118,7 +122,9 @@ __device__ __forceinline__ Vector unpack(const Packed& p) {
   const word* w = (const word*)&p.bits;
 #pragma unroll
   for (int k = 0; k < 4; k++) {
-#if STORED == STORED_AS_BF16
+#if STORED == STORED_AS_FLOAT
+    v.at[k] = __uint_as_float(w[k]);
+#elif STORED == STORED_AS_BF16
     v.at[2 * k] = __uint_as_float(w[k] << 16);
     v.at[2 * k + 1] = __uint_as_float(w[k] & 0xffff0000u);
 #else
@@ -201,9 +207,16 @@ __device__ __forceinline__ void store(double* to, const Vector& v) {
   for (int k = 0; k < PER_VECTOR; k += 2) ((double2*)to)[k / 2] = make_double2(v.at[k], v.at[k + 1]);
 }
 
+struct Long {  // runs whose sums are to have a row of their own behind the output's: their output rows
+  const int* rows;
+  int first;  // the first such row
+
+  __device__ __forceinline__ int row(int run) const { return STORED == STORED_AS_FLOAT && run >= first ? rows[run - first] : run; }
+};
+
 // Sum the `count` nonzeros of a chunk. `start`: 2 * (number of its first run) + (1 if that run began in an earlier chunk).
 __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const int* __restrict__ runs,
-                                     int start, total* __restrict__ out, double* __restrict__ carry) {
+                                     int start, const Long& apart, total* __restrict__ out, double* __restrict__ carry) {
   const int* run = runs + (start >> 1);
   int current = *run, next = *++run;
   bool carried = start & 1;
@@ -219,10 +232,10 @@ __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chu
   };
 #endif
   auto flush = [&] {
-    total* to = out + (long long)current * COLUMNS;
 #if TILED
-    add(to, sum);
+    add(out + (long long)apart.row(current) * COLUMNS, sum);
 #else
+    total* to = out + (long long)current * COLUMNS;
     store(carried ? carry : to, sum);
     carried = false;
 #endif
@@ -292,7 +305,7 @@ __device__ __forceinline__ void stage(const Inputs& in, const Job& job, int pane
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 mttkrp(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
        const char* __restrict__ records, const int* __restrict__ starts, const int* __restrict__ runs, total* __restrict__ out,
-       double* __restrict__ carry) {
+       double* __restrict__ carry, const Long apart) {
   const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
 #if STAGED
   int holds[INPUTS];
@@ -321,7 +334,7 @@ mttkrp(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const in
         }
         const long long strip = job.unit + (long long)(group / STRIP) * (job.chunk / AT_ONCE);
         const int at_column = column * PER_VECTOR;
-        walk(rows, records + strip * UNIT, group % STRIP, job.chunk, runs, start, out + at_column,
+        walk(rows, records + strip * UNIT, group % STRIP, job.chunk, runs, start, apart, out + at_column,
              carry + c * COLUMNS + at_column);
       }
     }

@@ -73,6 +73,12 @@ class CudaShard:
         parts = Part.JOBS, Part.FIRST_JOBS, Part.RECORDS, Part.STARTS, Part.RUNS
         return tuple(self.at(part) for part in parts)
 
+    @cached_property
+    def apart(self) -> Any:
+        """The rows of long runs, as ``mttkrp`` takes them."""
+        kind = np.dtype([("rows", "u8"), ("first", "i4")], align=True)
+        return by_value(np.array([(self.at(Part.LONG_ROWS), self.rows)], kind))
+
 
 def unloaded(memory: Array) -> Any:
     """Return a copy of device memory in page-locked memory."""

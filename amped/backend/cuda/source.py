@@ -28,8 +28,8 @@ def by_value(*arrays: Any) -> Any:
 
 
 def coordinate_macros(
-    inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool
+    inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool = False
 ) -> dict[str, Any]:
     """Return the macros with which ``coordinates.cu`` is compiled; see there."""
-    real = REALS[dtype]
-    return {"INPUTS": inputs, "REAL": real, "LANES": lanes, "WIDTH": width, "COLUMN": column, "ATOMIC": int(atomic)}
+    types = {"STORED": REALS[dtype], "REAL": "double" if double else REALS[dtype]}
+    return {"INPUTS": inputs, **types, "LANES": lanes, "WIDTH": width, "COLUMN": column, "ATOMIC": int(atomic)}

@@ -141,6 +141,7 @@ def run(
     kernel: str,
     cuts: Sequence[int] = (),
     gather: GatherName = "full",
+    double: bool = False,
 ) -> np.ndarray:
     """Compute shards between `cuts`, one after the other; rows before and after the output must stay as they are."""
     (rows, rank), share = problem.expected.shape, problem.share(backend, precision, gather)
@@ -152,7 +153,7 @@ def run(
         shard = problem.shard(share, provider, start, stop)
         scratch = backend.empty((provider.bytes(share, shard.nnz).running,), np.uint8)
         scratch.fill(0xFF)  # NaN, as floating point numbers
-        provider.run(shard, inputs, guarded[1:-1], scratch=scratch)
+        provider.run(shard, inputs, guarded[1:-1], scratch=scratch, double=double)
     backend.synchronize()
     result = np.array(backend.to_host(guarded)[:, :rank])
     assert np.all(np.isnan(result[[0, -1]]))
@@ -235,6 +236,32 @@ def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Device, pre
             continue  # as published: see `test_atomics_lose_precision`
         check(run(backend, problem, precision, kernel), problem, precision)
         check(run(backend, problem, precision, kernel, [333_333, 700_001]), problem, precision)
+
+
+def in_single(problem: Problem) -> Problem:
+    """Round values and factors to single precision, and compute what is expected of them in double."""
+    problem.values = problem.values.astype(np.float32).astype(np.float64)
+    problem.factors = [f.astype(np.float32).astype(np.float64) for f in problem.factors]
+    problem.expected = coo_mttkrp(problem.columns, problem.values, problem.factors, 0)
+    return problem
+
+
+@pytest.mark.parametrize(("order", "rank"), [(2, 5), (3, 7), (5, 33)])
+def test_products_in_double_of_numbers_in_single_precision(backend: Device, order: int, rank: int) -> None:
+    for problem in (in_single(Problem(order, rank)), Problem(order, rank, "heavy row", integers=True, grain=0.5)):
+        for kernel in kernels(backend, order):
+            got = run(backend, problem, "fp32", kernel, [500], double=True)
+            np.testing.assert_allclose(got, problem.expected, rtol=1e-13, atol=1e-12 * problem.grain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", [3, 4])
+def test_products_in_double_over_many_tiles(tiny: Device, order: int) -> None:
+    for rows in SHAPES_OF_ROWS:
+        problem = in_single(Problem(order, 9, rows, 1009))
+        for kernel in kernels(tiny, order):
+            got = run(tiny, problem, "fp32", kernel, [1, 500, 501, 1000], double=True)
+            np.testing.assert_allclose(got, problem.expected, rtol=1e-13)
 
 
 @pytest.mark.gpu

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tensors import write_store
 import amped
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
-from amped.decomp.updates import pseudo_inverse
+from amped.decomp.updates import LeastSquares, pseudo_inverse
 from amped.errors import InputError
 from amped.parallel.mpi import Comm
 
@@ -72,21 +71,24 @@ def test_the_model_is_arranged_and_its_fit_is_the_one_reported(device: str, prec
     assert model.fits[-1] == pytest.approx(fit, abs=10 * accuracy)
 
 
-def test_columns_far_from_their_norms_are_solved_again(comm: Comm, device: str) -> None:
-    """Norms of collinear columns grow by orders of magnitude in an iteration; products of them must not overflow."""
+def test_columns_far_from_their_norms_are_solved_again(
+    comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Norms grow by orders of magnitude in an iteration; products of columns must not overflow."""
+    solved: list[int] = []
+    totals = LeastSquares.totals
+    monkeypatch.setattr(LeastSquares, "totals", lambda self, mode: solved.append(mode) or totals(self, mode))
     rng = np.random.default_rng(0)
     shape = (4, 5, 6, 5, 4)
-    dense = 1 + 1e-3 * rng.random(shape)
+    dense = 1e9 * (1 + 1e-3 * rng.random(shape))
     tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], shape)
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
     operator = make_operator(tensor, start, comm, device=device, precision="fp32")
-    method, grown = CpAls(operator), []
-    for state in iterate(method, Rule(8, 0)):
-        grown.append(state.arrays["norms"].copy())
+    for state in iterate(CpAls(operator), Rule(8, 0)):
         scales = state.arrays["scales"]
-        assert np.all((scales > 1 / 1024) & (scales < 1024))
-        assert np.isfinite(state.series["fit"][-1])
-    assert max(np.max(b / a) for a, b in pairwise(grown)) > 1024, "it would have been far"
+        assert np.all((scales > 1 / 32) & (scales < 32))  # their product is below 2**20 at order 5
+        assert state.series["fit"][-1] > 0.999
+    assert len(solved) > 8 * operator.order, "some are solved again"
 
 
 def test_what_is_no_number_is_no_fit(comm: Comm, device: str) -> None:

@@ -6,7 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import FIT_RUNS, PRECISIONS, dense_als, fit_error, fit_tolerance, load, random_factors, tensor_path
+from oracle import (
+    FIT_RUNS,
+    PRECISIONS,
+    dense_als,
+    fit_error,
+    fit_tolerance,
+    load,
+    random_factors,
+    small_pieces,
+    tensor_path,
+    true_fit,
+)
 
 import amped
 from amped.errors import InputError
@@ -54,6 +65,25 @@ def test_reference_fits(comm: Comm, device: str, name: str, rank: int, precision
     assert shape is not None
     error = fit_error(name, rank, tensor, shape, device=device, precision=precision)
     assert all(comm.allgather(error <= fit_tolerance(name, precision)))
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_a_fit_near_1_is_that_of_the_model(comm: Comm, device: str, placement: str) -> None:
+    """In single precision; ranks share rows, and with many of them some have none."""
+    shape, value = (3, 5, 4), 0.1  # which is rounded
+    tensor = amped.SparseTensor(np.argwhere(np.ones(shape)), np.full(60, value), shape)
+    with small_pieces(10):
+        for iterations in (1, 4):
+            options: dict[str, Any] = {"placement": placement, "tol": 0, "max_iters": iterations, "device": device}
+            model = amped.cp_als(tensor if comm.rank == 0 else None, 3, **options)
+            assert_same_on_all_ranks(comm, model)
+            assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=1e-6)
+
+
+def test_an_mttkrp_that_overflows_is_refused_on_all_ranks(comm: Comm, device: str) -> None:
+    _, tensor = random_tensor(3, (6, 4, 7))
+    with pytest.raises(InputError, match="not finite"):
+        amped.mttkrp(tensor, [1e30 * f for f in random_factors(0, (6, 4, 7), 2)], 1, device=device)
 
 
 @pytest.mark.parametrize("init", [None, "nvecs"])

@@ -128,7 +128,22 @@ def test_a_wrong_start_is_refused(
         path = tmp_path / "start.npz"
         np.savez(path, **{f"factor_{n}": f for n, f in enumerate(init)})
         with pytest.raises(InputError, match=r"start\.npz: "):
-            initial_factors(source, 4, comm, F4, init=path)
+            initial_factors(source, 4, comm, F4, init=path, as_is=True)
     else:
         with pytest.raises(InputError, match=cause):
-            initial_factors(source, 4, comm, F4, init=init)
+            initial_factors(source, 4, comm, F4, init=init, as_is=True)
+
+
+def test_columns_out_of_range_are_multiplied_by_powers_of_two(comm: Comm, source: TensorSource) -> None:
+    """Also those that are no numbers in single precision; columns in range stay as they are, to the last bit."""
+    factors = random_factors(0, SHAPE, 4)
+    units = np.array([1.0, 1e300, 1e-300, 1000.0])
+    start = initial_factors(source, 4, comm, F4, init=[f * units for f in factors])
+    for given, found in zip(factors, start, strict=True):
+        assert np.array_equal(found[:, [0, 3]], (given * units)[:, [0, 3]].astype(F4))
+        for column, unit in ((1, 1e300), (2, 1e-300)):
+            assert 0.5 <= found[:, column].max() <= 1
+            ratio = np.log2(found[:, column] / given[:, column]) - np.log2(unit)
+            np.testing.assert_allclose(ratio, np.round(ratio[0]), atol=1e-5)
+    whole = [np.full((n, 4), -(2**40)) for n in SHAPE]
+    assert all(np.all(f == -0.5) for f in initial_factors(source, 4, comm, F4, init=whole))

@@ -173,7 +173,7 @@ def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int
     result = check_end(jobs[0])
     assert result.err.count(f"amped: rank {bad} failed") == 1
     assert "injected fault" in result.err
-    assert ("--device-memory" in result.err) == (kind == "memory")  # what would fit
+    assert ("--kernel permuted" in result.err) == (kind == "memory")  # what would fit
     assert f"amped: rank {bad} was in iteration 2, mode " in result.err
     assert ("Traceback" in result.err) == (kind == "raise")  # of a defect, not of a full memory
 

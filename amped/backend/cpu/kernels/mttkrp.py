@@ -100,7 +100,13 @@ class Segmented:
         return HostShard(self, indices, values, kept, pieces, parts, share.rows.start, types)
 
     def run(
-        self, shard: HostShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+        self,
+        shard: HostShard,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
     ) -> None:
         """See `Kernel`.
 
@@ -117,7 +123,7 @@ class Segmented:
             out[new] = 0
         carries = room.take((len(shared), out.shape[1]), out.dtype)
         carries.fill(0)
-        output, column = _Output(out, way, new, carries), 0
+        output, column = _Output(out, way, new, carries, double), 0
         for matrices in self._panels(factors, room) if shard.panels else [factors]:
             self._sums(shard, matrices, output, column, room)
             column += matrices[0].shape[1]
@@ -128,10 +134,10 @@ class Segmented:
         self, shard: HostShard, factors: Sequence[NDArray[np.floating]], output: _Output, column: int, room: _Room
     ) -> None:
         """Compute the columns of the output from `column` on that `factors` have."""
-        out, way, new, carries = output
+        out, way, new, carries, double = output
         bounds, shared = shard.parts
         columns, inputs = [*map(_constant, shard.indices)], [*map(_constant, factors)]
-        lanes, fibres = lanes_of(factors[0]), None
+        lanes, fibres = lanes_of(factors[0], double), None
         if shard.fibres:
             fibres = *shard.fibres, columns.pop(0), inputs.pop(0)
         nonzeros = *shard.pieces, tuple(columns), _constant(shard.values)
@@ -299,6 +305,7 @@ class _Output(NamedTuple):
     way: int
     new: slice
     carries: NDArray[np.float64]
+    double: bool  # the precision of products and short sums
 
 
 class _Room:
@@ -348,10 +355,11 @@ def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
     return PAST if lines and out.nbytes > CACHED and not shard.panels else STORE
 
 
-def lanes_of(factor: NDArray[np.floating]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """Return what of a row is computed together, and what is left, as `segmented` takes them."""
-    lanes = factor.shape[1] * factor.itemsize // LANE
+def lanes_of(factor: NDArray[np.floating], double: bool = False) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
+    """Return what of a row is computed together, and what is left, as `segmented` takes them; see `vectors`."""
+    lanes, widens = factor.shape[1] * factor.itemsize // LANE, double and factor.itemsize < 8
     # Powers of two: LLVM makes of other vectors code that takes twice as long.
-    most = MOST_LANES if lanes % MOST_LANES in (0, 1, 2, 4) else MOST_LANES // 2
+    most = MOST_LANES if lanes % MOST_LANES in (0, 1, 2, 4) and not widens else MOST_LANES // 2
     most = min(most, 1 << lanes.bit_length() - 1)
-    return (0,) * most, (0,) * (lanes % most) or None
+    kind = 0.0 if widens else 0
+    return (kind,) * most, (kind,) * (lanes % most) or None

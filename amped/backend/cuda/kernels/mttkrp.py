@@ -67,18 +67,27 @@ class Packed:
         return replace(made, functions=_functions(layout, made, self._device.number))
 
     def run(
-        self, shard: CudaShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+        self,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
     ) -> None:
         """See `Kernel`; queued on the current stream."""
         if not shard.nnz:
             out[new] = 0
             return
-        layout = shard.layout
+        layout, double = shard.layout, double and shard.layout.share.dtype == np.float32
+        if double:
+            functions = shard.functions._replace(mttkrp=_compiled(layout.macros_in_double, self._device.number))
+            shard = replace(shard, functions=functions)
         if scratch is None:
             scratch = cupy.empty(scratch_bytes(layout, shard.nnz, self._limits), np.uint8)
         first, end = shard.first_row, shard.first_row + shard.rows
         place = out.data.ptr + first * out.strides[0]
-        if layout.tiled and out.dtype != layout.share.dtype:  # rows of the shard need not be cleared
+        if layout.tiled and not double and out.dtype != layout.share.dtype:  # rows of the shard need not be cleared
             for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
                 if begin < stop:
                     out[begin:stop] = 0
@@ -138,12 +147,18 @@ class Coordinates:
         return made
 
     def run(
-        self, shard: CoordinateShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+        self,
+        shard: CoordinateShard,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
     ) -> None:
         """See `Kernel`; queued on the current stream."""
         out[new] = 0
         if shard.nnz:
-            coordinates.mttkrp(shard, factors, out, scratch)
+            coordinates.mttkrp(shard, factors, out, scratch, double)
 
 
 def providers(device: CudaDevice) -> Sequence[Kernel]:
@@ -204,7 +219,7 @@ def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0
     shard.functions.mttkrp(
         (shard.blocks,) if any(layout.staged) else (shard.jobs, layout.panels),
         (layout.groups * layout.lanes,),
-        (inputs, *shard.read, np.uint64(out), np.uint64(carry)),
+        (inputs, *shard.read, np.uint64(out), np.uint64(carry), shard.apart),
         shared_mem=layout.shared_bytes,
     )
 

@@ -24,10 +24,16 @@ class Recorded(Segmented):
         return usual._replace(making=usual.shard, running=usual.running + -(-nnz // 64) * share.stride * 8)
 
     def run(
-        self, shard: HostShard, factors: Sequence[Array], out: Array, new: slice = NOTHING, scratch: Array = None
+        self,
+        shard: HostShard,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
     ) -> None:
         self._used.append((self.name, shard.nnz))
-        super().run(shard, factors, out, new, scratch)
+        super().run(shard, factors, out, new, scratch, double)
 
 
 def providers(device: NullDevice) -> Sequence[Kernel]:

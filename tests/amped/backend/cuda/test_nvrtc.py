@@ -32,6 +32,7 @@ DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
+MOST_IN_DOUBLE = 128
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
 
@@ -114,6 +115,17 @@ def test_other_architectures(order: int, precision: str, architecture: str) -> N
     check_all(order, precision, variants, architecture)
 
 
+@pytest.mark.parametrize(
+    ("order", "architecture"), [(2, "sm_90"), (3, "sm_90"), (5, "sm_90"), (8, "sm_90"), (3, "sm_80"), (3, "sm_100")]
+)
+def test_products_in_double_of_single_precision(order: int, architecture: str) -> None:
+    """They are computed seldom, and by as many threads as the layout was packed for: they may spill some bytes."""
+    for kernel in kernel_names(order):
+        for rank, values in ((16, "coded"), (130, "raw")) if kernel == "tiled-1" else ((32, "raw"),):
+            macros = layout(order, "fp32", kernel, rank, values, LIMITS[architecture]).macros_in_double
+            check(compiled("mttkrp", dict(macros), architecture), {"mttkrp"}, MOST_IN_DOUBLE)
+
+
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_packing_and_sums_of_chunks(architecture: str) -> None:
     check(compiled("combine", {}, architecture), {"combine", "widen", "gather_long"})
@@ -127,8 +139,9 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
 def test_kernels_of_coordinates(architecture: str) -> None:
     for inputs, real, atomic in product((1, 2, 3, 7), REALS, (False, True)):
         for column in {0, inputs} if not atomic else {0}:
-            macros = coordinate_macros(inputs, real, 8, 8, column, atomic)
-            check(compiled("coordinates", macros, architecture), {"mttkrp"})
+            for double in {False, real == np.float32}:
+                macros = coordinate_macros(inputs, real, 8, 8, column, atomic, double)
+                check(compiled("coordinates", macros, architecture), {"mttkrp"})
 
 
 @pytest.mark.parametrize("architecture", LIMITS)

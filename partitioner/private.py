@@ -1,0 +1,83 @@
+"""Folders of compiled code, which runs with its user's rights: nobody else may be able to write it.
+
+Trusted are files and folders of this user, or of root, that no other user may write to. What is not is left alone and a
+line says so, once per process; then kernels are compiled anew.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@cache
+def is_private(folder: Path, setting: str, ours: bool = True) -> bool:
+    """Return whether a folder's compiled code can be trusted; make it, for this user alone, where it is missing.
+
+    `setting` is the environment variable that names another folder. Where others may write into a folder of `ours`,
+    as versions made it that obeyed umask, they lose that right: files are looked at one by one when they are read.
+    """
+    try:
+        _make(folder)
+        found = os.stat(folder)
+        if ours and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & 0o077:
+            with suppress(OSError):
+                os.chmod(folder, 0o700)
+                found = os.stat(folder)
+    except OSError:  # the disk refuses it: that costs time alone
+        return False
+    if fault := _fault(found):
+        _say(f"{folder} {fault}; remove it, or set {setting} to a folder of your own")
+    return not fault
+
+
+def read_private(path: Path) -> bytes | None:
+    """Return the content of a file; None if it is missing or cannot be trusted."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(handle, "rb") as file:
+        found = os.fstat(handle)
+        if fault := _fault(found):
+            _say(f"{path} {fault}")
+        return file.read() if stat.S_ISREG(found.st_mode) and not fault else None
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only this user may read, atomically."""
+    draft = path.with_name(f".{os.urandom(16).hex()}.part")
+    try:
+        with open(draft, "xb", opener=lambda name, how: os.open(name, how, 0o600)) as file:
+            file.write(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, where missing, with mode 0700 whatever umask says."""
+    if not folder.is_dir():
+        if folder != folder.parent:
+            _make(folder.parent)
+        with suppress(FileExistsError):  # another rank has just made it
+            os.mkdir(folder, 0o700)
+            os.chmod(folder, 0o700)
+
+
+def _fault(found: os.stat_result) -> str:
+    """Return why others may have written something, or an empty string."""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user ({found.st_uid})"
+    return "can be written to by others" if found.st_mode & OTHERS_WRITE else ""
+
+
+@cache
+def _say(cause: str) -> None:
+    print(f"amped: kernels are compiled anew: {cause}", file=sys.stderr, flush=True)

@@ -1,0 +1,34 @@
+"""The threads of the caller's linear algebra."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import threadpoolctl
+
+import amped
+from amped.errors import InputError
+
+TENSOR = amped.SparseTensor([[0, 1, 2], [2, 2, 0]], [1.0, 2.0])
+
+
+def blas_threads() -> list[int]:
+    pools = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+    return [pool.num_threads for pool in pools]
+
+
+def test_a_call_leaves_them_as_they_were(device: str) -> None:
+    """On a GPU, and with one thread on the host, a call limits them to one for itself."""
+    with threadpoolctl.threadpool_limits(2):
+        before = blas_threads()
+        inside: list[list[int]] = []
+        amped.cp_als(
+            TENSOR, 1, max_iters=2, device=device, threads=1, callback=lambda *_: inside.append(blas_threads())
+        )
+        assert set(inside[0]) == {1}
+        assert blas_threads() == before
+        amped.mttkrp(TENSOR, [np.ones((3, 2))] * 3, 0, device=device, threads=1)
+        assert blas_threads() == before
+        with pytest.raises(InputError):
+            amped.cp_als(TENSOR, 5000, device=device, threads=1)
+        assert blas_threads() == before

@@ -1,0 +1,129 @@
+"""Reported fits against those of the models, where ``||X||**2 + ||M||**2 - 2 <X, M>`` cancels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import PRECISIONS, kernel_of, machine_of, make_operator, random_factors, small_pieces, true_fit
+
+import amped
+from amped.backend.exchange import connect
+from amped.backend.null.device import NullDevice
+from amped.decomp import fit
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
+from amped.parallel.mpi import Comm
+
+ACCURACY = 1e-6
+
+
+def tensor_of(dense: np.ndarray) -> amped.SparseTensor:
+    return amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
+
+
+def low_rank(shape: tuple[int, ...], rank: int, noise: float = 0) -> np.ndarray:
+    letters = "abcdefgh"[: len(shape)]
+    dense = np.einsum(f"{','.join(c + 'z' for c in letters)}->{letters}", *random_factors(len(shape), shape, rank))
+    return np.asarray(dense + noise * np.random.default_rng(rank).standard_normal(shape))
+
+
+ONES, TENTHS = np.ones((6, 7, 8)), np.full((6, 7, 8), 0.1)  # 0.1 is rounded in both precisions
+NEAR = {
+    "ones": (ONES, 5), "tenths": (TENTHS, 5), "rank 4": (low_rank((9, 10, 11), 4), 4),
+    "with noise": (low_rank((9, 10, 11), 4, 0.02), 4), "order 2": (low_rank((30, 20), 5), 5),
+    "order 5": (low_rank((5, 6, 7, 5, 4), 3), 4), "tiny": (1e-20 * ONES, 5), "large": (1e20 * TENTHS, 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", NEAR)
+def test_a_fit_near_1_is_that_of_the_model(device: str, name: str, precision: str) -> None:
+    dense, rank = NEAR[name]
+    tensor = tensor_of(dense)
+    for iterations in (1, 2, 5, 20):
+        model = amped.cp_als(tensor, rank, tol=0, max_iters=iterations, device=device, precision=precision)
+        assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY)
+        assert max(model.fits) <= 1
+
+
+@pytest.mark.parametrize("options", [{"placement": "stream"}, {"kernel": "permuted"}, {"deterministic": True}])
+def test_however_nonzeros_are_placed(device: str, options: dict[str, Any]) -> None:
+    tensor = tensor_of(ONES)
+    with small_pieces(50):
+        model = amped.cp_als(tensor, 5, tol=0, max_iters=4, device=device, **options)
+    assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY)
+
+
+def test_every_kernel(device: str, comm: Comm) -> None:
+    tensor = tensor_of(TENTHS)
+    for kernel in (k for k in ("segmented", "fibre", "tiled-1", "tiled-2", "blocked", "blocked-half", "atomic")):
+        try:
+            kernel_of(machine_of(device, comm).device, kernel)
+        except StopIteration:
+            continue
+        model = amped.cp_als(tensor, 3, tol=0, max_iters=3, device=device, kernel=kernel)
+        assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY), kernel
+
+
+def test_fits_that_are_far_from_1_take_no_second_pass(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit.Fits, "_inner_products", lambda _: pytest.fail("it is computed again"))
+    shape = (9, 10, 11)
+    noisy = tensor_of(low_rank(shape, 4, 1.0))
+    assert amped.cp_als(noisy, 4, tol=0, max_iters=10, device=device).fits[-1] < 0.7
+    assert amped.cp_als(tensor_of(ONES), 4, tol=0, max_iters=3, device=device, precision="fp64").fits[-1] > 0.9
+
+
+def test_once_fits_are_near_1_all_are_computed_in_one_way(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = []
+    inner = fit.Fits._inner_products
+    monkeypatch.setattr(fit.Fits, "_inner_products", lambda self: passes.append(1) or inner(self))
+    dense = low_rank((9, 10, 11), 4)
+    operator = make_operator(tensor_of(dense), random_factors(7, dense.shape, 2), comm, device="cpu")
+    method, since = CpAls(operator), None
+    for state in iterate(method, Rule(12, 0)):
+        computed, before = bool(passes), state.series["fit"][:-1]
+        passes.clear()
+        if max(before, default=0) > fit.NEAR:
+            assert computed
+        since = since or (state.iterations if computed else None)
+    assert since is not None
+
+
+def test_a_tolerance_below_what_single_precision_rounds(device: str) -> None:
+    tensor = tensor_of(low_rank((9, 10, 11), 2) + 1)
+    single, double = (
+        amped.cp_als(tensor, 2, tol=1e-6, max_iters=60, device=device, precision=precision) for precision in PRECISIONS
+    )
+    assert single.converged
+    assert len(single.fits) == pytest.approx(len(double.fits), abs=1)
+    # The fit of four components grows by more for long. What single precision rounds would hide it.
+    assert not amped.cp_als(tensor, 4, tol=1e-6, max_iters=100, device=device).converged
+
+
+def test_components_that_cancel_are_solved_in_double_precision(comm: Comm, device: str) -> None:
+    """Nearly dependent columns: with what single precision rounds, the fit was 0.7 at most, and said to be another."""
+    rng = np.random.default_rng(0)
+    shape = (4, 5, 6, 5, 4)
+    tensor = tensor_of(1 + 1e-3 * rng.random(shape))
+    start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
+    for iterations in (2, 5, 9):
+        for kernel in ("auto", "permuted"):
+            model = amped.cp_als(tensor, 3, init=start, tol=0, max_iters=iterations, device=device, kernel=kernel)
+            assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY)
+            assert model.fits[-1] > 0.999
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_a_second_pass_allocates_nothing(comm: Comm, placement: str) -> None:
+    device = NullDevice(comm)
+    with small_pieces(50):
+        operator = make_operator(
+            tensor_of(ONES), random_factors(1, ONES.shape, 4), connect(device, comm), placement=placement
+        )
+    iterations = iterate(CpAls(operator), Rule(4, 0))
+    assert next(iterations).series["fit"][-1] > fit.NEAR
+    del device.allocated[:]
+    next(iterations)
+    assert not device.allocated

@@ -1,0 +1,79 @@
+"""What a run says of its end, and of a full memory."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import run_amped, small_tns, succeeded
+
+import amped
+from amped.decomp.driver import Rule, State
+from amped.options import Options
+from amped.report.text import end_line, low_fit, out_of_memory
+
+CPU = ("--device", "cpu", "--rank", 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "line"),
+    [
+        (State({}, {"fit": [0.25]}, 1), None, "fit 0.250000 after 1 iteration (not converged: --max-iters 9 reached)"),
+        (
+            State({}, {"fit": [0.5, 0.5]}, 2, converged=True), None,
+            "fit 0.500000 after 2 iterations (converged: the fit changed by less than --tol 1e-05)",
+        ),
+        (State({}, {"fit": [0.5]}, 1), signal.SIGUSR1, "fit 0.500000: stopped by SIGUSR1 after iteration 1"),
+    ],
+)  # fmt: skip
+def test_why_a_run_has_ended(state: State, told: signal.Signals | None, line: str) -> None:
+    assert end_line(state, told, Rule(9, 1e-5)) == line
+
+
+def test_convergence_at_a_fit_that_is_hardly_one() -> None:
+    assert low_fit(True, [0.0, 2e-6], 1e-5)
+    assert low_fit(True, [-0.5, -0.5], 1e-5)
+    assert not low_fit(True, [0.1, 1e-4], 1e-5)
+    assert not low_fit(False, [0.0, 2e-6], 1e-5)
+    assert not low_fit(False, [], 1e-5)
+
+
+def test_the_command_warns_of_it(folder: Path) -> None:
+    path = small_tns(folder)
+    lines = succeeded(run_amped("cpd", path, *CPU, "--tol", 0.9, "--output", "a")).out.splitlines()
+    assert lines[-2].startswith("warning: the fit, ")
+    assert "is below 10 times tol, 0.9" in lines[-2]
+    assert "(converged: the fit changed by less than --tol 0.9)" in lines[-1]
+    assert "warning" not in succeeded(run_amped("cpd", path, *CPU, "--tol", 1e-3, "--output", "b")).out
+
+
+def test_the_python_interface_warns_of_it(folder: Path) -> None:
+    path = small_tns(folder)
+    with pytest.warns(UserWarning, match="below 10 times tol") as told:
+        assert amped.cp_als(path, 3, tol=0.9, device="cpu").converged
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        amped.cp_als(path, 3, tol=1e-3, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("on_host", "options", "has", "has_not"),
+    [
+        (True, {}, ["partitioner", "--kernel permuted", "--rank"], ["--device-memory", "--precision"]),
+        (True, {"precision": "fp64"}, ["--precision fp32"], ["--device-memory"]),
+        (True, {"placement": "stream"}, ["--rank"], ["--placement", "--kernel"]),
+        (True, {"kernel": "permuted"}, ["--placement stream"], ["--kernel"]),
+        (False, {}, ["--device-memory 819M", "--rank"], ["--kernel"]),
+    ],
+)
+def test_what_helps_where_memory_is_full(
+    on_host: bool, options: dict[str, Any], has: list[str], has_not: list[str]
+) -> None:
+    line = out_of_memory(MemoryError("no room"), 1 << 30, on_host, Options(**options))
+    assert line.startswith("no room; 1.0 GiB of ")
+    assert all(word in line for word in has)
+    assert not any(word in line for word in has_not)

@@ -1,0 +1,253 @@
+"""Names that runs write: claimed at the start, given back at the end, never taken from another run or file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import (
+    TIMEOUT,
+    entries,
+    environment,
+    python_line,
+    random_tensor,
+    refused,
+    run_amped,
+    small_tns,
+    succeeded,
+    write_factors,
+)
+
+import amped
+from amped.errors import EXIT_STOPPED
+from amped.files import OutputError, TakenError, write_text
+
+RANK = 4
+FLAGS = ["--rank", RANK, "--max-iters", 2, "--device", "cpu"]
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait for something to become true."""
+    deadline = time.monotonic() + TIMEOUT
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@contextmanager
+def waiting(folder: Path, *flags: object) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
+    """Yield a run that has claimed what it will write, and what gives it the tensor that it waits for."""
+    pipe = folder / "small.tns"
+    os.mkfifo(pipe)
+    process = subprocess.Popen(
+        python_line("cpd", pipe, *FLAGS, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment(), cwd=folder,
+    )  # fmt: skip
+
+    def give() -> None:
+        indices, values = random_tensor()
+        rows = zip(indices + 1, values, strict=True)
+        pipe.write_text("".join(f"{' '.join(map(str, row))} {value}\n" for row, value in rows))
+
+    try:
+        until(lambda: process.poll() is not None or list(folder.glob("**/.*.claim")))
+        yield process, give
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_runs_that_start_together_have_a_folder_each(folder: Path) -> None:
+    path = small_tns(folder)
+    line = python_line("cpd", path, *FLAGS)
+    runs = [
+        subprocess.Popen([*line, "--seed", str(k)], env=environment(), cwd=folder, stdout=subprocess.DEVNULL)
+        for k in range(3)
+    ]
+    assert [run.wait(TIMEOUT) for run in runs] == [0, 0, 0]
+    made = ["small-rank4", "small-rank4-2", "small-rank4-3"]
+    assert sorted(os.listdir(folder)) == [*made, "small.tns"]
+    assert {json.loads((folder / name / "run.json").read_text())["seed"] for name in made} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(("verb", "flag"), [("cpd", "--output"), ("mttkrp", "--output"), ("info", "--metrics")])
+def test_a_name_that_another_run_has_claimed_is_refused(folder: Path, verb: str, flag: str) -> None:
+    (folder / "other").mkdir()
+    other = small_tns(folder / "other")
+    mine: dict[str, list[object]] = {"cpd": ["--output", "out"], "mttkrp": ["--output", "out/model.npz"]}
+    with waiting(folder, "--output", "out", "--metrics", "m.jsonl") as (process, give):
+        flags = ["--rank", RANK] if verb != "info" else []
+        for force in ([], ["--force"]):
+            line = [verb, other, *flags, *mine.get(verb, ["--metrics", "m.jsonl"]), *force]
+            refused(run_amped(*line), "another run", "m.jsonl" if flag == "--metrics" else "out/model.npz")
+        give()
+        assert process.wait(TIMEOUT) == 0
+    assert sorted(os.listdir("out")) == ["model.npz", "run.json"]
+
+
+def test_the_name_of_a_run_that_was_killed_is_taken_over(folder: Path) -> None:
+    with waiting(folder, "--metrics", "m.jsonl") as (process, _):
+        process.kill()
+        process.wait(TIMEOUT)
+    assert os.listdir("small-rank4") == [".model.npz.claim"]
+    os.remove("small.tns")
+    succeeded(run_amped("cpd", small_tns(folder), *FLAGS, "--metrics", "m.jsonl"))
+    assert sorted(os.listdir(folder)) == ["m.jsonl", "small-rank4", "small.tns"]
+    assert sorted(os.listdir("small-rank4")) == ["model.npz", "run.json"]
+
+
+def test_a_run_that_is_stopped_leaves_no_empty_folder(folder: Path) -> None:
+    with waiting(folder, "--checkpoint", "c") as (process, give):
+        process.send_signal(signal.SIGUSR1)
+        give()
+        assert process.wait(TIMEOUT) == EXIT_STOPPED
+    assert sorted(os.listdir(folder)) == ["c", "small.tns"]
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced(folder: Path) -> None:
+    with waiting(folder, "--output", "out") as (process, give):
+        (folder / "out" / "model.npz").write_text("precious")
+        give()
+        out, _ = process.communicate(timeout=TIMEOUT)
+        assert process.returncode == 0, out
+    assert "out/model.npz: was written by something else meanwhile" in out
+    assert (folder / "out" / "model.npz").read_text() == "precious"
+    assert amped.KruskalTensor.load("out-2/model.npz").rank == RANK
+
+
+# ------------------------------------------------------------------------------------------------- going on
+
+
+def begun(folder: Path, *flags: object) -> Path:
+    """Run two iterations of a tensor, with a checkpoint, a model and metrics."""
+    path = small_tns(folder)
+    succeeded(run_amped("cpd", path, *FLAGS, "--tol", 0, "--checkpoint", "c", "--output", "a", *flags))
+    return path
+
+
+def test_a_run_that_goes_on_replaces_its_own_alone(folder: Path) -> None:
+    path = begun(folder, "--metrics", "m.jsonl")
+    other = small_tns(folder, "other.tns", shape=(9, 7, 5), nonzeros=70)
+    succeeded(run_amped("cpd", other, *FLAGS, "--checkpoint", "d", "--output", "b", "--metrics", "o.jsonl"))
+    resume = ["cpd", path, *FLAGS[:2], "--max-iters", 4, "--tol", 0, "--checkpoint", "c", "--resume", "--device", "cpu"]
+    before = entries(folder)
+    refused(run_amped(*resume, "--output", "b"), "b/model.npz", "is not of the run that goes on", "--force")
+    for name in ("other.tns", "b/run.json", "o.jsonl"):
+        refused(run_amped(*resume, "--output", "a", "--metrics", name), name, "is not of the run that goes on")
+    refused(run_amped(*resume, "--output", "a", "--metrics", path), path, "is both TENSOR and --metrics")
+    assert entries(folder) == before
+    succeeded(run_amped(*resume, "--output", "a", "--metrics", "m.jsonl"))
+    events = [json.loads(line)["event"] for line in Path("m.jsonl").read_text().splitlines()]
+    assert events.count("start") == 2
+    assert events.count("iteration") == 4
+    assert json.loads(Path("a/run.json").read_text())["iterations"] == 4
+    succeeded(run_amped(*resume, "--output", "b", "--force"))
+
+
+def test_a_job_that_was_killed_before_its_first_checkpoint_goes_on(folder: Path) -> None:
+    """The same line, with --resume, may be sent again and again: its metrics are its own."""
+    path = begun(folder, "--metrics", "m.jsonl")
+    for left in ("a/model.npz", "a/run.json"):
+        os.remove(left)
+    with open("m.jsonl", "r+") as file:  # cut in a line, as on a full disk
+        file.truncate(len(file.read()) - 5)
+    flags = ["--checkpoint", "new", "--resume", "--output", "a", "--metrics", "m.jsonl"]
+    succeeded(run_amped("cpd", path, *FLAGS, *flags))
+    assert json.loads(Path("m.jsonl").read_text().splitlines()[-1])["event"] == "end"
+
+
+def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
+    write_factors(folder / "start.npz", (9, 7, 5), RANK)
+    path = begun(folder, "--init", "start.npz")
+    resume = ["cpd", path, *FLAGS, "--checkpoint", "c", "--resume", "--output", "a"]
+    refused(run_amped(*resume, "--init", "nvecs"), "c/iteration-2", "began with --init start.npz, not nvecs")
+    refused(run_amped(*resume, "--seed", 3), "c/iteration-2", "began with --seed 0, not 3")
+    for same in ([], ["--init", "start.npz"]):  # a job script sends the same line each time
+        succeeded(run_amped(*resume, *same))
+        assert json.loads(Path("a/run.json").read_text())["init"] == "start.npz"
+
+
+# ------------------------------------------------------------------------------------------ what is no output
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["mttkrp", "T", "--output", "f", "--metrics", "./f"], "is both --metrics and --output"),
+        (["cpd", "T", "--output", "o", "--metrics", "o/run.json"], "is both --metrics and run.json"),
+        (["cpd", "T", "--metrics", "T", "--force"], "is both TENSOR and --metrics"),
+        (["mttkrp", "T", "--output", "T", "--force"], "is both TENSOR and --output"),
+        (["mttkrp", "T", "--init", "s.npz", "--output", "s.npz", "--force"], "is both --init and --output"),
+        (["cpd", "T", "--output", "lost"], "lost: is a link to nothing"),
+        (["mttkrp", "T", "--output", "lost", "--force"], "lost: is a link to nothing"),
+        (["cpd", "T", "--metrics", "lost"], "lost: is a link to nothing"),
+        (["cpd", "T", "--metrics", "none/m.jsonl"], "none/m.jsonl: cannot write there"),
+        (["cpd", "T", "--checkpoint", "c", "--resume", "--metrics", "none/m.jsonl"], "none/m.jsonl: cannot write"),
+        (["mttkrp", "T", "--output", "pipe", "--force"], "pipe: is not a plain file"),
+        (["mttkrp", "T", "--metrics", "pipe", "--force"], "pipe: cannot write there"),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+def test_what_cannot_be_an_output_is_refused_before_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
+) -> None:
+    monkeypatch.setattr("amped.assembly.open_source", None)  # the tensor is not read
+    path = small_tns(folder)
+    write_factors(folder / "s.npz", (9, 7, 5), RANK)
+    (folder / "lost").symlink_to("nothing")
+    os.mkfifo(folder / "pipe")
+    before = sorted(os.listdir(folder)), path.read_bytes()
+    line = [str(path) if word == "T" else word for word in flags]
+    refused(run_amped(*line, "--rank", RANK), named)
+    assert (sorted(os.listdir(folder)), path.read_bytes()) == before
+
+
+def test_a_name_that_is_a_link_is_not_written_through(folder: Path) -> None:
+    """In a folder that others may write to, a link with the name of a claim would have a file of the user's emptied."""
+    path = small_tns(folder)
+    (folder / "thesis.tex").write_text("years of work")
+    (folder / "out").mkdir()
+    (folder / "out" / ".model.npz.claim").symlink_to(folder / "thesis.tex")
+    refused(run_amped("cpd", path, *FLAGS, "--output", "out"), "out/model.npz", "cannot write there")
+    os.remove("out/.model.npz.claim")
+    os.link("thesis.tex", "out/.model.npz.claim")
+    refused(run_amped("cpd", path, *FLAGS, "--output", "out"), "remove out/.model.npz.claim")
+    assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+def test_drafts_have_names_that_nobody_knows_before(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafts: list[str] = []
+    real = os.replace
+    monkeypatch.setattr(os, "replace", lambda draft, target: (drafts.append(str(draft)), real(draft, target)))
+    for _ in range(2):
+        write_text("a", "text")
+    assert len(set(drafts)) == 2
+    assert os.listdir(folder) == ["a"]
+    with pytest.raises(TakenError):
+        write_text("a", "other", replace=False)
+    assert Path("a").read_text() == "text"
+    monkeypatch.setattr("amped.files.token_hex", lambda _: "known")
+    Path("precious").write_text("years of work")
+    os.symlink("precious", ".a.known.part")
+    with pytest.raises(OutputError):
+        write_text("a", "other")
+    assert Path("precious").read_text() == "years of work"
+
+
+def test_files_are_readable_as_the_user_wants_them(folder: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        succeeded(run_amped("mttkrp", small_tns(folder), "--rank", RANK, "--device", "cpu", "--output", "m.npz"))
+    finally:
+        os.umask(before)
+    assert os.stat("m.npz").st_mode & 0o777 == 0o640
+    with np.load("m.npz") as archive:
+        assert len(archive.files) == 3

@@ -1,0 +1,28 @@
+"""The choice of where nonzeros are sorted, and where CuPy keeps kernels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from partitioner import device
+from partitioner.ranks import Alone
+
+
+@pytest.mark.parametrize(("mode", "in_memory"), [(None, None), (0o755, None), (0o777, "1")])
+def test_kernels_are_kept_where_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None, in_memory: str | None
+) -> None:
+    folder = tmp_path / "cupy" / "kernels"
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(folder))
+    monkeypatch.delenv("CUPY_CACHE_IN_MEMORY", raising=False)
+    monkeypatch.setattr(device, "probe", lambda: "")
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    if mode is not None:
+        folder.mkdir(parents=True)
+        folder.chmod(mode)
+    assert device.pick("cuda", Alone()) == "cuda"
+    assert os.environ.get("CUPY_CACHE_IN_MEMORY") == in_memory
+    assert folder.stat().st_mode & 0o777 == (0o700 if mode is None else mode)
