@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 
 from partitioner import checked
 from partitioner.drafts import OLD, draft_of
+from partitioner.hosts import REMEDY
 from partitioner.readers.npz import DAMAGED
 
 from .decomp.driver import Method, State
 from .errors import InputError, OutputError
 from .files import factors_in, read_array
 from .operators.source import Source
+from .parallel.mpi import Comm
 
 KIND = "checkpoint"
 FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
@@ -74,6 +76,18 @@ def take(method: Method, origin: Origin) -> Checkpoint:
     """Return a checkpoint that does not change when the run goes on."""
     factors = [method.operator.factor(mode) for mode in range(method.operator.order)]
     return Checkpoint(method.state.copy(), factors, origin)
+
+
+def check_hosts(folder: Path | None, comm: Comm) -> None:
+    """Refuse to go on from `folder` if it has checkpoints on another host and none on rank 0's. Collective.
+
+    Rank 0 alone reads them: the run would begin anew, and nobody would notice.
+    """
+    seen = comm.allgather((names_in(folder)[:1] if folder else [], os.uname().nodename))
+    for rank, (names, host) in enumerate(seen):
+        if names and not seen[0][0]:
+            cause = f"rank {rank} on {host} sees {names[0]} there, rank 0 on {seen[0][1]} no checkpoint: {REMEDY}"
+            raise InputError(cause, path=folder)
 
 
 def check_removable(folder: Path) -> None:

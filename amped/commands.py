@@ -48,6 +48,7 @@ from .requests import FACTS, RUN
 def cpd(request: requests.Cpd, session: Session) -> int:
     """Decompose a tensor by CP-ALS."""
     comm, stop = session.comm, session.stop
+    checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)

@@ -64,6 +64,7 @@ class Outputs:
         if not target.parent.is_dir():
             raise InputError("its folder does not exist", path=target)
         self._claims.append(Claim(target))
+        self._claims[-1].take()
 
     def file(self, target: Path, replace: bool, advice: str = "--force replaces it") -> None:
         """Claim the name of a file that does not exist, or is a file that the run may `replace`."""

@@ -24,6 +24,7 @@ from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
 from .drafts import drafted
 from .errors import InputError
+from .hosts import check_draft, check_same
 from .indices import Labels, distinct, joined, labels_of, renumbered
 from .jit import load_compiler
 from .ranks import Alone, Ranks, agree, on_root, together
@@ -81,10 +82,12 @@ def partition(
     ranks = ranks or Alone()
     given = {"path": path, "target": target, "memory": memory, "force": force, "device": device, **asdict(form)}
     agree(ranks, "partition()", lambda: {name: str(value) for name, value in given.items()})
+    check_same(ranks, path)
     sorter = make_sorter(device, ranks)
     folder = Path(os.path.realpath(target))
     with ExitStack() as stack:
         draft = _on_all(ranks, lambda: stack.enter_context(drafted(folder, force)))
+        check_draft(ranks, draft, folder)
         try:
             if Path(path).is_dir():
                 on_root(ranks, lambda: store.write_files(read(path, **asdict(form)), draft, sort=sorter.sort))

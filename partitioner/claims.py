@@ -22,52 +22,56 @@ FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Claim:
-    """A name that no other process may claim until this is released.
+    """A name that no other process may claim from `take` to `release`.
 
     `left` is what the claim of a process that was killed said, without its process and host.
     """
 
-    def __init__(self, target: Path, **facts: str) -> None:
-        """Claim `target`, whose folder exists, and say `facts`; raise `InputError` if another process has it."""
+    def __init__(self, target: Path) -> None:
         self.mark = target.with_name(MARK.format(target.name))
+        self.left: dict[str, Any] = {}
+        self._target, self._file, self._ours = target, -1, False
+
+    def take(self, **facts: str) -> Claim:
+        """Claim the name, whose folder exists, and say `facts`; raise `InputError` if another process has it."""
         try:
-            self._file = _locked(self.mark, target)
-            self.left: dict[str, Any] = _said(self._file)
-            try:
-                text = json.dumps({"process": os.getpid(), "host": os.uname().nodename, **facts})
-                os.ftruncate(self._file, 0)
-                os.pwrite(self._file, text.encode(), 0)  # a full disk says so now
-            except OSError:
-                self.release()
-                raise
+            self._lock()
+            self.left = _said(self._file)
+            text = json.dumps({"process": os.getpid(), "host": os.uname().nodename, **facts})
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, text.encode(), 0)  # a full disk says so now
         except OSError as error:
+            self.release()
             there = os.path.lexists(self.mark)
             remedy = f"; if nobody writes there, remove {self.mark}" if there else ""
-            raise InputError(f"cannot write there: {error.strerror}{remedy}", path=target) from None
+            raise InputError(f"cannot write there: {error.strerror}{remedy}", path=self._target) from None
+        except BaseException:
+            self.release()
+            raise
+        return self
 
     def release(self) -> None:
-        """Let other processes have the name."""
-        with suppress(OSError):  # its folder may be gone
-            self.mark.unlink(missing_ok=True)
-        os.close(self._file)
+        """Let other processes have the name, if this one has it."""
+        if self._ours:
+            with suppress(OSError):  # its folder may be gone
+                self.mark.unlink(missing_ok=True)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._ours = -1, False
 
-
-def _locked(mark: Path, target: Path) -> int:
-    """Return the file of a claim, opened and locked."""
-    while True:
-        with suppress(FileNotFoundError):  # the process that had it has just ended and removed it
-            file, is_new = _opened(mark)
-            try:
-                now = os.fstat(file)
+    def _lock(self) -> None:
+        """Open and lock the file."""
+        while not self._ours:
+            with suppress(FileNotFoundError):  # the process that had it has just ended and removed it
+                self._file, is_new = _opened(self.mark)
+                now = os.fstat(self._file)
                 if not S_ISREG(now.st_mode) or now.st_nlink > 1 or now.st_uid != os.geteuid():
-                    raise InputError(f"another user writes there; if nobody does, remove {mark}", path=target)
-                lock(file, target, mark, is_new)
-                if os.path.samestat(os.fstat(file), os.stat(mark, follow_symlinks=False)):
-                    return file
-            except BaseException:
-                os.close(file)
-                raise
-            os.close(file)
+                    cause = f"another user writes there; if nobody does, remove {self.mark}"
+                    raise InputError(cause, path=self._target)
+                lock(self._file, self._target, self.mark, is_new)
+                self._ours = os.path.samestat(now, os.stat(self.mark, follow_symlinks=False))
+            if not self._ours:
+                self.release()
 
 
 def _opened(mark: Path) -> tuple[int, bool]:

@@ -39,11 +39,11 @@ def drafted(target: Path, force: bool = False) -> Iterator[Path]:
 
     What is at `target` is refused, also if it was made meanwhile; with `force` a store is replaced, and nothing else.
     """
-    draft = draft_of(target)
+    draft, claim = draft_of(target), Claim(target)
     try:
         store.check_target(target, force)
-        claim = Claim(target, draft=draft.name)
         try:
+            claim.take(draft=draft.name)
             _remove_remains(claim.left, target)
             store.check_target(target, force)  # the run before may have ended, or have been killed, just now
             draft.mkdir()

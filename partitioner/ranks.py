@@ -34,6 +34,7 @@ class Ranks(Protocol):
 
     rank: int
     size: int
+    host: str  # the name of this one if ranks run on several, else empty
 
     def allgather(self, item: T) -> list[T]:
         """Return every rank's `item`, by rank."""
@@ -53,6 +54,7 @@ class Alone:
 
     rank = 0
     size = 1
+    host = ""
 
     def allgather(self, item: T) -> list[T]:
         """See `Ranks`."""
@@ -83,6 +85,8 @@ class MpiRanks:
         self._ending = comm.Dup()  # others may still wait in a collective call on `comm`
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        hosts = comm.allgather(os.uname().nodename)
+        self.host: str = hosts[self.rank] if len(set(hosts)) > 1 else ""
 
     def allgather(self, item: T) -> list[T]:
         """See `Ranks`."""
@@ -230,5 +234,18 @@ def agree(ranks: Ranks, call: str, take: Callable[[], Mapping[str, str | None]])
 
 
 def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
-    """Run `action` on rank 0 only, with errors as in `together`; the other ranks get None. Collective."""
-    return together(ranks, lambda: action() if ranks.rank == 0 else None)
+    """Run `action` on rank 0 only, with errors as in `together`; the other ranks get None. Collective.
+
+    Where ranks run on several hosts, an error of a path says on which one.
+    """
+
+    def there() -> T:
+        try:
+            return action()
+        except InputError as error:
+            if error.path is None or not ranks.host:
+                raise
+            cause = f"{error.cause} (on {ranks.host}, rank 0's host)"
+            raise type(error)(cause, path=error.path, line=error.line) from None
+
+    return together(ranks, lambda: there() if ranks.rank == 0 else None)

@@ -19,7 +19,7 @@ from .updates import Matrix, Vector
 
 ROUNDING = 2.0**-22  # of the inner product of a component, relative: a few roundings of products in single precision
 ACCURACY = 1e-6  # of a fit
-NEAR = 0.75  # from this fit on, all fits are computed in double precision, so that no two that are compared differ
+NEAR = 0.75  # once a fit was above it, all are computed in double precision: a tolerance compares those of one kind
 
 
 class Fits:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from partitioner.build import Facts, Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
+from partitioner.hosts import check_same
 from partitioner.indices import Labels, all_distinct, count_runs, distinct, is_long
 from partitioner.readers import PLAIN, Form, open_store, read
 from partitioner.runs import Runs, Slice
@@ -308,6 +309,7 @@ def open_source(
 
     A store is checked against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
     """
+    check_same(comm, path)
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:

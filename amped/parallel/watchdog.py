@@ -3,8 +3,8 @@
 Each rank keeps a TCP connection to rank 0 and a thread that sends a heartbeat over it every second. The run ends if a
 connection breaks or is silent, if a rank's main thread exceeds the limit of a step (`Recorder.limit`), or if all ranks
 wait in collectives for longer than it. Each rank then reports where it was, aborts its communicators and exits with
-an error code, and the launcher ends the rest. A single process has the thread too. A job that is suspended as a whole
-goes on when it is resumed.
+an error code, and the launcher ends the rest. A launcher that waits for a host that is lost is ended too (`launcher`).
+A single process has the thread as well. A job that is suspended as a whole goes on when it is resumed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 
 from ..errors import EXIT_FAILURE
+from . import launcher, links
 from .mpi import Comm, launched
 from .recorder import HERE
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
-CONNECT_SECONDS = 20.0
 ABORT_SECONDS = 3.0
 START_SECONDS = 120.0  # for all ranks to load Python and MPI, possibly from a slow file system
 ENDING_SECONDS = 25
@@ -66,7 +66,7 @@ class Watchdog:
 
     def __init__(self, comm: Comm, deadline: float | None = None) -> None:
         """Connect the ranks and start the thread."""
-        self._rank = comm.rank
+        self._rank, self._several_hosts = comm.rank, comm.size > comm.local_size
         self._silence = min(SILENCE_SECONDS, deadline or SILENCE_SECONDS)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -83,39 +83,13 @@ class Watchdog:
         """Connect the ranks; if that fails, warn and let the run go on without a watchdog."""
         fault = ""
         try:
-            self._peers = self._connect(comm)
+            self._peers = links.connect(comm)
         except OSError as error:
             fault = f"rank {comm.rank}: {error}"
         faults = [f for f in comm.allgather(fault) if f]
         if faults and comm.rank == 0:
             print(f"amped: no watchdog, the ranks cannot connect to each other ({faults[0]})", file=sys.stderr)
         return not faults
-
-    def _connect(self, comm: Comm) -> dict[socket.socket, int]:
-        """Connect every rank to rank 0; return the open connections with their peers' ranks."""
-        one_node = comm.local_size == comm.size
-        server, address, fault = None, ("", 0), ""
-        if comm.rank == 0:
-            try:
-                server = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=comm.size)
-                address = "127.0.0.1" if one_node else socket.gethostname(), server.getsockname()[1]
-            except OSError as error:
-                fault = str(error)
-        address, fault = comm.bcast((address, fault))  # also after a fault, as the others wait
-        if fault:
-            raise OSError(fault)
-        peers: dict[socket.socket, int] = {}
-        if server is None:
-            link = socket.create_connection(address, CONNECT_SECONDS)
-            link.sendall(comm.rank.to_bytes(4, "big"))
-            return {link: 0}
-        server.settimeout(CONNECT_SECONDS)
-        with server:
-            for _ in range(comm.size - 1):
-                link, _ = server.accept()
-                link.settimeout(CONNECT_SECONDS)
-                peers[link] = int.from_bytes(link.recv(4, socket.MSG_WAITALL), "big")
-        return peers
 
     def _watch(self) -> None:
         selector = selectors.DefaultSelector()
@@ -200,6 +174,8 @@ class Watchdog:
         for thread in threads:
             thread.join(max(0.0, began + ABORT_SECONDS - time.monotonic()))
         time.sleep(max(0.0, began + LAST_WORDS_SECONDS - time.monotonic()))
+        if self._several_hosts:
+            launcher.end_soon()
         os._exit(EXIT_FAILURE)
 
     @staticmethod

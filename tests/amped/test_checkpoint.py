@@ -261,7 +261,7 @@ def test_one_run_at_a_time_writes_into_a_folder(folder: Path, ranks: int) -> Non
     path = small_tns(folder)
     flags = ["--checkpoint", folder / "c", "--resume", "--max-iters", 3, "--output", folder / "out"]
     cpd(path, "first", *flags[:2], "--max-iters", 2)
-    other = Claim(folder / "c" / checkpoint.CLAIMED)
+    other = Claim(folder / "c" / checkpoint.CLAIMED).take()
     before = entries(folder)
     if ranks == 1:
         refused(run_amped("cpd", path, *COMMON, *flags), "another run", folder / "c")

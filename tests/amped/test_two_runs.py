@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +34,6 @@ RANK = 4
 FLAGS = ["--rank", RANK, "--max-iters", 2, "--device", "cpu"]
 
 
-def until(true: Callable[[], object]) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + TIMEOUT
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @contextmanager
 def waiting(folder: Path, *flags: object) -> Iterator[tuple[subprocess.Popen[str], Callable[[], None]]]:
     """Yield a run that has claimed what it will write, and what gives it the tensor that it waits for."""
@@ -54,11 +46,19 @@ def waiting(folder: Path, *flags: object) -> Iterator[tuple[subprocess.Popen[str
 
     def give() -> None:
         indices, values = random_tensor()
-        rows = zip(indices + 1, values, strict=True)
-        pipe.write_text("".join(f"{' '.join(map(str, row))} {value}\n" for row, value in rows))
+        with open(writer, "w") as text:
+            for row, value in zip(indices + 1, values, strict=True):
+                text.write(f"{' '.join(map(str, row))} {value}\n")
+
+    def opened() -> int:
+        with suppress(OSError):  # until the run has opened it to read
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        return -1
 
     try:
-        until(lambda: process.poll() is not None or list(folder.glob("**/.*.claim")))
+        while (writer := opened()) < 0:  # what it will write is claimed before it opens the tensor
+            assert process.poll() is None
+            time.sleep(0.02)
         yield process, give
     finally:
         process.kill()

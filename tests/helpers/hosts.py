@@ -1,0 +1,168 @@
+"""Two hosts on one machine, joined by a cable, for tests of what happens between hosts.
+
+A host is a network namespace with a name of its own; processes on it also have their own mounts, so that a folder can
+be hidden from one host. The cores and all other folders are the same. Only root can make hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from command import Result, finish, mpirun_line
+
+NAMESPACES = Path("/run/netns")  # of `ip`
+NAME = re.compile(r"amped(\d+)-\d+[ab]")
+NUMBERS = count()
+NOISE = re.compile(r".*plm:ssh: Warning: setpgid.*\n")  # of mpirun, where the agent is quick
+SUBNET = "10.77.0"  # of every pair: no two pairs see each other
+# There is no shared memory between hosts. The ranks of both have the same cores, so that those that wait must yield.
+NETWORK = {
+    "PRTE_MCA_prte_if_include": f"{SUBNET}.0/24",
+    "OMPI_MCA_btl_tcp_if_include": f"{SUBNET}.0/24",
+    "OMPI_MCA_btl": "self,tcp,sm",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+}
+
+# mpirun calls it in the place of ssh: [options] HOST COMMAND... It stays on mpirun's host, as ssh does, and where the
+# cable is cut it does not learn that the command has ended.
+AGENT = """#!/bin/sh -u
+while case $1 in -*) true ;; *) false ;; esac do shift; done
+host=$1
+shift
+nsenter --wd=. --mount=/proc/{pid}/ns/mnt --net="{namespaces}/$host" unshare --mount --uts sh -euc '
+    hostname "$1"
+    export HOST_HERE="$1"
+    mount --bind "{folder}/hosts" /etc/hosts
+    if [ -e "{folder}/hidden-$1" ]; then mount -t tmpfs none "$(cat "{folder}/hidden-$1")"; fi
+    shift
+    exec sh -c "$*"' - "$host" "$@"
+code=$?
+while [ -e "{folder}/cut" ] && [ "${{HOST_HERE-}}" ]; do sleep 0.2; done
+[ "$code" -lt 128 ] || code=255
+exit "$code"
+"""
+
+
+class Hosts:
+    """Two hosts and the cable between them, with files in `folder`, which is made; see `two_hosts`.
+
+    They know each other's names only if they are `named`.
+    """
+
+    def __init__(self, folder: Path, named: bool = True) -> None:
+        stem = f"amped{os.getpid()}-{next(NUMBERS)}"
+        self.first, self.second = self.names = f"{stem}a", f"{stem}b"
+        self._agent, self._folder = folder / "agent", folder
+        folder.mkdir(parents=True)
+        known = [f"{SUBNET}.{k} {name}" for k, name in enumerate(self.names, 1) if named]
+        (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *known]) + "\n")
+        (folder / "slots").write_text("".join(f"{name} slots=1\n" for name in self.names))
+        self._agent.write_text(AGENT.format(pid=os.getpid(), namespaces=NAMESPACES, folder=folder))
+        self._agent.chmod(0o755)
+
+    def make(self) -> None:
+        """Make the namespaces and join them."""
+        first, second = self.names
+        for name in self.names:
+            _ip("netns", "add", name)
+        _ip("link", "add", "cable", "netns", first, "type", "veth", "peer", "name", "cable", "netns", second)
+        for k, name in enumerate(self.names, 1):
+            _ip("-n", name, "address", "add", f"{SUBNET}.{k}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                _ip("-n", name, "link", "set", device, "up")
+
+    def hide(self, host: str, path: Path) -> None:
+        """Show an empty folder in the place of `path` to the processes that will be started on a host."""
+        (self._folder / f"hidden-{host}").write_text(str(path))
+
+    def mpirun(self, each: int, *line: object) -> list[str]:
+        """Return the command line that runs a program on `each` ranks of each host, started on the first one."""
+        hosts = ",".join(f"{name}:{each}" for name in self.names)
+        return self.on(self.first, *mpirun_line(2 * each), "--host", hosts, "--map-by", f"ppr:{each}:node", *line)
+
+    def on(self, host: str, *line: object) -> list[str]:
+        """Return the command line that runs a program on a host."""
+        return [str(self._agent), host, "exec", shlex.join(map(str, line))]
+
+    def variables(self, **extra: str) -> dict[str, str]:
+        """Return the variables of `mpirun`, beside those of any new process; without --host, a rank runs on each."""
+        own = {"PRTE_MCA_plm_ssh_agent": str(self._agent), "PRTE_MCA_prte_default_hostfile": f"{self._folder}/slots"}
+        return {**NETWORK, **own, **extra}
+
+    def run(self, each: int, *line: object, **options: Any) -> Result:
+        """Run a program to its end, as `mpirun` says."""
+        done = finish(self.mpirun(each, *line), env=self.variables(), **options)
+        return replace(done, err=re.sub(NOISE, "", done.err))
+
+    def cut(self) -> None:
+        """Pull the cable out: what is sent is lost, and nobody is told."""
+        (self._folder / "cut").touch()
+        _ip("-n", self.first, "link", "set", "cable", "down")
+
+
+def processes(host: str) -> list[int]:
+    """Return the numbers of the processes on a host."""
+    return list(map(int, _ip("netns", "pids", host).split()))
+
+
+def kill(host: str) -> None:
+    """End all processes on a host at once."""
+    for number in processes(host):
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGKILL)
+
+
+def remove(host: str) -> None:
+    """End what runs on a host, and remove it."""
+    with suppress(subprocess.CalledProcessError):  # it is gone
+        kill(host)
+        _ip("netns", "delete", host)
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(["ip", *words], check=True, capture_output=True, text=True).stdout
+
+
+@contextmanager
+def two_hosts(folder: Path, named: bool = True) -> Iterator[Hosts]:
+    """Make two hosts for the block; skip the test, saying why, where that cannot be."""
+    missing = [name for name in ("ip", "unshare", "nsenter") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"no {', '.join(missing)} (Debian: iproute2 util-linux)")
+    if os.geteuid() != 0:
+        pytest.skip("only root can make hosts")
+    if "Open MPI) 5." not in finish([mpirun_line(1)[0], "--version"]).out:
+        pytest.skip("mpirun is not Open MPI 5")
+    remove_stale()
+    hosts = Hosts(folder, named)
+    try:
+        try:
+            hosts.make()
+            subprocess.run(hosts.on(hosts.first, "true"), check=True, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"this machine permits no namespaces: {error.stderr.strip()}")
+        yield hosts
+    finally:
+        for name in hosts.names:
+            remove(name)
+
+
+def remove_stale() -> None:
+    """Remove hosts of tests that were killed."""
+    for path in NAMESPACES.glob("amped*"):
+        made = NAME.fullmatch(path.name)
+        if made and not psutil.pid_exists(int(made[1])):
+            remove(path.name)
