@@ -11,8 +11,8 @@ from partitioner.coo import SparseTensor
 from partitioner.readers import read
 
 from .api import cp_als, mttkrp
-from .errors import InputError
-from .models.kruskal import KruskalTensor
+from .errors import InputError, InputWarning
+from .models.kruskal import KruskalTensor, load
 from .options import Options
 
-__all__ = ["InputError", "KruskalTensor", "Options", "SparseTensor", "cp_als", "mttkrp", "read"]
+__all__ = ["InputError", "InputWarning", "KruskalTensor", "Options", "SparseTensor", "cp_als", "load", "mttkrp", "read"]

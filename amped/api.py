@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
+from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.given import real, whole
 
 from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
@@ -50,7 +50,11 @@ def _matrices(name: str, given: Any) -> Any:
     if given is None or isinstance(given, (str, os.PathLike)):
         return given if given is None else os.fspath(given)
     try:
+        for number, each in enumerate(given):
+            refuse_masked(each, f"{name}[{number}]")
         return [np.asarray(each) for each in given]
+    except InputError:
+        raise
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected matrices: {error}") from None
 
@@ -163,7 +167,7 @@ def cp_als(
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        model = method.model()
+        model = method.model().labelled(source.labels)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # of who called what `with_options` has wrapped
     return model
@@ -212,7 +216,8 @@ def mttkrp(
         given = list(factors or ()) if comm.rank == 0 else []
         if len(given) == len(source.shape):  # or `start` says what is wrong
             ranks = [np.shape(f)[1] for f in (*given[:mode], *given[mode + 1 :], given[mode]) if np.ndim(f) == 2]
-            given[mode] = np.zeros((source.shape[mode], ranks[0] if ranks else 0))
+            # No matrix, which could be too large, but one number that looks like it.
+            given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)

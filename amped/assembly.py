@@ -21,6 +21,7 @@ from .decomp.initial import Init, initial_factors
 from .errors import EXIT_INCOMPLETE
 from .files import Outputs
 from .operators.base import Operator
+from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
@@ -66,7 +67,13 @@ def solving_bytes(machine: Machine, options: Options) -> Solving:
 
 def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
     """Place a tensor for factor matrices of `rank` columns. Collective."""
+    check_room(source, rank, machine, options)
     return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+
+
+def check_room(source: Source, rank: int, machine: Machine, options: Options) -> None:
+    """Raise `InputError` unless memory has room for what is as long as a mode. Collective."""
+    check_lengths(source, setting_for(source, rank, machine, options), machine.comm)
 
 
 def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
@@ -157,9 +164,10 @@ class Job:
 
     def open(self) -> Source:
         """Open the tensor and say what it is."""
-        source = open_source(self.request.tensor, self.comm, self.display.reading, not self.request.no_verify)
+        request = self.request
+        source = open_source(request.tensor, self.comm, self.display.reading, not request.no_verify, request.form)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
-        self.display.note(text.tensor_line(Path(self.request.tensor).name, *facts))
+        self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source
 
     def say_machine(self) -> None:

@@ -272,7 +272,7 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
             checked.check_entry(file, entry, KIND)
             if verify:
                 checked.verify(file, entry, KIND)
-            with open(file, "rb") as content:
+            with checked.open_regular(file) as content:
                 arrays[name] = read_array(content, entry["bytes"])
         if manifest["version"] == FIRST_VERSION:
             manifest, arrays = _of_first_version(manifest, arrays)

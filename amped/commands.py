@@ -20,17 +20,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
+from partitioner.flags import shown
 from partitioner.shards import Cut
 
 from . import checkpoint, requests
-from .assembly import Job, Reporter, Session, decomposition, place, setting_for, solving_bytes, start
+from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
 from .decomp import driver
 from .decomp.als import CpAls
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
-from .models.kruskal import KruskalTensor
+from .models.kruskal import MODEL, KruskalTensor, named_labels
+from .operators.lengths import check_lengths
 from .operators.limits import check_result
-from .operators.placement import make_plan
+from .operators.placement import Setting, make_plan
 from .operators.prediction import Forecast, Speeds, forecast, measure
 from .operators.source import Source, open_source
 from .operators.sparse import SparseOperator
@@ -40,7 +42,7 @@ from .parallel.stopping import StopRequest
 from .report import text
 from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
-from .requests import FACTS, MODEL, RUN
+from .requests import FACTS, RUN
 
 
 def cpd(request: requests.Cpd, session: Session) -> int:
@@ -49,6 +51,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
         source = job.open()
+        check_room(source, request.rank, job.machine, request.options)
         speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
         method = decomposition(source, request.rank, job.machine, request.options)
         job.say_machine()
@@ -66,7 +69,8 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
-            result = on_root(comm, lambda: _write_model(job, method.model(), record)) or ""
+            model = method.model().labelled(source.labels)
+            result = on_root(comm, lambda: _write_model(job, model, record)) or ""
         _close(job, method, stop, rule, record, foreseen, result)
         return job.exit_code(stop.exit_code, saver.failed)
 
@@ -116,7 +120,8 @@ def _record(job: Job, origin: checkpoint.Origin, method: CpAls, seconds: float) 
         "fits": state.series["fit"], "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
         "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
-        "tensor": str(request.tensor), "rank": method.operator.ranks[0], "kernels": method.operator.kernels,
+        "tensor": str(request.tensor), **asdict(request.form), "rank": method.operator.ranks[0],
+        "kernels": method.operator.kernels,
         "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
         **({FACTS: origin.facts} if origin.facts else {}),
     }  # fmt: skip
@@ -176,6 +181,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
+            results |= named_labels(source.labels)
             on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
         job.display.note(job.memory_line(operator))
         return job.exit_code()
@@ -204,11 +210,10 @@ def _timed_mttkrp(
 
 
 def _modes(wanted: str, order: int) -> list[int]:
-    if wanted == "all":
-        return list(range(order))
-    if not (wanted.isascii() and wanted.isdigit()) or int(wanted) >= order:
-        raise InputError(f"--mode {wanted}: expected all or a mode from 0 to {order - 1}")
-    return [int(wanted)]
+    modes = {str(mode): [mode] for mode in range(order)} | {"all": list(range(order))}
+    if wanted not in modes:
+        raise InputError(f"--mode {shown(wanted)}: expected all or a mode from 0 to {order - 1}")
+    return modes[wanted]
 
 
 def plan(request: requests.Plan, session: Session) -> int:
@@ -216,22 +221,27 @@ def plan(request: requests.Plan, session: Session) -> int:
     ranks = session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
+        setting = setting_for(
+            source, request.rank, job.machine, request.options, solving_bytes(job.machine, request.options)
+        )
+        if ranks != session.comm.size:  # other ranks than those started: all on one node
+            setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
+        check_lengths(source, setting, session.comm, ranks)
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         speeds = measure(job.machine, source.shape, request.rank, request.options)
-        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds))
+        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds, setting))
         if told is not None:
             say(told)
         return job.exit_code()
 
 
-def _plans(job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds) -> str:
+def _plans(  # six parameters: what `plan` has found out
+    job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds, setting: Setting
+) -> str:
     """Make the plans of all ranks that the modes are cut for; record them, and return them as text."""
     machine, options, ranks = job.machine, request.options, cuts[0].heads.size
     here = ranks == job.comm.size
     loading = source.loading(ranks, options.dtype, machine.device.on_host)
-    setting = setting_for(source, request.rank, machine, options, solving_bytes(machine, options))
-    if not here:  # other ranks than those started: all on one node
-        setting = setting._replace(memory=options.device_memory or machine.device.memory(ranks))
     plans = [make_plan(cuts, part, setting._replace(overlaps=False), loading) for part in range(ranks)]
     foreseen = [forecast(each, speeds) for each in plans]
     job.metrics.event(
@@ -260,7 +270,7 @@ def _description(request: requests.Request, shown: Display) -> tuple[str, int]:
 
 
 def _described(request: requests.Request, shown: Display, metrics: Metrics) -> str:
-    source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify)
+    source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
     tensor = source.tensor()
     assert tensor is not None
     modes, (low, high, _) = text.skew(tensor), source.value_range

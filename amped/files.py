@@ -6,7 +6,7 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from errno import ENOTDIR
 from glob import escape
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.checked import sync_folder
+from partitioner.checked import open_regular, sync_folder
 from partitioner.claims import MARK, Claim
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
@@ -190,11 +190,12 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         If the file is invalid; memory stays bounded by the file's size.
     """
     try:
-        if not zipfile.is_zipfile(path):
-            os.stat(path)  # raises the right error for a missing file
-            raise InputError("damaged or not an .npz file", path=path)
-        with zipfile.ZipFile(path) as archive:
-            check_sizes(archive, os.stat(path).st_size)
+        with ExitStack() as files:
+            file = files.enter_context(open_regular(path))
+            if not zipfile.is_zipfile(file):
+                raise InputError("damaged or not an .npz file", path=path)
+            archive = files.enter_context(zipfile.ZipFile(file))
+            check_sizes(archive, os.fstat(file.fileno()).st_size)
             return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
     except InputError:
         raise

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 import numpy as np
 
 from partitioner.device import DEVICES, DeviceName
-from partitioner.flags import byte_count, flag
+from partitioner.flags import byte_count, flag, whole_number
 from partitioner.given import whole
 
 from .errors import InputError
@@ -62,7 +62,7 @@ class Options:
     kernel: str = flag("auto", "(auto: the fastest; permuted: the smallest)", metavar="NAME")
     deterministic: bool = flag(False, "bitwise equal results on equal ranks")
     device_memory: int | None = flag(None, "use no more of the device, e.g. 16G", type=byte_count, metavar="BYTES")
-    threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=int, metavar="T")
+    threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=whole_number, metavar="T")
     gather: GatherName = flag("full", "16-bit factor rows: faster, 1e-3 (full)", choices=GATHERS)
 
     def __post_init__(self) -> None:

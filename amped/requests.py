@@ -10,16 +10,18 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from partitioner.flags import flag, path, seconds
+from partitioner.flags import flag, path, real_number, seconds, whole_number
+from partitioner.readers import Form
 
 from . import checkpoint
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
+from .models.kruskal import MODEL
 from .operators.placement import check_rank
 from .options import Options
 from .report.metrics import Metrics
 
-MODEL, RUN = "model.npz", "run.json"
+RUN = "run.json"
 FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 R = TypeVar("R", bound="Request")
@@ -27,10 +29,11 @@ R = TypeVar("R", bound="Request")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Request:
-    """What all verbs take, and how to compute."""
+    """What all verbs take, how to read the tensor, and how to compute."""
 
     tensor: Path
     options: Options
+    form: Form
     metrics: Path | None = flag(None, "write times and fits as JSON lines", type=path, metavar="FILE.jsonl")
     deadline: float | None = flag(
         None, "end a run that does not go on for so long (by what it has taken)", type=seconds, metavar="S"
@@ -44,14 +47,14 @@ class Request:
         """Return what the command line says; raise `InputError` if its options do not go together."""
         given = vars(args)
         options = Options(**{field.name: given[field.name] for field in fields(Options)})
-        own = {field.name: given[field.name] for field in fields(cls) if field.name != "options"}
-        return cls(options=options, **own)
+        own = {field.name: given[field.name] for field in fields(cls) if field.name not in ("options", "form")}
+        return cls(options=options, form=Form.of(args), **own)
 
     @property
     def facts(self) -> dict[str, str | None]:
         """What ranks must have in common: each flag and what it was given, as text."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given.update(vars(given.pop("options")))
+        given |= vars(given.pop("options")) | vars(given.pop("form"))
         return {"TENSOR" if name == "tensor" else f"--{name.replace('_', '-')}": str(given[name]) for name in given}
 
     @property
@@ -81,7 +84,7 @@ class Request:
 class Ranked(Request):
     """What verbs take that need factor matrices."""
 
-    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=int, metavar="R")
+    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=whole_number, metavar="R")
 
     def check(self) -> None:
         check_rank(self.rank)
@@ -92,7 +95,7 @@ class Ranked(Request):
 class Started(Ranked):
     """What verbs take that begin with factor matrices."""
 
-    seed: int = flag(0, "of the random start (0)", type=int, group="start")
+    seed: int = flag(0, "of the random start (0)", type=whole_number, group="start")
     init: str | None = flag(
         None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
     )
@@ -110,11 +113,11 @@ class Started(Ranked):
 class Cpd(Started):
     """What ``cpd`` takes."""
 
-    max_iters: int = flag(50, "iterations at most (50)", type=int, metavar="N")
-    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=float)
+    max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
+    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=real_number)
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
-    every: int | None = flag(None, "iterations between checkpoints (1)", type=int, metavar="K")
+    every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
     resume: bool = flag(False, "go on from the checkpoint, if there is one")
 
     @property
@@ -191,7 +194,7 @@ class Mttkrp(Started):
     """What ``mttkrp`` takes."""
 
     mode: str = flag("all", "a mode, counted from 0, or all")
-    repeat: int = flag(1, "repeat, and report the median time", type=int, metavar="K")
+    repeat: int = flag(1, "repeat, and report the median time", type=whole_number, metavar="K")
     output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
 
     def check(self) -> None:
@@ -217,7 +220,7 @@ class Mttkrp(Started):
 class Plan(Ranked):
     """What ``plan`` takes."""
 
-    ranks: int | None = flag(None, "plan for this many processes (those started)", type=int, metavar="P")
+    ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
 
     def check(self) -> None:
         super().check()

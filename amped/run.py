@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
-from partitioner.flags import Parser, add_flags, path
+from partitioner.flags import Parser, add_flags, path, plain_warnings
 from partitioner.ranks import agree, refuse
+from partitioner.readers import Form
 
 from . import commands, requests
 from .assembly import Session
@@ -49,6 +50,7 @@ def parser() -> Parser:
         shared = verb.add_argument_group("how to compute")
         add_flags(shared, Options)
         add_flags(shared, Request)
+        add_flags(verb.add_argument_group("how to read"), Form)
     return top
 
 
@@ -61,6 +63,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser().parse_args(["cpd", str(tensor), *EXAMPLE_ARGUMENTS, *argv])
 
 
+@plain_warnings("amped")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 

@@ -71,6 +71,8 @@ class SyntheticSource:
     """
 
     duplicates = zeros = 0
+    path = labels = None
+    stored = False
 
     def __init__(self, recipe: Recipe, comm: Comm, xp: Any, block: int | None = None, bucket: int = BUCKET) -> None:
         self.recipe, self.shape, self.nnz = recipe, recipe.lengths, recipe.nonzeros
@@ -88,6 +90,10 @@ class SyntheticSource:
         other = copy.copy(self)
         other._comm, other.seconds = comm, dict.fromkeys(self.seconds, 0.0)
         return other
+
+    def used(self, mode: int) -> int:
+        """See `Source`."""
+        return int(np.count_nonzero(np.diff(self.rows(mode).offsets)))
 
     def cut(self, mode: int, parts: int, targets: Array | None = None) -> Cut:
         """See `Source`."""

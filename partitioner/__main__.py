@@ -16,8 +16,9 @@ from collections.abc import Sequence
 from .build import partition
 from .device import DEVICES
 from .errors import EXIT_INPUT, InputError
-from .flags import Parser, byte_count, path
+from .flags import Parser, add_flags, byte_count, path, plain_warnings
 from .ranks import Ranks, abort_all, refuse, world
+from .readers import Form
 
 
 def parser() -> Parser:
@@ -31,11 +32,13 @@ def parser() -> Parser:
     flags.add_argument(
         "--device", choices=DEVICES, default="cpu", help="where to sort (cpu); auto: GPU if there is one"
     )
+    add_flags(flags, Form)
     flags.add_argument("--force", action="store_true", help="replace a store that exists")
     flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return flags
 
 
+@plain_warnings("amped-partition")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code: 0 done, 2 the input or a flag is wrong."""
     try:
@@ -56,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
     started = time.perf_counter()
-    how = {"memory": args.memory, "force": args.force, "device": args.device}
+    how = {"memory": args.memory, "force": args.force, "device": args.device, "form": Form.of(args)}
     store = partition(args.tensor, args.output, ranks=ranks, **how)
     if not (args.quiet or ranks.rank):
         shape = " x ".join(map(str, store.shape))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -25,9 +25,10 @@ from .device import DeviceName, Sorter, make_sorter
 from .drafts import drafted
 from .errors import InputError
 from .hosts import check_draft, check_same
+from .indices import Labels, distinct, joined, labels_of, renumbered
 from .jit import load_compiler
 from .ranks import Alone, Ranks, agree, on_root, together
-from .readers import Progress, chunks, open_part, read, settle
+from .readers import PLAIN, Form, Progress, chunks, open_part, read, settle, warn_of_keys
 from .runs import Runs
 from .shards import mode_order
 from .sort import sort_bytes
@@ -48,6 +49,7 @@ def partition(
     ranks: Ranks | None = None,
     progress: Progress | None = None,
     device: DeviceName = "cpu",
+    form: Form = PLAIN,
 ) -> store.Store:
     """Partition the tensor in a file and write it as a store. Collective.
 
@@ -68,6 +70,8 @@ def partition(
         See `readers.read`.
     device : {"cpu", "cuda", "auto"}
         Where nonzeros are sorted; "auto": on GPUs, if every rank finds one.
+    form : Form
+        See `readers.read`.
 
     Raises
     ------
@@ -76,7 +80,7 @@ def partition(
         is no such device.
     """
     ranks = ranks or Alone()
-    given = {"path": path, "target": target, "memory": memory, "force": force, "device": device}
+    given = {"path": path, "target": target, "memory": memory, "force": force, "device": device, **asdict(form)}
     agree(ranks, "partition()", lambda: {name: str(value) for name, value in given.items()})
     check_same(ranks, path)
     sorter = make_sorter(device, ranks)
@@ -86,9 +90,9 @@ def partition(
         check_draft(ranks, draft, folder)
         try:
             if Path(path).is_dir():
-                on_root(ranks, lambda: store.write_files(read(path), draft, sort=sorter.sort))
+                on_root(ranks, lambda: store.write_files(read(path, **asdict(form)), draft, sort=sorter.sort))
             else:
-                _Build(Reading(path, ranks, progress), draft, memory, sorter).run()
+                _Build(Reading(path, ranks, progress, form), draft, memory, sorter).run()
         except OSError as error:
             raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # all ranks have finished writing
@@ -130,14 +134,34 @@ class Facts:
         self.dtype = max(self.dtype, other.dtype)
 
 
+class Renumbering(NamedTuple):
+    """The used indices of each mode, ascending, whose positions are the new ones; and what they were in the file."""
+
+    used: list[NDArray[np.int32]]
+    labels: Labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The new mode lengths."""
+        return tuple(indices.size for indices in self.used)
+
+    def apply(self, columns: NDArray[np.int32]) -> None:
+        """Number indices, (order, n), anew, in place."""
+        for mode, column in enumerate(columns):
+            columns[mode] = renumbered(column, self.used[mode])
+
+
 class Reading:
     """A file read by all ranks, one part each, by `threads` of this rank. Methods are collective."""
 
-    def __init__(self, path: str | os.PathLike[str], ranks: Ranks, progress: Progress | None) -> None:
-        self.path, self.ranks = path, ranks
+    def __init__(
+        self, path: str | os.PathLike[str], ranks: Ranks, progress: Progress | None, form: Form = PLAIN
+    ) -> None:
+        self.path, self.ranks, self.form, self.base = path, ranks, form, 0
         self.threads = fair_threads(ranks)
         where = ranks.rank, ranks.size
-        self._part = together(ranks, lambda: open_part(path, *where, threads=self.threads, progress=progress))
+        how: dict[str, Any] = {"threads": self.threads, "progress": progress, "no_values": form.no_values}
+        self._part = together(ranks, lambda: open_part(path, *where, **how))
         self.order, self.dtype = max(ranks.allgather(self._part.order)), self._part.dtype
         self._highest = np.zeros(self.order, np.int64)
 
@@ -150,7 +174,8 @@ class Reading:
 
     def shape(self) -> tuple[int, ...]:
         """Return the mode lengths after reading; raise the file's first `InputError`, if there is one."""
-        outcome = settle(self.path, self.ranks.allgather(self._part.outcome))
+        outcome = self._outcome = settle(self.path, self.ranks.allgather(self._part.outcome))
+        self.base = outcome.base
         return outcome.lengths or tuple((np.max(self.ranks.allgather(self._highest), axis=0) + 1).tolist())
 
     def facts(self, by_rank: Sequence[Facts]) -> Facts:
@@ -162,7 +187,20 @@ class Reading:
             raise InputError("no nonzeros: every value is zero", path=self.path)
         if not np.all(np.isfinite(facts.ends)):
             raise InputError("duplicates sum past the largest number", path=self.path)
+        self.warn(facts.duplicates, lambda: ValueRange(*facts.ends, facts.grain))
         return facts
+
+    def warn(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
+        """Warn, on rank 0, if what is taken for values may be keys."""
+        if self.ranks.rank == 0:
+            warn_of_keys(self.path, self._outcome, duplicates, values)
+
+    def renumbering(self, used: Sequence[NDArray[np.int32]]) -> Renumbering | None:
+        """Join the indices that ranks use, if the tensor is to be compact."""
+        if not self.form.compact:
+            return None
+        whole = [joined(indices, self.ranks) for indices in used]
+        return Renumbering(whole, tuple(labels_of(indices, self.base) for indices in whole))
 
 
 class _Build:
@@ -173,20 +211,32 @@ class _Build:
         self._ranks, self._order, self._threads = reading.ranks, reading.order, reading.threads
         limit = _limit(_budget(memory, self._ranks), 4 * self._order + reading.dtype.itemsize, self._ranks.size)
         self._limit = min(limit, sorter.most(self._order, reading.dtype))
+        self._used = [np.empty(0, np.int32)] * self._order  # indices of this rank's nonzeros, if they are renumbered
+        self._renumbering: Renumbering | None = None
 
     def run(self) -> None:
         """Write the files of the store."""
         runs = self._runs(range(self._order), self._reading.dtype)
         for columns, values, more in self._reading.chunks(self._limit):
             if self._ranks.size == 1 and not (more or runs.count):
-                shape = self._reading.shape()
-                tensor = SparseTensor.from_columns(columns, values, shape, path=self._reading.path, sort=self._sort)
+                tensor = self._whole(columns, values)
                 return store.write_files(tensor, self._folder, sort=self._sort)
             runs.add(columns, values, spill=more or runs.count > 0)
             del columns, values
         shape = self._reading.shape()
         scratch, by_rank = self._canonical(runs)
-        self._write(shape, self._reading.facts(by_rank), scratch, [each.nnz for each in by_rank])
+        facts = self._reading.facts(by_rank)
+        self._renumbering = self._reading.renumbering(self._used)
+        if self._renumbering is not None:
+            shape = self._renumbering.shape
+        self._write(shape, facts, scratch, [each.nnz for each in by_rank])
+
+    def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> SparseTensor:
+        """Return the tensor of a file that is in memory as a whole."""
+        reading = self._reading
+        tensor = SparseTensor.from_columns(columns, values, reading.shape(), path=reading.path, sort=self._sort)
+        reading.warn(tensor.duplicates, tensor.value_range)
+        return tensor.compacted(reading.base) if reading.form.compact else tensor
 
     def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
         files = self._files("run", dtype)
@@ -202,6 +252,9 @@ class _Build:
         for columns, values in runs.pieces(runs.shares(), merge=True):
             scratch.write(facts.nnz, columns, values)
             facts.add(values)
+            if self._reading.form.compact:
+                used = [distinct(column, int(column.max()) + 1) if column.size else column for column in columns]
+                self._used = [np.union1d(*each) for each in zip(self._used, used, strict=True)]
             del columns, values
         facts.duplicates, facts.zeros = runs.duplicates, runs.zeros
         runs.remove()
@@ -214,6 +267,8 @@ class _Build:
         first, mine = sum(by_rank[: self._ranks.rank]), by_rank[self._ranks.rank]
         at = first
         for columns, values in self._read(scratch, 0, mine, self._reading.dtype):
+            if self._renumbering is not None:
+                self._renumbering.apply(columns)
             copies[0].write(at, columns, values)
             at += values.size
         scratch.remove()
@@ -244,8 +299,12 @@ class _Build:
     def _finish(self, shape: tuple[int, ...], facts: Facts) -> None:
         """Sync the files to disk and write the manifest; each rank checksums an equal share of the blocks."""
         ranks = self._ranks
-        ranks.allgather(None)  # all ranks have finished writing
         names = [name for mode in range(self._order) for name in store.file_names(self._order, mode)]
+        if self._renumbering is not None:
+            labels = self._renumbering.labels
+            on_root(ranks, lambda: store.write_labels(self._folder, labels))
+            names += [store.label_name(mode) for mode in range(self._order)]
+        ranks.allgather(None)  # all ranks have finished writing
         blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
         sums = side_by_side(lambda block: checked.checksum(self._folder / block[0], block[1]), mine, self._threads)

@@ -6,6 +6,7 @@ byte that changed since.
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -70,6 +71,15 @@ def write_manifest(folder: Path, body: dict[str, Any]) -> None:
     sync_folder(folder)
 
 
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Open a file to read; raise `OSError` if it is none: a pipe would be waited for, a device never ends."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+    return os.fdopen(handle, "rb")
+
+
 def read_manifest(folder: Path, kind: str, form: str, version: int, oldest: int | None = None) -> dict[str, Any]:
     """Return what `write_manifest` was given; raise `InputError` if it is damaged or of another form or version.
 
@@ -90,14 +100,11 @@ def _parsed(folder: Path, kind: str, form: str) -> tuple[str, dict[str, Any]]:
     """Return a manifest of this form as text and parsed, its checksum not verified; each file's name is plain."""
     path = folder / MANIFEST
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-            raise InputError("not a regular file", path=path)
-        text = path.read_text()
+        with open_regular(path) as file:
+            text = file.read().decode()
         manifest = json.loads(text)
     except OSError as error:
         raise InputError(f"not a {kind}: {MANIFEST}: {error.strerror}", path=folder) from None
-    except InputError:
-        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"damaged manifest: {error}", path=path) from None
     if not isinstance(manifest, dict) or manifest.get("format") != form:
@@ -139,19 +146,18 @@ def check_entry(file: Path, entry: Entry, kind: str) -> None:
     if not (isinstance(size, int) and isinstance(sums, list) and len(sums) == -(size // -BLOCK)):
         raise InputError(f"damaged manifest: {len(sums)} checksums for {size} bytes", path=file)
     try:
-        found = file.stat()
+        with open_regular(file) as content:
+            found = os.fstat(content.fileno()).st_size
     except (OSError, ValueError) as error:
         raise InputError(getattr(error, "strerror", None) or str(error), path=file) from None
-    if not stat.S_ISREG(found.st_mode):
-        raise InputError("not a regular file", path=file)
-    if found.st_size != size:
-        raise InputError(f"damaged file of the {kind}: {found.st_size} bytes, expected {size}", path=file)
+    if found != size:
+        raise InputError(f"damaged file of the {kind}: {found} bytes, expected {size}", path=file)
 
 
 def verify(path: Path, entry: Entry, kind: str, begin: int = 0, end: int | None = None) -> None:
     """Verify the checksums of the blocks that hold bytes `begin` to `end` (by default the file's end) of a file."""
     first, last = begin // BLOCK, -((entry["bytes"] if end is None else end) // -BLOCK)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         file.seek(first * BLOCK)
         for block in range(first, last):
             if zlib.crc32(file.read(BLOCK)) != entry["crc32"][block]:

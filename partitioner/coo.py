@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
+from operator import index
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
+from .indices import Labels, distinct, labels_of, renumbered
 from .sort import Sort, sort_nonzeros, strictly_increasing
 
 MIN_ORDER = 2
@@ -68,6 +71,8 @@ class SparseTensor:
     shape : tuple of int
     duplicates, zeros : int
         How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+    labels : tuple of (I_n,) arrays, or None
+        What the indices stand for: after `compacted`, what they were before.
     build_bytes : int
         Peak memory of its construction.
 
@@ -79,6 +84,8 @@ class SparseTensor:
     """
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
+        for name, array in (("indices", indices), ("values", values)):
+            refuse_masked(array, name)
         table = np.asarray(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
@@ -107,11 +114,14 @@ class SparseTensor:
         return tensor
 
     def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort) -> None:
+        refuse_masked(columns, "indices")
+        refuse_masked(values, "values")
         self.shape = _checked_shape(columns, values, shape)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
         self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
         self.duplicates = self.zeros = 0
+        self.labels: Labels | None = None
         given = 0 if self.columns is columns else columns.nbytes  # a cast made a copy; the caller holds the original
         self.build_bytes = self.nbytes + given
         if not (strictly_increasing(self.columns) and np.all(self.values)):
@@ -126,6 +136,23 @@ class SparseTensor:
         self.build_bytes += room + (0 if writable else self.nbytes)
         if not np.all(np.isfinite(self.values)):
             raise InputError("duplicates sum past the largest number")
+
+    def compacted(self, base: int = 0) -> SparseTensor:
+        """Return the tensor with the used indices of each mode numbered anew, in ascending order.
+
+        Its `labels` are those that the indices have, or else the old indices, counted from `base`.
+        """
+        tensor, used = copy(self), [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        tensor.columns = np.empty_like(self.columns)
+        for mode, column in enumerate(self.columns):
+            tensor.columns[mode] = renumbered(column, used[mode])
+        tensor.shape = tuple(indices.size for indices in used)
+        if self.labels is None:
+            tensor.labels = tuple(labels_of(indices, base) for indices in used)
+        else:
+            tensor.labels = tuple(known[indices] for known, indices in zip(self.labels, used, strict=True))
+        tensor.build_bytes += self.columns.nbytes
+        return tensor
 
     @property
     def indices(self) -> NDArray[np.int32]:
@@ -205,7 +232,7 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
     if not np.all(np.isfinite(values)):
         raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
     highest = [int(c.max()) for c in columns]
-    lengths = tuple(h + 1 for h in highest) if shape is None else tuple(int(s) for s in shape)
+    lengths = tuple(h + 1 for h in highest) if shape is None else _whole_lengths(shape)
     if len(lengths) != order:
         raise InputError(f"shape has {len(lengths)} modes, the indices have {order}")
     for mode, (column, high, length) in enumerate(zip(columns, highest, lengths, strict=True)):
@@ -216,6 +243,20 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
         if high >= length:
             raise InputError(f"index {high} of mode {mode} is outside its length {length}")
     return lengths
+
+
+def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as Python's integers; a length of 9.9 is an error, not 9."""
+    try:
+        return tuple(index(length) for length in shape)
+    except TypeError:
+        raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
+
+
+def refuse_masked(array: object, name: str) -> None:
+    """Refuse an array with masked entries: what is under a mask is not to be used."""
+    if np.ma.is_masked(array):
+        raise InputError(f"{name} has masked entries: give the others alone, as a plain array")
 
 
 def check_order(order: int) -> None:

@@ -35,7 +35,7 @@ class InputError(ValueError):
         where = self.path or ""
         if line is not None:
             where = f"{where}, line {line}" if where else f"line {line}"
-        super().__init__(_one_line(f"{where}: {cause}" if where else cause))
+        super().__init__(one_line(f"{where}: {cause}" if where else cause))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ranks exchange errors by pickling them.
@@ -48,7 +48,11 @@ class OutputError(InputError):
     exit_code = EXIT_FAILURE
 
 
-def _one_line(text: str) -> str:
+class InputWarning(UserWarning):
+    """An input that may not mean what it is taken for; the command line prints one line of it."""
+
+
+def one_line(text: str) -> str:
     """Return `text` with line ends and unprintable characters (of a file name, say) escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .errors import InputError
+from .errors import InputError, InputWarning, one_line
 
 SUFFIXES = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+LONGEST = 32  # characters of a number
+NUMBER = "[+-]?([0-9]+\\.?[0-9]*|\\.[0-9]+)([eE][+-]?[0-9]+)?|[+-]?(?i:nan|inf|infinity)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,28 +34,64 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def whole_number(text: str) -> int:
+    """Read a whole number of plain digits: Python's own `int` takes "1_0", and digits of any script."""
+    if not re.fullmatch("[+-]?[0-9]+", text) or len(text) > LONGEST:
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a whole number of at most {LONGEST} digits")
+    return int(text)
+
+
+def real_number(text: str) -> float:
+    """Read a number of plain digits, as `whole_number` does; "nan" and "inf" are left to whoever checks its range."""
+    if not re.fullmatch(NUMBER, text) or len(text) > LONGEST:
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a number")
+    return float(text)
+
+
 def byte_count(text: str) -> int:
     """Read a number of bytes with an optional suffix K, M, G or T (powers of 1024)."""
     number = text.upper().removesuffix("B").removesuffix("I")
     shift = SUFFIXES.get(number[-1:], 0)
     try:
-        count = int(float(number[:-1] if shift else number) * (1 << shift))
-    except (ValueError, OverflowError):
+        count = int(real_number(number[:-1] if shift else number) * (1 << shift))
+    except (argparse.ArgumentTypeError, ValueError, OverflowError):
         count = 0
     if count <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, such as 800M or 16G")
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a number of bytes, such as 800M or 16G")
     return count
 
 
 def seconds(text: str) -> float:
     """Read a number of seconds."""
     try:
-        number = float(text)
-    except ValueError:
+        number = real_number(text)
+    except argparse.ArgumentTypeError:
         number = 0.0
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{shown(text)!r} is not a number of seconds above 0")
     return number
+
+
+def shown(text: str) -> str:
+    """Return what was given, cut short where it is long."""
+    return text if len(text) <= 2 * LONGEST else f"{text[:LONGEST]}..."
+
+
+@contextmanager
+def plain_warnings(program: str) -> Iterator[None]:
+    """Print an `InputWarning` as one line on standard error, as errors are; others as ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", InputWarning)
+        other = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, InputWarning):
+                print(f"{program}: warning: {one_line(str(message))}", file=sys.stderr, flush=True)
+            else:
+                other(message, category, *where)
+
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def flag(default: Any, help: str, **how: Any) -> Any:

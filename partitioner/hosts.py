@@ -45,9 +45,12 @@ def check_draft(ranks: Ranks, draft: Path, target: Path) -> None:
 def _kind(path: str | os.PathLike[str]) -> str:
     try:
         found = os.stat(path)
-        if stat.S_ISREG(found.st_mode):
-            with open(path, "rb") as file:  # NFS checks on opening what it remembers
-                found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # a pipe's writer would lose what it wrote
+            file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # NFS checks on opening what it remembers
+            try:
+                found = os.fstat(file)
+            finally:
+                os.close(file)
     except OSError as error:
         return f"nothing ({error.strerror})"
     except ValueError:

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .coo import SparseTensor
+from .indices import is_long
+from .ranks import Ranks
 from .sort import Sort, sort_nonzeros
 from .stored import StoredColumn
 
@@ -108,23 +110,67 @@ class SortedRows:
 
 
 class CountedRows:
-    """As `SortedRows`, from the number of nonzeros of each row: needs no sort."""
+    """As `SortedRows`, from the number of nonzeros of each row that has any: needs no sorted nonzeros.
 
-    def __init__(self, counts: NDArray[np.int64]) -> None:
+    Parameters
+    ----------
+    counts : (rows,) int64 array
+        Numbers of nonzeros.
+    rows : (rows,) array, optional
+        Which rows these are, ascending; by default 0, 1, ...
+    """
+
+    def __init__(self, counts: NDArray[np.int64], rows: NDArray[np.integer[Any]] | None = None) -> None:
+        self._rows = rows
         self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
         self.nnz = int(self.offsets[-1])
 
-    def row(self, at: int) -> int:
-        """See `SortedRows`; the number of rows if `at` is past the last nonzero."""
+    def _at(self, at: int) -> int:
         return int(np.searchsorted(self.offsets, at, "right")) - 1
+
+    def row(self, at: int) -> int:
+        """See `SortedRows`."""
+        return self._at(at) if self._rows is None else int(self._rows[self._at(at)])
+
+    def span(self, at: int) -> tuple[int, int]:
+        """See `SortedRows`."""
+        k = self._at(at)
+        return int(self.offsets[k]), int(self.offsets[k + 1])
+
+
+class DealtRows:
+    """As `SortedRows`, for nonzeros of which each rank holds some, in any order. Its methods are collective.
+
+    A row is found by halving the mode, so memory and messages do not depend on the mode's length.
+    """
+
+    def __init__(self, rows: NDArray[np.int32], length: int, ranks: Ranks) -> None:
+        self._rows, self._length, self._ranks = np.sort(rows), length, ranks
+        self.nnz = sum(ranks.allgather(rows.size))
+
+    def _below(self, row: int) -> int:
+        """Return the number of nonzeros in rows before `row`."""
+        return sum(self._ranks.allgather(int(np.searchsorted(self._rows, row, "left"))))
+
+    def row(self, at: int) -> int:
+        """See `SortedRows`."""
+        return bisect_right(range(self._length), at, key=self._below) - 1
 
     def span(self, at: int) -> tuple[int, int]:
         """See `SortedRows`."""
         row = self.row(at)
-        return int(self.offsets[row]), int(self.offsets[row + 1])
+        return self._below(row), self._below(row + 1)
 
 
-Rows = SortedRows | CountedRows
+def counted_rows(rows: NDArray[np.int32], length: int) -> CountedRows:
+    """Count the nonzeros of each row of a mode of `length` rows; memory is bounded by the number of nonzeros."""
+    if is_long(length, rows.size):
+        found, counts = np.unique(rows, return_counts=True)
+        return CountedRows(counts, found)
+    return CountedRows(np.bincount(rows, minlength=length))
+
+
+Rows = SortedRows | CountedRows | DealtRows
 
 
 def equal_offsets(rows: NDArray[np.int32] | StoredColumn | Rows, parts: int) -> NDArray[np.int64]:

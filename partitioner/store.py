@@ -1,8 +1,8 @@
 """The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
 
 A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file per index column and one for the values,
-sorted as in `ModeCopy`. Files are verified block by block against the manifest's checksums, so a rank reads and
-verifies only its own nonzeros.
+sorted as in `ModeCopy`; and one of labels, if its indices have any. Files are verified block by block against the
+manifest's checksums, so a rank reads and verifies only its own nonzeros.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from . import checked
 from .checked import MANIFEST
 from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
+from .indices import Labels
 from .shards import SortedTensor, mode_order
 from .sort import Sort, sort_nonzeros
 from .stored import Bounds, StoredColumn, StoredFile
 from .tables import Files
 
 KIND = "store"
-FORMAT, VERSION = "amped-store", 2
+FORMAT, VERSION, OLDEST = "amped-store", 3, 2  # since version 3 there may be labels
 BLOCK = 1 << 20  # values cast together
-SINGLE = np.dtype(np.float32)
+SINGLE, LABELS = np.dtype(np.float32), np.dtype(np.int64)
 
 
 class Store:
@@ -43,7 +44,7 @@ class Store:
         """
         self.path = Path(path)
         self._verify = verify
-        manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION)
+        manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION, OLDEST)
         try:
             self._take(manifest)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -69,11 +70,13 @@ class Store:
             raise ValueError(f"{self.nnz} nonzeros, norm and values {numbers} of {self.value_dtype}")
         if not all(1 <= length <= MAX_MODE_LENGTH for length in self.shape):
             raise ValueError(f"shape {self.shape}")
-        for name in (name for mode in range(self.order) for name in self.mode(mode).names):
+        self.labelled = label_name(0) in self._files
+        labels = [label_name(mode) for mode in range(self.order) if self.labelled]
+        for name in [*(name for mode in range(self.order) for name in self.mode(mode).names), *labels]:
             entry = self._files[name]
             checked.check_entry(self.path / name, entry, KIND)
             if self._header(name) < 0:
-                raise ValueError(f"{entry['bytes']} bytes of {name} for {self.nnz} nonzeros")
+                raise ValueError(f"{entry['bytes']} bytes of {name} for {self._count(name)} numbers")
 
     @property
     def order(self) -> int:
@@ -91,8 +94,15 @@ class Store:
         for k in range(self.order):
             columns[k] = copy.column(k).held(self.nnz)
         tensor = SparseTensor.from_columns(columns, copy.values.held(self.nnz), self.shape, path=self.path)
-        tensor.duplicates, tensor.zeros = self.duplicates, self.zeros
+        tensor.duplicates, tensor.zeros, tensor.labels = self.duplicates, self.zeros, self.labels()
         return tensor
+
+    def labels(self) -> Labels | None:
+        """Read what the indices stand for, verified; None if they stand for themselves."""
+        if not self.labelled:
+            return None
+        files = (self.file(label_name(mode)) for mode in range(self.order))
+        return tuple(StoredColumn(file, 0, n).held(n) for file, n in zip(files, self.shape, strict=True))
 
     def file(self, name: str) -> StoredFile:
         """Open one file of the store."""
@@ -100,11 +110,17 @@ class Store:
         return StoredFile(self.path / name, self._dtype(name), self._header(name), self._files[name], self._verify)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
+        if name.endswith("labels.npy"):
+            return LABELS
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+
+    def _count(self, name: str) -> int:
+        """Return how many numbers a file holds."""
+        return self.shape[int(name[4])] if name.endswith("labels.npy") else self.nnz
 
     def _header(self, name: str) -> int:
         """Return the size of a file's header in bytes."""
-        return int(self._files[name]["bytes"]) - self.nnz * self._dtype(name).itemsize
+        return int(self._files[name]["bytes"]) - self._count(name) * self._dtype(name).itemsize
 
 
 class StoredMode:
@@ -172,6 +188,7 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
             array = copy.column(k) if k < tensor.order else copy.values
             files[name] = checked.write_array(folder / name, array)
         del copy, array  # free them before the next mode
+    files |= write_labels(folder, tensor.labels)
     facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
     counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}
     write_manifest(folder, files, narrow, shape=tensor.shape, **facts, **counts)
@@ -181,6 +198,17 @@ def write_manifest(folder: Path, files: dict[str, checked.Entry], value_dtype: n
     """Write the manifest of a store whose files are synced to disk; `facts` are what `Store` has by the same names."""
     form = {"format": FORMAT, "version": VERSION, "block_bytes": checked.BLOCK, "value_dtype": value_dtype.name}
     checked.write_manifest(folder, {**form, **facts, "files": files})
+
+
+def write_labels(folder: Path, labels: Labels | None) -> dict[str, checked.Entry]:
+    """Write what indices stand for, if they have labels; return the files' entries in the manifest."""
+    names = {label_name(mode): each.astype(LABELS, copy=False) for mode, each in enumerate(labels or ())}
+    return {name: checked.write_array(folder / name, array) for name, array in names.items()}
+
+
+def label_name(mode: int) -> str:
+    """Return the name of the file of a mode's labels."""
+    return f"mode{mode}.labels.npy"
 
 
 def file_names(order: int, mode: int) -> list[str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.indices import Labels
+
 from ..errors import InputError
 from ..files import factors_in, read_npz, write_npz
 
+MODEL = "model.npz"  # in an output folder
 BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
 ARRANGED_ROWS = 1 << 12  # at a time
 
@@ -26,6 +30,11 @@ class KruskalTensor:
         Fit after each iteration of the decomposition that made it, if any.
     converged : bool
         Whether the fit changed less than the tolerance before the iterations ran out.
+
+    Attributes
+    ----------
+    labels : tuple of (I_n,) arrays, or None
+        What the rows of the factor matrices stand for, where the tensor had labels.
 
     Notes
     -----
@@ -43,6 +52,7 @@ class KruskalTensor:
         self.factors = [np.asarray(f) for f in factors]
         self.fits = tuple(fits)
         self.converged = converged
+        self.labels: Labels | None = None
         if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
             raise InputError(
                 f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights"
@@ -58,10 +68,18 @@ class KruskalTensor:
         """The mode lengths."""
         return tuple(f.shape[0] for f in self.factors)
 
+    def labelled(self, labels: Labels | None) -> KruskalTensor:
+        """Give this tensor, in place, labels of its rows; raise `InputError` if there are too few or too many."""
+        if labels is not None and [each.shape for each in labels] != [(length,) for length in self.shape]:
+            shapes = [each.shape for each in labels]
+            raise InputError(f"labels of shapes {shapes} for factor matrices of {self.shape} rows")
+        self.labels = labels
+        return self
+
     def arranged(self) -> KruskalTensor:
         """Return the same tensor with columns of unit 2-norm and weights descending."""
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
-        return KruskalTensor(self.weights, factors, self.fits, self.converged).arrange()
+        return KruskalTensor(self.weights, factors, self.fits, self.converged).labelled(self.labels).arrange()
 
     def arrange(self) -> KruskalTensor:
         """Give this tensor, in place, columns of unit 2-norm and weights descending."""
@@ -91,11 +109,12 @@ class KruskalTensor:
         return result
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write ``weights`` and ``factor_0 ...`` to an ``.npz`` file; raise `InputError` if it cannot be written.
+        """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
 
-        A file that is there is replaced, or with `replace` false refused.
+        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
         """
-        write_npz(path, {"weights": self.weights, **{f"factor_{n}": f for n, f in enumerate(self.factors)}}, replace)
+        factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
+        write_npz(path, {"weights": self.weights, **factors, **named_labels(self.labels)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
@@ -105,10 +124,34 @@ class KruskalTensor:
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":
             raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
-        return cls(weights, factors)
+        model, names = cls(weights, factors), [f"labels_{mode}" for mode in range(len(factors))]
+        try:
+            return model.labelled(tuple(arrays[name] for name in names) if names[0] in arrays else None)
+        except (InputError, KeyError) as error:
+            raise InputError(getattr(error, "cause", f"holds no {error}"), path=path) from None
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
+
+
+def named_labels(labels: Labels | None) -> dict[str, NDArray[Any]]:
+    """Return labels by the names that they have in a file."""
+    return {f"labels_{mode}": each for mode, each in enumerate(labels or ())}
+
+
+def load(path: str | os.PathLike[str]) -> KruskalTensor:
+    """Read a model: an output folder of ``cpd``, or a file that `KruskalTensor.save` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is at fault.
+
+    Examples
+    --------
+    >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
+    """
+    return KruskalTensor.load(os.path.join(path, MODEL) if os.path.isdir(path) else path)
 
 
 def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:

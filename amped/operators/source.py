@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,9 +16,18 @@ from partitioner.build import Facts, Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
 from partitioner.hosts import check_same
-from partitioner.readers import read
+from partitioner.indices import Labels, all_distinct, count_runs, distinct, is_long
+from partitioner.readers import PLAIN, Form, open_store, read
 from partitioner.runs import Runs, Slice
-from partitioner.shards import CountedRows, Cut, SortedTensor, cut_mode, mode_order
+from partitioner.shards import (
+    CountedRows,
+    Cut,
+    DealtRows,
+    SortedTensor,
+    counted_rows,
+    cut_mode,
+    mode_order,
+)
 from partitioner.sort import key_bytes, sort_bytes, sort_nonzeros
 from partitioner.store import Store
 from partitioner.tables import Nonzeros
@@ -43,6 +53,15 @@ class Source(Protocol):
     value_range: ValueRange
     duplicates: int  # merged on reading
     zeros: int  # dropped on reading
+    stored: bool  # in a store
+    labels: Labels | None  # what indices stand for, if not for themselves; on every rank
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file or store, if it is in one."""
+
+    def used(self, mode: int) -> int:
+        """Return how many indices of a mode are used."""
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.cut_mode`."""
@@ -66,23 +85,28 @@ class Source(Protocol):
 class TensorSource:
     """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `Source`."""
 
+    stored = False
+
     def __init__(self, tensor: SparseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> None:
         """Take a tensor, read from the file at `path` if it was."""
-        self._tensor, self._comm, self._path = tensor, comm, path
+        self._tensor, self._comm, self.path = tensor, comm, path
         facts = None
         if comm.rank == 0 and tensor is not None:
             repaired = tensor.duplicates, tensor.zeros
-            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.value_range(), *repaired
+            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.value_range(), *repaired, tensor.labels
         known = comm.bcast(facts)
         if known is None:
             raise InputError("no tensor on rank 0")
-        self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = known
+        self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros, self.labels = known
+
+    def used(self, mode: int) -> int:
+        root = self._root
+        return self._comm.bcast(0 if root is None else distinct(root.columns[mode], self.shape[mode]).size)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         mine, length = None, self.shape[mode]
         if self._root is not None:
-            counts = np.bincount(self._root.columns[mode], minlength=length)
-            mine = cut_mode(CountedRows(counts), length, parts, targets)
+            mine = cut_mode(counted_rows(self._root.columns[mode], length), length, parts, targets)
         cut = self._comm.bcast(mine)
         assert cut is not None
         return cut
@@ -111,8 +135,8 @@ class TensorSource:
         each = nonzero_bytes(len(self.shape), dtype)
         if root is None:
             return Loading(streamed=each)
-        if ranks > 1 and self._path is not None:  # they would read it together
-            return dealt_loading(self, root.values.dtype, dtype, ranks, is_divisible(self._path))
+        if ranks > 1 and self.path is not None:  # they would read it together
+            return dealt_loading(self, root.values.dtype, dtype, ranks, is_divisible(self.path))
         same, alone = root.values.dtype == dtype, ranks == 1 and on_host
         dealing = 0 if alone else self.nnz * each
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
@@ -123,8 +147,12 @@ class TensorSource:
 class DealtSource:
     """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `Source`."""
 
-    def __init__(self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None) -> None:
-        self._comm, reading = comm, Reading(path, comm, progress)
+    stored = False
+
+    def __init__(
+        self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None, form: Form = PLAIN
+    ) -> None:
+        self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
         self._dtype, self._threads = reading.dtype, reading.threads
         runs = self._runs(range(reading.order), reading.order, reading.dtype)
         for columns, values, _ in reading.chunks(EVERYTHING):
@@ -138,6 +166,13 @@ class DealtSource:
         self.value_range = ValueRange(*facts.ends, facts.grain)
         self.norm = norm(facts.ends, list(chain.from_iterable(comm.allgather(squares(self._values, facts.ends)))))
         self._in_parts = is_divisible(path)
+        renumbering = reading.renumbering(
+            [distinct(column, n) for column, n in zip(self._columns, self.shape, strict=True)] if form.compact else []
+        )
+        self.labels = None if renumbering is None else renumbering.labels
+        if renumbering is not None:
+            self.shape = renumbering.shape
+            renumbering.apply(self._columns)
 
     def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
         return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
@@ -147,10 +182,16 @@ class DealtSource:
         empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
         return next(iter([*pieces, empty]))
 
+    def used(self, mode: int) -> int:
+        return int(all_distinct(self._columns[mode], self.shape[mode], self._comm).size)
+
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        counts = np.bincount(self._columns[mode], minlength=self.shape[mode])
+        column, length = self._columns[mode], self.shape[mode]
+        if is_long(length, self.nnz):
+            return cut_mode(DealtRows(column, length, self._comm), length, parts, targets)
+        counts = np.bincount(column, minlength=length)
         self._comm.all_reduce(counts, "sum")
-        return cut_mode(CountedRows(counts), self.shape[mode], parts, targets)
+        return cut_mode(CountedRows(counts), length, parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
         runs, mine = self._runs([mode], len(self.shape), dtype), (self._columns, self._values.astype(dtype, copy=False))
@@ -172,7 +213,11 @@ class DealtSource:
         columns, values = self._only(
             runs.pieces([[everything], *([] for _ in range(self._comm.size - 1))]), self._dtype
         )
-        return None if self._comm.rank else SparseTensor.from_columns(columns, values, self.shape)
+        if self._comm.rank:
+            return None
+        tensor = SparseTensor.from_columns(columns, values, self.shape)
+        tensor.labels = self.labels
+        return tensor
 
     def digest(self) -> int:
         return sum(self._comm.allgather(digest(list(self._columns), self._values))) % (1 << 64)
@@ -218,11 +263,17 @@ def is_divisible(path: str | os.PathLike[str]) -> bool:
 class StoreSource:
     """A store on a disk that all ranks see; each reads and checks its own share. See `Source`."""
 
+    stored = True
+
     def __init__(self, store: Store, comm: Comm) -> None:
-        self._store, self._comm = store, comm
+        self.path, self._store, self._comm = store.path, store, comm
         self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
         self.value_range = store.value_range
         self.duplicates, self.zeros = store.duplicates, store.zeros
+        self.labels = together(comm, store.labels)
+
+    def used(self, mode: int) -> int:
+        return self._comm.bcast(on_root(self._comm, lambda: count_runs(self._store.mode(mode).column(0))) or 0)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         rows = self._store.mode(mode).column(0)
@@ -257,7 +308,11 @@ class StoreSource:
 
 
 def open_source(
-    path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None, verify: bool = True
+    path: str | os.PathLike[str],
+    comm: Comm,
+    progress: Progress | None = None,
+    verify: bool = True,
+    form: Form = PLAIN,
 ) -> Source:
     """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
 
@@ -265,7 +320,7 @@ def open_source(
     """
     check_same(comm, path)
     if Path(path).is_dir():
-        return StoreSource(together(comm, lambda: Store(path, verify)), comm)
+        return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:
-        return DealtSource(path, comm, progress)
-    return TensorSource(read(path, progress=progress), comm, path)
+        return DealtSource(path, comm, progress, form)
+    return TensorSource(read(path, progress=progress, **asdict(form)), comm, path)

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..coo import SparseTensor
 from ..errors import InputError
+from .form import PLAIN, Form, warn_of_keys
 from .pieces import Outcome, Part, Progress, chunks, collect, settle
 
-__all__ = ["Outcome", "Part", "Progress", "chunks", "open_part", "read", "settle"]
+__all__ = [
+    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "open_part", "open_store", "read",
+    "settle", "warn_of_keys",
+]  # fmt: skip
+
+if TYPE_CHECKING:
+    from ..store import Store
 
 # Readers are imported where they are used, to save start-up time.
 
 
-def read(path: str | PathLike[str], *, progress: Progress | None = None) -> SparseTensor:
+def read(
+    path: str | PathLike[str],
+    *,
+    no_values: bool = False,
+    compact: bool = False,
+    progress: Progress | None = None,
+) -> SparseTensor:
     """Read a tensor.
 
     Parameters
@@ -22,6 +36,10 @@ def read(path: str | PathLike[str], *, progress: Progress | None = None) -> Spar
     path : str or PathLike
         A folder is a store; a name that ends in ``.npz`` is a NumPy archive; anything else is text, one nonzero
         per line, plain or gzip-compressed.
+    no_values : bool
+        Lines are indices alone, as in a log of events; each counts as a value of 1, and equal ones add up.
+    compact : bool
+        Number the used indices of each mode anew, in ascending order; ``labels`` keep what they were in the file.
     progress : callable, optional
         Called now and then while a file is read, with the bytes read so far and the file's size (None if unknown,
         as for a pipe).
@@ -34,14 +52,31 @@ def read(path: str | PathLike[str], *, progress: Progress | None = None) -> Spar
     ------
     InputError
         If it cannot be read: the message names the file, the line if any, and the cause.
+
+    Warns
+    -----
+    InputWarning
+        If the last column of a text, taken for values, looks like one more column of indices.
     """
     _check_name(path)
     if Path(path).is_dir():
-        from ..store import Store
+        return open_store(path, Form(no_values, compact)).tensor()
+    part = open_part(path, progress=progress, no_values=no_values)
+    tensor = SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
+    warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)
+    return tensor.compacted(part.outcome.base) if compact else tensor
 
-        return Store(path).tensor()
-    part = open_part(path, progress=progress)
-    return SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
+
+def open_store(path: str | PathLike[str], form: Form = PLAIN, verify: bool = True) -> Store:
+    """Open a store; raise `InputError` if it would have to be read otherwise than it was made."""
+    from ..store import Store
+
+    store = Store(path, verify)
+    if form.no_values:
+        raise InputError("a store has values: --no-values (no_values=True) is for the file it is made of", path=path)
+    if form.compact and not store.labelled:
+        raise InputError("a store made without --compact: make it anew from its file, with --compact", path=path)
+    return store
 
 
 def open_part(
@@ -51,6 +86,7 @@ def open_part(
     *,
     threads: int | None = None,
     progress: Progress | None = None,
+    no_values: bool = False,
 ) -> Part:
     """Open one part of a file (not a store), to read its nonzeros in chunks of bounded size.
 
@@ -79,6 +115,8 @@ def open_part(
         Threads that parse text; by default one per usable core, at most 16.
     progress : callable, optional
         As for `read`, for this part.
+    no_values : bool
+        As for `read`.
 
     Raises
     ------
@@ -89,10 +127,10 @@ def open_part(
     if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
 
-        return ArchivePart(path, part, progress=progress)
+        return ArchivePart(path, part, progress=progress, no_values=no_values)
     from .tns import TextPart
 
-    return TextPart(path, part, of, threads=threads, progress=progress)
+    return TextPart(path, part, of, threads=threads, progress=progress, no_values=no_values)
 
 
 def _check_name(path: str | PathLike[str]) -> None:

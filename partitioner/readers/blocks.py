@@ -162,8 +162,8 @@ class Cutter:
 
 def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenError | None, bool]:
     """Read from `end` on until the slot holds `size` bytes and a newline: the new end, an error, if all is read."""
-    room = memoryview(slot.raw)[: PAD + 2 * size]
-    while end < PAD + size or slot.raw.rfind(b"\n", PAD, end) < 0:
+    room, newline = memoryview(slot.raw)[: PAD + 2 * size], slot.raw.find(b"\n", PAD, end) >= 0
+    while end < PAD + size or not newline:
         if end == len(room):
             return end, BrokenError(f"a line of more than {size} bytes: is this text?"), False
         try:
@@ -176,5 +176,6 @@ def _fill(slot: Slot, end: int, source: Source, size: int) -> tuple[int, BrokenE
             return end, BrokenError(f"damaged gzip: {error}"), False
         if not got:
             return end, None, True
+        newline = newline or slot.raw.find(b"\n", end, end + got) >= 0
         end += got
     return end, None, False

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
 from .blocks import Cutter, Slot
-from .parse import PAD
+from .parse import PAD, skip_lines
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
+SKIPPED = b" \t\n\v\f\r#%"  # what an empty line or a comment begins with
+_MARKET = b"%%MatrixMarket"
 _OTHER_KINDS = (b"tensor", b"matrix", b"ktensor", b"ttensor", b"sumtensor")
 # What the next line must hold.
 _FIRST, _NONZERO = "first line", "nonzero"
@@ -31,7 +33,8 @@ class Head:
     order alone in a line, and the mode lengths.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, no_values: bool = False) -> None:
+        self.no_values = no_values  # lines are indices alone
         self.order = 0
         self.base = 1  # the lowest index
         self.lengths: tuple[int, ...] | None = None  # declared
@@ -40,6 +43,11 @@ class Head:
         self._reason = ""  # why this number of columns is expected
         self._after_lengths = _NONZERO
         self._next = _FIRST
+
+    @property
+    def bare(self) -> bool:
+        """Whether no header declares the order, so that the last column is taken for values unasked."""
+        return self._next == _FIRST and not self.no_values
 
     @property
     def limits(self) -> NDArray[np.uint64]:
@@ -54,6 +62,9 @@ class Head:
                 at += len(codecs.BOM_UTF8)
                 self.size = len(codecs.BOM_UTF8)
             while at < slot.stop:
+                if (end := self._skip(slot, at)) > at:
+                    at = end
+                    continue
                 end = raw.index(b"\n", at)
                 try:
                     more = self._takes(bytes(raw[at:end]))
@@ -69,14 +80,27 @@ class Head:
             raise InputError(f"the file ends before the {self._next} of its header", line=self.lines)
         raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
 
+    def _skip(self, slot: Slot, at: int) -> int:
+        """Count the empty lines and comments from `at` on, of which there may be millions; return their end."""
+        if slot.raw[at] not in SKIPPED:
+            return at
+        end, lines = skip_lines(slot.text, at, slot.stop)
+        found = at if slot.raw.startswith(_MARKET, at) else slot.raw.find(b"\n" + _MARKET, at, end) + 1
+        if found:  # never 0, as a block begins behind some padding
+            line = self.lines + slot.raw.count(b"\n", at, found) + 1
+            raise InputError("a Matrix Market file: that format is not read", line=line)
+        self.lines, self.size = self.lines + lines, self.size + end - at
+        return int(end)
+
     def explain(self, line: bytes) -> str:
         """Return what is wrong with a line that the parser refused."""
         try:
             _refuse_binary(line)
             tokens = line.split()
-            if len(tokens) != self.order + 1:
+            expected = self.order + (not self.no_values)
+            if len(tokens) != expected:
                 found = f"{len(tokens)} column{'s' * (len(tokens) > 1)}"
-                raise InputError(f"{found}, expected {self.order + 1} {self._reason}")
+                raise InputError(f"{found}, expected {expected} {self._reason}{self._advice(len(tokens))}")
             self._check_indices(tokens)
         except InputError as error:
             return error.cause
@@ -85,8 +109,16 @@ class Head:
             return f"value {_show(value)} is too large for a double"
         return f"value {_show(value)} is not {'finite' if _NOT_FINITE.fullmatch(value) else 'a number'}"
 
+    def _advice(self, columns: int) -> str:
+        """Return what to do where lines have one column too few, or too many, for the order that a header declares."""
+        if self._next == _FIRST:
+            return ""
+        if columns == self.order and not self.no_values:
+            return "; if lines hold no values, use --no-values (no_values=True)"
+        return ", without values" if self.no_values else ""
+
     def _check_indices(self, tokens: list[bytes]) -> None:
-        for mode, token in enumerate(tokens[:-1]):
+        for mode, token in enumerate(tokens[: self.order]):
             what = f"index {_show(token)} of mode {mode}"
             index = _integer(token)
             if index is None:
@@ -101,10 +133,6 @@ class Head:
     def _takes(self, line: bytes) -> bool:
         """Process the next line; return False if it is the first nonzero."""
         tokens = line.split()
-        if not tokens or tokens[0][0] in b"#%":
-            if line.startswith(b"%%MatrixMarket"):
-                raise InputError("a Matrix Market file: that format is not read")
-            return True
         _refuse_binary(line)
         if self._next == _FIRST:
             return self._takes_first(tokens)
@@ -127,7 +155,7 @@ class Head:
             self._after_lengths, self._next = _COUNT, _ORDER
             return True
         if len(tokens) > 1:
-            self.order = len(tokens) - 1
+            self.order = len(tokens) - (not self.no_values)
             self._check_indices(tokens)
             check_order(self.order)
             self._reason = f"as in line {self.lines + 1}"

@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checked import open_regular
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
 from ..tables import Nonzeros, Pile
@@ -50,19 +51,26 @@ class ArchivePart:
     """
 
     def __init__(
-        self, path: str | PathLike[str], part: int = 0, *, progress: Progress | None = None, rows: int = ROWS
+        self,
+        path: str | PathLike[str],
+        part: int = 0,
+        *,
+        progress: Progress | None = None,
+        no_values: bool = False,
+        rows: int = ROWS,
     ) -> None:
         self._progress, self._rows = progress, rows
         self._fault: InputError | None = None
         with naming(path), ExitStack() as files:
-            file = files.enter_context(open(path, "rb"))
+            file = files.enter_context(open_regular(path))
             self._total = os.fstat(file.fileno()).st_size
             with _damage("damaged archive"):
                 if not zipfile.is_zipfile(file):
                     raise InputError("not an .npz archive, or one cut short")
                 archive = files.enter_context(zipfile.ZipFile(file))
                 check_sizes(archive, self._total)
-            self._indices, self._values = _Array(archive, "indices"), _Array(archive, "values")
+            self._indices = _Array(archive, "indices")
+            self._values = _ones(archive, self._indices) if no_values else _Array(archive, "values")
             self._check_forms()
             self.lengths = _lengths(archive, self.order)
             self._files = files.pop_all()
@@ -134,6 +142,25 @@ class ArchivePart:
         raise InputError(f"value {value} of nonzero {nonzero} is not finite")
 
 
+class _Ones:
+    """Values of an archive that has none. See `_Array`."""
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, count: int) -> None:
+        self.shape = (count,)
+
+    def rows(self, count: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, self.shape[0], count):
+            yield np.ones((1, min(count, self.shape[0] - start)))
+
+
+def _ones(archive: zipfile.ZipFile, indices: _Array) -> _Ones:
+    if {"values", "values.npy"} & set(archive.namelist()):
+        raise InputError("holds 'values': --no-values (no_values=True) is for files without")
+    return _Ones(indices.shape[0] if indices.shape else 0)
+
+
 class _Array:
     """An array of an archive: its shape and type, and its rows."""
 
@@ -142,7 +169,8 @@ class _Array:
         found = [member for member in (name, f"{name}.npy") if member in members]
         if not found:
             names = ", ".join(member.removesuffix(".npy") for member in members) or "nothing"
-            raise InputError(f"no array '{name}' in the archive, which holds {names}")
+            advice = "; --no-values (no_values=True) counts each as 1" if name == "values" else ""
+            raise InputError(f"no array '{name}' in the archive, which holds {names}{advice}")
         self._archive, self._name, self._member = archive, name, found[0]
         self._trouble = f"cannot read '{name}'"
         with _damage(self._trouble):

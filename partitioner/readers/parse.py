@@ -57,6 +57,22 @@ def mark_blanks(text: U8, start: int, stop: int, marks: U32) -> tuple[int, int]:
     return count, lines
 
 
+@jit
+def skip_lines(text: U8, at: int, stop: int) -> tuple[int, int]:
+    """Return where the first line that is neither empty nor a comment begins in `text[at:stop]`, whole lines, or
+    `stop`; and the number of lines before it.
+    """
+    lines, line = 0, at
+    while at < stop and (is_blank(text[at]) or text[at] == 35 or text[at] == 37):
+        if text[at] == 35 or text[at] == 37:
+            while text[at] != NEWLINE:
+                at += 1
+        if text[at] == NEWLINE:
+            lines, line = lines + 1, at + 1
+        at += 1
+    return line, lines
+
+
 @inner
 def _index(text, at):
     """Read an index: the number (2**40, past every limit, if wrong or too long) and the position after it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, Protocol
 
@@ -38,6 +38,8 @@ class Outcome:
     lines: int = 0
     fault: InputError | None = None  # the first; its line is counted from the start of the part
     declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
+    base: int = 0  # the lowest index in the file
+    doubtful: bool = False  # text without a header, whose values, of which some are looked at, could be indices
 
 
 class Part(Protocol):
@@ -84,7 +86,8 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     if first.declared is not None and first.declared[0] != nonzeros:
         cause = f"the header declares {first.declared[0]} nonzeros, the file holds {nonzeros}"
         raise InputError(cause, path=path, line=first.declared[1])
-    return Outcome(first.order, first.lengths, nonzeros, lines)
+    doubtful = all(outcome.doubtful for outcome in outcomes)
+    return replace(first, nonzeros=nonzeros, lines=lines, declared=None, doubtful=doubtful)
 
 
 def collect(path: str | PathLike[str], part: Part) -> Nonzeros:

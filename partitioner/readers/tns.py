@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,17 +24,19 @@ from ..errors import InputError
 from ..tables import Nonzeros, Pile, copy_to
 from ..threads import Turns
 from .blocks import Cutter, Plain, Slot, line_start, text_source
-from .head import Head
-from .parse import mark_blanks, parse_aside, parse_block
+from .head import SKIPPED, Head
+from .parse import mark_blanks, parse_aside, parse_block, skip_lines
 from .pieces import BrokenError, Outcome, Progress, naming, usable_threads
 
 BLOCK = 1 << 19  # bytes: small enough that text, marks and nonzeros stay in the cache
 SAMPLES, SAMPLE = 16, 4096  # number and bytes of the samples from which the number of lines is estimated
+KEY, UNLIKE_KEYS = re.compile(rb"\+?[0-9]+"), (b".", b"e", b"E", b"-")
+LOOKED_AT = 1024  # values of a block, to tell whether they could be indices
 SLACK = 0.02  # added to the estimate, relative
 
 
 class TextPart:
-    """The nonzeros of the lines ``i j ... value`` that begin in one of `of` byte ranges of a text.
+    """The nonzeros of the lines ``i j ... value``, or ``i j ...``, that begin in one of `of` byte ranges of a text.
 
     See `Part` and `open_part`. Indices count from 1, or as a header says; gzip is recognised by its first bytes.
 
@@ -51,16 +54,18 @@ class TextPart:
         *,
         threads: int | None = None,
         progress: Progress | None = None,
+        no_values: bool = False,
         block: int = BLOCK,
     ) -> None:
         self._threads, self._progress, self._block = threads or usable_threads(), progress, block
-        self._head = Head()
+        self._head = Head(no_values)
         self._files = ExitStack()
         self._cutter: Cutter | None = None
         self._first: Slot | None = None  # the block after the header, cut already
         self._drawing, self._turns, self._full = Lock(), Turns(), False
         self._left: list[Nonzeros] = []  # did not fit the last pile
         self._nonzeros = self.expected = 0
+        self._whole = True  # values that were looked at are whole numbers from 1 up
         self._fault: InputError | None = None
         self._broken: BrokenError | None = None
         self._total: int | None = None
@@ -100,7 +105,9 @@ class TextPart:
     @property
     def outcome(self) -> Outcome:
         """See `Part`."""
-        return Outcome(self.order, self.lengths, self._nonzeros, self._lines, self._fault, self._head.declared)
+        head = self._head
+        read = self._nonzeros, self._lines, self._fault
+        return Outcome(self.order, self.lengths, *read, head.declared, head.base, head.bare and self._whole)
 
     def fill(self, pile: Pile) -> bool:
         """See `Part`."""
@@ -154,6 +161,7 @@ class TextPart:
             self._fault = InputError(self._head.explain(lines.wrong), line=self._lines + 1)
             return []
         self._nonzeros += lines.values.size
+        self._whole = self._whole and lines.whole
         if self._progress:
             self._progress(slot.consumed, self._total)
         return self._places(pile, lines.columns, lines.values)
@@ -176,14 +184,18 @@ class _Lines:
     values: NDArray[np.float64]
     lines: int
     wrong: bytes | None
+    whole: bool = True  # values that were looked at are whole numbers from 1 up
 
 
 def _parse(head: Head, slot: Slot) -> _Lines:
-    text = slot.text
-    count, lines = mark_blanks(text, slot.start, slot.stop, slot.marks)
+    text, begin, skipped = slot.text, slot.start, 0
+    if slot.raw[begin] in SKIPPED:  # perhaps the whole block: compressed, a million lines of it take a kilobyte
+        begin, skipped = skip_lines(text, begin, slot.stop)
+    count, lines = mark_blanks(text, begin, slot.stop, slot.marks)
     columns, values, aside = slot.table(head.order, lines)
+    limits = head.limits[: head.order - head.no_values]  # without values, the last index is parsed as one
     rows, line, asides, wrong = parse_block(
-        text, slot.marks, count, head.base, head.limits, slot.room, columns, values, aside
+        text, slot.marks, count, head.base, limits, slot.room, columns, values, aside
     )
     left, bad = parse_aside(text, aside[:asides], slot.room, slot.decimals, values) if asides else (0, -1)
     late = aside[:left].tolist()
@@ -192,9 +204,37 @@ def _parse(head: Head, slot: Slot) -> _Lines:
     refused = [each for each in late if isinf(values[each[0]])] + aside[bad : bad + 1].tolist()
     if refused:
         rows, start, _, line = refused[0]
-        wrong = max(slot.start, slot.raw.rfind(b"\n", 0, start) + 1)
+        wrong = max(begin, slot.raw.rfind(b"\n", 0, start) + 1)
+    if head.no_values:
+        place = _wrong_key(head, slot, begin, values[:rows])
+        if place >= 0:
+            wrong, line = place, slot.raw.count(b"\n", begin, place)
+        else:
+            columns[-1, :rows], values[:rows] = values[:rows] - head.base, 1
     cause = None if wrong < 0 else bytes(slot.raw[wrong : slot.raw.index(b"\n", wrong)])
-    return _Lines(columns[:, :rows], values[:rows], line, cause)
+    some = values[: rows : max(1, rows // LOOKED_AT)]
+    whole = not head.bare or bool(np.all((some >= 1) & (some == np.rint(some))))
+    return _Lines(columns[:, :rows], values[:rows], skipped + line, cause, whole)
+
+
+def _wrong_key(head: Head, slot: Slot, begin: int, keys: NDArray[np.float64]) -> int:
+    """Return where the first line begins whose last index, parsed as a value, is none; -1 if all are."""
+    numbers = keys - head.base
+    wrong = np.flatnonzero(~((numbers >= 0) & (numbers < head.limits[-1]) & (keys == np.rint(keys))))
+    dubious = any(slot.raw.find(mark, begin, slot.stop) >= 0 for mark in UNLIKE_KEYS)  # a comment may hold one
+    if not (wrong.size or dubious):
+        return -1
+    row, place = 0, begin
+    for line in bytes(memoryview(slot.raw)[begin : slot.stop]).split(b"\n"):
+        tokens = line.split()
+        if row == keys.size:
+            break
+        if tokens and tokens[0][0] not in b"#%":
+            if (wrong.size and row == wrong[0]) or not KEY.fullmatch(tokens[-1]):
+                return place
+            row += 1
+        place += len(line) + 1
+    return -1
 
 
 def _count_lines(file: io.BufferedReader, start: int, size: int) -> int:

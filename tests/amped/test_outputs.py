@@ -122,7 +122,7 @@ def test_store(folder: Path) -> None:
     values = {f"store/mode{mode}.values.npy" for mode in range(3)}
     assert names(folder) == {"small.tns", "store/manifest.json"} | columns | values
     manifest = json.loads(Path("store/manifest.json").read_text())
-    assert (manifest["version"], manifest["shape"], manifest["nnz"]) == (2, list(SHAPE), 80)
+    assert (manifest["version"], manifest["shape"], manifest["nnz"]) == (3, list(SHAPE), 80)
     kept, read = Store("store").tensor(), amped.read(path)
     assert np.array_equal(kept.columns, read.columns)
     assert np.array_equal(kept.values, read.values)

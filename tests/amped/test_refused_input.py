@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -234,6 +235,11 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "placement": (["cpd", "T", "--rank", 4, "--placement", "disk"], ("--placement", "disk", "stream")),
     "kernel": (["mttkrp", "T", "--rank", 4, "--kernel", "fastest"], ("fastest", "auto")),
     "threads": (["mttkrp", "T", "--rank", 4, "--threads", 0], ("threads 0",)),
+    "a mode of many digits": (["mttkrp", "T", "--rank", 4, "--mode", "1" * 5000], ("--mode 111", "...", "0 to 2")),
+    "rank with an underscore": (["cpd", "T", "--rank", "1_0"], ("--rank", "'1_0'", "whole number")),
+    "rank in Arabic digits": (["cpd", "T", "--rank", "٣"], ("--rank", "whole number")),
+    "tolerance with an underscore": (["cpd", "T", "--rank", 4, "--tol", "1_0"], ("--tol", "'1_0'", "not a number")),
+    "threads of many digits": (["mttkrp", "T", "--rank", 4, "--threads", "9" * 5000], ("--threads", "whole number")),
     "repeat": (["mttkrp", "T", "--rank", 4, "--repeat", 0], ("--repeat 0",)),
     "ranks 0": (["plan", "T", "--rank", 4, "--ranks", 0], ("--ranks 0",)),
     "ranks below 0": (["plan", "T", "--rank", 4, "--ranks", -2], ("--ranks -2",)),
@@ -315,6 +321,37 @@ def test_wrong_start(folder: Path) -> None:
     refuse_start("damaged")
     start.write_text(GOOD)
     refuse_start("npz")
+
+
+@pytest.mark.parametrize("special", ["pipe", "device", "folder"])
+def test_special_files(folder: Path, special: str) -> None:
+    """Nothing waits for a pipe that nobody writes to, or reads a device that never ends."""
+    path, wrong = small_tns(folder), folder / "special.npz"
+    if special == "pipe":
+        os.mkfifo(wrong)
+    elif special == "device":
+        wrong.symlink_to("/dev/zero")
+    else:
+        wrong.mkdir()
+    cpd = ["cpd", path, "--rank", RANK, "--output", "out"]
+    refused(run_amped(*cpd, "--init", wrong), wrong, "regular file")
+    refused(run_amped("info", wrong), wrong, "not a store" if special == "folder" else "regular file")
+    store_folder, held = folder / "store", folder / "c" / "iteration-1"
+    for holder in (store_folder, held):
+        holder.mkdir(parents=True)
+        wrong.rename(holder / "manifest.json")
+        wrong = holder / "manifest.json"
+    refused(run_amped(*cpd, "--checkpoint", folder / "c", "--resume"), held, "regular file")
+    wrong.rename(store_folder / "manifest.json")
+    refused(run_amped("info", store_folder), store_folder, "regular file")
+
+
+def test_pipes_among_the_files_of_a_store(folder: Path) -> None:
+    path = make_store(folder)
+    file = path / "mode1.values.npy"
+    file.unlink()
+    os.mkfifo(file)
+    refuse_store(path, file, "regular file")
 
 
 # ------------------------------------------------------------------------------------------- on three ranks

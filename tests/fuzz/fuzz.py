@@ -25,12 +25,12 @@ from amped import assembly as job
 from amped import checkpoint, commands, files, run
 from amped.models import kruskal
 from partitioner import __main__ as partition
-from partitioner import checked, coo, store
-from partitioner.readers import blocks, head, npz, pieces, tns
+from partitioner import checked, coo, flags, store
+from partitioner.readers import blocks, form, head, npz, pieces, tns
 
 # Module by module: Numba, which compiles others, knows nothing of counters.
-READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, store, blocks, head, npz, pieces,
-           tns, checkpoint, commands, files, job, kruskal, partition, run, targets)  # fmt: skip
+READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, flags, store, blocks, form, head,
+           npz, pieces, tns, checkpoint, commands, files, job, kruskal, partition, run, targets)  # fmt: skip
 
 
 def count(owner: object) -> None:

@@ -12,8 +12,10 @@ import io
 import json
 import os
 import shutil
+import socket
 import tempfile
 import tracemalloc
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -36,6 +38,7 @@ from amped.parallel.mpi import SingleComm
 from partitioner import __main__ as partition
 from partitioner import build, checked
 from partitioner.coo import SparseTensor
+from partitioner.errors import InputWarning
 from partitioner.readers import read
 from partitioner.store import Store, write_files
 
@@ -68,7 +71,9 @@ def promise(size: int) -> Iterator[None]:
     try:
         said = "as it should"
         try:
-            yield
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", InputWarning)
+                yield
         except InputError as error:
             said = str(error)
         assert said.isprintable(), f"not one clear line: {said!r}"
@@ -79,12 +84,19 @@ def promise(size: int) -> Iterator[None]:
 
 
 def tns(data: bytes) -> None:
-    """Text: as it is, compressed, or as what claims to be compressed."""
+    """Text: as it is, compressed, or as what claims to be compressed.
+
+    After "n" and "c" lines are read without values and indices are numbered anew; after "s" the same lines come a
+    thousand times, compressed to next to nothing.
+    """
     kind, content = data[:1], data[1:]
-    file = folder() / ("t.tns.gz" if kind in (b"z", b"Z") else "t.tns")
+    how = {"no_values": kind in (b"n", b"N"), "compact": kind in (b"c", b"n")}
+    file = folder() / ("t.tns.gz" if kind in (b"z", b"Z", b"s") else "t.tns")
+    if kind == b"s":
+        content = gzip.compress(content[:1000] * 1000, 1)
     file.write_bytes(gzip.compress(content, 1) if kind == b"z" else content)
     with promise(len(content)):
-        _check(read(file))
+        _check(read(file, **how))
 
 
 def npz(data: bytes) -> None:
@@ -95,12 +107,13 @@ def npz(data: bytes) -> None:
         _check(read(file))
     with promise(len(data)):
         KruskalTensor.load(file).norm()
+    with promise(len(data)):
+        _check(read(file, no_values=True, compact=True))
 
 
 def store(data: bytes) -> None:
     """A store whose manifest, or one of whose files, is not what it was."""
-    tensor = SparseTensor(np.argwhere(np.ones(SHAPE)), np.arange(1.0, 61.0), SHAPE)
-    path = _template("store", lambda target: (target.mkdir(), write_files(tensor, target)))
+    path = _store()
     _damage(path, data)
     with promise(len(data)):
         _check(read(path))
@@ -112,8 +125,22 @@ def store(data: bytes) -> None:
             operator.mttkrp(mode)
 
 
+def _store() -> Path:
+    """Return a fresh store, with labels."""
+    tensor = SparseTensor(np.argwhere(np.ones(SHAPE)), np.arange(1.0, 61.0), SHAPE).compacted()
+    return _template("store", lambda target: (target.mkdir(), write_files(tensor, target)))
+
+
 def checkpoint(data: bytes) -> None:
     """A checkpoint whose manifest, or one of whose files, is not what it was."""
+    path, facts, state = _checkpoint()
+    _damage(path, data)
+    with promise(len(data)):
+        check(load(path), facts, state, path.parent)
+
+
+def _checkpoint() -> tuple[Path, dict[str, Any], State]:
+    """Return a fresh checkpoint, the facts that it has to be of, and its state."""
     tensor = {"shape": list(SHAPE), "nonzeros": 60, "hash": "0123456789abcdef"}
     facts: dict[str, Any] = {"method": "als", **tensor, "rank": RANK}
 
@@ -127,17 +154,46 @@ def checkpoint(data: bytes) -> None:
         writer.close()
         os.rename(target.parent / "iteration-1", target)
 
-    path = _template("checkpoint", make)
-    _damage(path, data)
-    with promise(len(data)):
-        check(load(path), facts, state, path.parent)
+    return _template("checkpoint", make), facts, state
+
+
+SPECIAL: tuple[Callable[[Path], object], ...] = (
+    os.mkfifo,
+    os.mkdir,
+    lambda path: path.symlink_to("/dev/zero"),
+    lambda path: path.symlink_to("/dev/full"),
+    lambda path: path.symlink_to(path.name),
+    lambda path: path.symlink_to("nowhere"),
+    lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+)
+
+
+def special(data: bytes) -> None:
+    """A pipe, device, folder, link or socket in place of a file: the first byte says what, the second which."""
+    what, which = [*data[:2], 0, 0][:2]
+    path, (made, facts, state) = _store(), _checkpoint()
+    alone = folder() / "special.npz"
+    places = [alone, *sorted(path.iterdir()), *sorted(made.iterdir())]
+    place = places[which % len(places)]
+    for file in {alone, place}:
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink(missing_ok=True)
+    SPECIAL[what % len(SPECIAL)](place)
+    for action in (
+        lambda: read(alone),
+        lambda: KruskalTensor.load(alone),
+        lambda: StoreSource(Store(path), SingleComm()).tensor(),
+        lambda: check(load(made), facts, state, made.parent),
+    ):
+        with promise(len(data)):
+            action()
 
 
 VERBS = ("cpd", "mttkrp", "plan", "info", "partition")
 WORDS = """--rank --max-iters --tol --seed --init --output --checkpoint --every --resume --mode --repeat --ranks
     --device --precision --placement --device-memory --kernel --deterministic --gather --threads --metrics --force
     --quiet --no-verify --help -h -- - = t.tns t.npz store 0 1 4 -1 1e9 0.5 nan inf cpu auto cuda fp32 fp64 stream
-    resident 16G all nvecs permuted fp16 c out m.jsonl None""".split()
+    resident 16G all nvecs permuted fp16 c out m.jsonl None --no-values --compact 1_0 ٣ ² 1e_3 +7 0x10""".split()
+WORDS.append("9" * 5000)
 
 
 def command(data: bytes) -> None:
@@ -164,7 +220,7 @@ def command(data: bytes) -> None:
     assert sorted(os.listdir(folder())) == before, "a refused run left something behind"
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {t.__name__: t for t in (tns, npz, store, checkpoint, command)}
+TARGETS: dict[str, Callable[[bytes], None]] = {t.__name__: t for t in (tns, npz, store, checkpoint, special, command)}
 
 
 @contextlib.contextmanager

@@ -53,11 +53,11 @@ def test_what_was_found_before(name: str) -> None:
 def test_targets_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that raises something else, says two lines or takes much memory is found."""
 
-    def greedy(path: Path) -> SparseTensor:
+    def greedy(path: Path, **_: object) -> SparseTensor:
         bytearray(targets.ROOM + 10_000_000)
         return read(path)
 
-    def talkative(path: Path) -> SparseTensor:
+    def talkative(path: Path, **_: object) -> SparseTensor:
         raise InputError("two\nlines", path=path)
 
     targets.tns(b"p1 1 1\n")
@@ -68,7 +68,7 @@ def test_targets_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "read", talkative)
     with pytest.raises(AssertionError, match="not one clear line"):
         targets.tns(b"p1 1 1\n")
-    monkeypatch.setattr(targets, "read", lambda _: 1 / 0)
+    monkeypatch.setattr(targets, "read", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         targets.tns(b"p1 1 1\n")
 

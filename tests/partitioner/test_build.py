@@ -19,7 +19,7 @@ from partitioner import build, runs
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
-from partitioner.readers import npz
+from partitioner.readers import Form, npz, read
 from partitioner.store import Store
 from partitioner.tables import Files
 
@@ -59,6 +59,17 @@ def test_a_store_made_in_pieces_is_the_one_made_in_memory(tmp_path: Path, name: 
         assert partition(path, tmp_path / "pieces").nnz == whole.nnz
     assert files_of(tmp_path / "pieces") == files_of(whole.path)
     assert sorted(os.listdir(tmp_path)) == ["pieces", "t.npz", "whole"]
+
+
+@pytest.mark.parametrize("limit", [100, 2999])
+def test_a_compact_store_made_in_pieces_is_the_one_made_in_memory(tmp_path: Path, limit: int) -> None:
+    columns, values = CASES["spread"]
+    path = save(tmp_path / "t.npz", columns, values)
+    whole = write_store(read(path, compact=True), tmp_path / "whole")
+    with little_memory(limit):
+        store = partition(path, tmp_path / "pieces", form=Form(compact=True))
+    assert files_of(store.path) == files_of(whole.path)
+    assert [each.tolist() for each in store.labels() or ()] == [np.unique(column).tolist() for column in columns]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

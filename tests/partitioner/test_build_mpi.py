@@ -19,6 +19,7 @@ from partitioner.coo import SparseTensor
 from partitioner.drafts import drafted
 from partitioner.errors import InputError
 from partitioner.ranks import world
+from partitioner.readers import Form, read
 
 pytestmark = pytest.mark.mpi
 CASES = hard_nonzeros()
@@ -56,6 +57,22 @@ def test_the_store_is_the_same_on_any_number_of_ranks(
     comm.allgather(None)
     if comm.rank == 0:
         assert sorted(f.name for f in folder.iterdir()) == ["all", "one", path.name]
+
+
+@pytest.mark.parametrize("limit", [600, 10**6])
+def test_a_compact_store_is_the_same_on_any_number_of_ranks(comm: Comm, folder: Path, limit: int) -> None:
+    path = folder / "t.tns"
+    if comm.rank == 0:
+        write_tns(path, *CASES["spread"])
+        write_store(read(path, compact=True), folder / "one")
+    comm.allgather(None)
+    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(runs, "SAMPLES", 16):
+        store = partition(path, folder / "all", ranks=world(), form=Form(compact=True))
+    assert files_of(folder / "all") == files_of(folder / "one")
+    labels = store.labels()
+    assert labels is not None
+    assert [each.tolist() for each in labels] == [(np.unique(c) + 1).tolist() for c in CASES["spread"][0]]
+    comm.allgather(None)
 
 
 @pytest.mark.parametrize("line", [1, 150, 300])

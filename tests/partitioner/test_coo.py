@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,12 @@ def test_one_value_of_another_block_counts(monkeypatch: pytest.MonkeyPatch) -> N
         ([[0, 3]], [1.0], (1, 3), "index 3 of mode 1"),
         ([[0, 3]], [1.0], (1, 4, 1), "3 modes"),
         ([[0, 0]], [1.0], (1, 0), "length 0 of mode 1"),
+        ([[0, 0]], [1.0], (9.9, 9), "shape (9.9, 9): expected an integer"),
+        ([[0, 0]], [1.0], (9, 9.0), "expected an integer"),
+        ([[0, 0]], [1.0], ("9", 9), "expected an integer"),
+        ([[0, 0]], [1.0], 9, "shape 9: expected an integer for each mode"),
+        (np.ma.masked_equal([[0, 0], [1, 1]], 1), [1.0, 2.0], None, "indices has masked entries"),
+        ([[0, 0], [1, 1]], np.ma.masked_greater([1.0, 2.0], 1.5), None, "values has masked entries"),
         ([[0, 0]], [1.0], (2**31, 1), "length 2147483648 of mode 0"),
         ([[0, 2**31 - 1]], [1.0], None, "mode 1"),
         ([[2**32, 0]], [1.0], None, "mode 0"),
@@ -175,8 +182,32 @@ def test_one_value_of_another_block_counts(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_refused(indices: Any, values: Any, shape: Any, cause: str) -> None:
-    with pytest.raises(InputError, match=cause):
+    with pytest.raises(InputError, match=re.escape(cause)):
         SparseTensor(indices, values, shape)
+
+
+def test_a_shape_of_any_integers_and_a_mask_of_nothing() -> None:
+    indices, values = np.ma.masked_equal([[0, 1]], 9), np.ma.masked_equal([2.0], 9)
+    tensor = SparseTensor(indices, values, np.array([3, 4], np.int16))
+    assert tensor.shape == (3, 4)
+    assert tensor.values.tolist() == [2.0]
+    with pytest.raises(InputError, match="masked"):
+        SparseTensor.from_columns(np.ma.masked_equal([[0, 1], [0, 1]], 1), np.ones(2))
+
+
+def test_compacted() -> None:
+    given = SparseTensor([[7, 10**9, 2], [7, 5, 2], [3, 5, 4]], [1.0, 2.0, 3.0], (9, 2 * 10**9, 9))
+    tensor = given.compacted(base=1)
+    assert tensor.shape == (2, 2, 2)
+    assert tensor.indices.tolist() == [[0, 0, 1], [1, 0, 0], [1, 1, 0]]
+    assert tensor.values.tolist() == [3, 2, 1]
+    assert tensor.labels is not None
+    assert [each.tolist() for each in tensor.labels] == [[4, 8], [6, 10**9 + 1], [3, 5]]
+    assert given.labels is None
+    assert given.shape == (9, 2 * 10**9, 9)
+    again = SparseTensor.from_columns(tensor.columns[:, 1:], tensor.values[1:], tensor.shape)
+    again.labels = tensor.labels
+    assert [each.tolist() for each in again.compacted().labels or ()] == [[8], [6, 10**9 + 1], [3]]
 
 
 def test_an_error_names_the_file() -> None:

@@ -8,11 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from oracle import Case, cases
 
+from partitioner.ranks import Alone
 from partitioner.shards import (
     BALANCE,
     CountedRows,
     Cut,
+    DealtRows,
     SortedTensor,
+    counted_rows,
     cut_mode,
     equal_offsets,
     even_offsets,
@@ -75,6 +78,18 @@ def test_counted_rows_are_cut_as_sorted_ones(given_rows: tuple[np.ndarray, int],
     )
     for name in Cut.__dataclass_fields__:
         assert np.array_equal(getattr(counted, name), getattr(by_row, name)), name
+
+
+@given(sorted_rows(), st.integers(1, 9))
+def test_rows_of_any_mode_are_counted_as_sorted_ones(given_rows: tuple[np.ndarray, int], parts: int) -> None:
+    """However long a mode is, and though its nonzeros are in no order."""
+    rows, length = given_rows
+    shuffled = np.random.default_rng(0).permutation(rows)
+    expected = cut_mode(rows, length, parts)
+    for counted in (counted_rows(shuffled, length), DealtRows(shuffled, length, Alone())):
+        cut = cut_mode(counted, length, parts)
+        for name in Cut.__dataclass_fields__:
+            assert np.array_equal(getattr(cut, name), getattr(expected, name)), name
 
 
 @given(sorted_rows(), PARTS)

@@ -17,6 +17,7 @@ from tensors import write_store
 from partitioner import checked
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
+from partitioner.readers import read
 from partitioner.shards import SortedTensor
 from partitioner.store import MANIFEST, Store, exact_dtype
 
@@ -144,7 +145,7 @@ def test_what_is_no_manifest_is_refused(path: Path, text: str) -> None:
 
 def test_another_version_is_refused_by_its_number(path: Path) -> None:
     rewrite(path, version=1)
-    with pytest.raises(InputError, match="version 1, this amped reads 2"):
+    with pytest.raises(InputError, match="version 1, this amped reads 3"):
         Store(path)
 
 
@@ -254,9 +255,9 @@ def test_files_in_a_manifest_have_plain_names(path: Path, name: str) -> None:
     files = json.loads((path / MANIFEST).read_text())["files"]
     rewrite_as = {"format": "amped-store", "version": 2, "files": files | {name: {"bytes": 0, "crc32": []}}}
     checked.write_manifest(path, rewrite_as)
-    for read in (Store, lambda path: write_store(small_tensor(), path, force=True)):
+    for opened in (Store, lambda path: write_store(small_tensor(), path, force=True)):
         with pytest.raises(InputError, match="is not a plain file name"):
-            read(path)
+            opened(path)
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "mode0.values.npy"])
@@ -304,3 +305,42 @@ def test_the_folder_must_be_writable(tmp_path: Path) -> None:
 def test_a_store_can_be_moved(path: Path) -> None:
     moved = shutil.move(path, path.parent / "moved")
     assert read_all(moved).nnz == small_tensor().nnz
+
+
+def test_labels_are_kept(tmp_path: Path) -> None:
+    tensor = small_tensor().compacted(base=10)
+    path = write_store(tensor, tmp_path / "store").path
+    for labels in (Store(path).labels(), read(path).labels, read(path, compact=True).labels):
+        assert labels is not None
+        for found, expected in zip(labels, tensor.labels or (), strict=True):
+            assert np.array_equal(found, expected)
+    file = path / "mode0.labels.npy"
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(InputError, match=f"{re.escape(str(file))}.*checksum"):
+        Store(path).labels()
+    file.write_bytes(damaged[:-8])
+    with pytest.raises(InputError, match=re.escape(str(file))):
+        Store(path)
+
+
+def test_labels_of_some_modes_are_refused(tmp_path: Path) -> None:
+    path = write_store(small_tensor().compacted(), tmp_path / "store").path
+    files = json.loads((path / MANIFEST).read_text())["files"]
+    rewrite(path, files={name: entry for name, entry in files.items() if name != "mode1.labels.npy"})
+    with pytest.raises(InputError, match="damaged manifest"):
+        Store(path)
+
+
+def test_a_store_of_the_version_before_is_read(path: Path) -> None:
+    rewrite(path, version=2)
+    assert Store(path).labels() is None
+    assert np.array_equal(read(path).columns, small_tensor().columns)
+
+
+def test_a_store_is_read_as_it_was_made(path: Path) -> None:
+    with pytest.raises(InputError, match="from its file, with --compact"):
+        read(path, compact=True)
+    with pytest.raises(InputError, match="a store has values"):
+        read(path, no_values=True)

@@ -143,3 +143,25 @@ def test_factors_must_have_a_column_for_each_weight() -> None:
         amped.KruskalTensor(np.ones(2), [np.ones((3, 2)), np.ones((3, 1))])
     with pytest.raises(InputError):
         amped.KruskalTensor(np.ones(2), [np.ones(2)])
+
+
+def test_labels_are_kept(tmp_path: Path) -> None:
+    model = KruskalTensor(np.arange(2.0), [np.ones((3, 2)), np.ones((2, 2))])
+    labels = np.array([5, 7, 2**40]), np.array([1.5, 2.5])
+    model.labelled(labels).arranged().save(tmp_path / "model.npz")
+    for found in (KruskalTensor.load(tmp_path / "model.npz"), amped.load(tmp_path), amped.load(tmp_path / "model.npz")):
+        assert found.labels is not None
+        for mode in range(2):
+            assert np.array_equal(found.labels[mode], labels[mode])
+    with pytest.raises(InputError, match="labels of shapes"):
+        model.labelled(labels[::-1])
+
+
+def test_wrong_labels_in_a_file(tmp_path: Path) -> None:
+    path, factors = tmp_path / "model.npz", {"factor_0": np.ones((3, 2)), "factor_1": np.ones((2, 2))}
+    np.savez(path, **factors, labels_0=np.arange(3))
+    with pytest.raises(InputError, match="holds no 'labels_1'"):
+        amped.load(path)
+    np.savez(path, **factors, labels_0=np.arange(3), labels_1=np.arange(3))
+    with pytest.raises(InputError, match="labels of shapes"):
+        amped.load(path)

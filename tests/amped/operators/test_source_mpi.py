@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -14,10 +15,12 @@ from amped.operators.source import DealtSource, TensorSource, open_source
 from amped.parallel.mpi import Comm, on_root
 from partitioner import runs
 from partitioner.coo import SparseTensor
+from partitioner.errors import InputWarning
+from partitioner.readers import Form, read
 from partitioner.shards import Cut
 
 pytestmark = pytest.mark.mpi
-CASES = {name: (c, v) for name, (c, v) in hard_nonzeros().items() if c.max() < 10**6}  # modes whose rows are counted
+CASES = hard_nonzeros()
 
 
 @pytest.fixture
@@ -56,6 +59,40 @@ def test_shares_are_those_of_a_tensor_in_memory(comm: Comm, folder: Path, name: 
         assert np.array_equal(tensor.columns, expected_tensor.columns)
         assert np.array_equal(tensor.values, expected_tensor.values)
     assert (tensor is None) == (comm.rank > 0)
+
+
+@pytest.mark.parametrize("name", ["spread", "one row has most", "few"])
+def test_used_indices_are_numbered_anew(comm: Comm, folder: Path, name: str) -> None:
+    columns, values = CASES[name]
+    path = folder / "t.tns"
+    on_root(comm, lambda: write_tns(path, columns, values))
+    whole, dealt = read(path, compact=True), DealtSource(path, comm, form=Form(compact=True))
+    assert dealt.shape == whole.shape
+    labels = whole.labels, dealt.labels
+    for mode, (expected, found) in enumerate(zip(*map(tuple, filter(None, labels)), strict=True)):
+        assert np.array_equal(found, expected)
+        assert np.array_equal(found, np.unique(columns[mode]) + 1)
+    source = TensorSource(whole if comm.rank == 0 else None, comm)
+    assert source.digest() == dealt.digest()
+    assert [dealt.used(mode) for mode in range(len(dealt.shape))] == list(dealt.shape)
+    assert [source.used(mode) for mode in range(len(dealt.shape))] == list(dealt.shape)
+
+
+def test_lines_without_values(comm: Comm, folder: Path) -> None:
+    path = folder / "t.tns"
+    on_root(comm, lambda: path.write_text("# of events\n" + "1 2 3\n4 2 1\n1 2 3\n" * 99))
+    source = open_source(path, comm, form=Form(no_values=True))
+    assert (source.shape, source.nnz, source.duplicates) == ((4, 2, 3), 2, 295)
+    assert source.value_range == (99, 198, 1)
+
+
+def test_a_warning_of_keys_is_given_once(comm: Comm, folder: Path) -> None:
+    path = folder / "t.tns"
+    on_root(comm, lambda: path.write_text("1 2 3\n4 2 1\n1 2 3\n" * 99))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        open_source(path, comm)
+    assert comm.allgather(sum(issubclass(each.category, InputWarning) for each in given)) == [1] + [0] * (comm.size - 1)
 
 
 def test_ranks_that_are_several_read_together(comm: Comm, folder: Path) -> None:

@@ -37,7 +37,7 @@ def test_npz(tmp_path: Path, index: Any, value: Any) -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"values": VALUES}, "no array 'indices' in the archive, which holds values"),
-    ({"indices": INDICES, "vals": VALUES}, "no array 'values' in the archive, which holds indices, vals"),
+    ({"indices": INDICES, "vals": VALUES}, "no array 'values' in the archive, which holds indices, vals; --no-values"),
     ({"indices": INDICES.astype(float), "values": VALUES}, "'indices' is a (3, 3) array of float64, expected"),
     ({"indices": INDICES > 0, "values": VALUES}, "'indices' is a (3, 3) array of bool, expected"),
     ({"indices": INDICES.astype(object), "values": VALUES}, "cannot read 'indices': an array of objects"),
@@ -140,3 +140,20 @@ def test_headers_that_lie_take_no_memory(tmp_path: Path) -> None:
             other.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(80))
     with pytest.raises(InputError, match="cannot read 'indices': the data stop before its end"):
         read(tmp_path / "x.npz")
+
+
+def test_archives_without_values(tmp_path: Path) -> None:
+    path = archive(tmp_path, indices=np.concatenate([INDICES, INDICES[:1]]))
+    tensor = read(path, no_values=True)
+    assert tensor.indices.tolist() == INDICES.tolist()
+    assert tensor.values.tolist() == [2, 1, 1]
+    with pytest.raises(InputError, match="holds 'values'"):
+        read(archive(tmp_path, indices=INDICES, values=VALUES), no_values=True)
+    with pytest.raises(InputError, match="'indices' is a"):
+        read(archive(tmp_path, indices=np.float64(1)), no_values=True)
+
+
+def test_used_indices_are_numbered_from_the_lowest(tmp_path: Path) -> None:
+    tensor = read(archive(tmp_path, indices=INDICES, values=VALUES, shape=[9, 9, 9]), compact=True)
+    assert tensor.shape == (2, 2, 3)
+    assert [each.tolist() for each in tensor.labels or ()] == [[0, 3], [0, 1], [0, 1, 2]]

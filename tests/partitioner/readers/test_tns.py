@@ -13,6 +13,7 @@ import pytest
 
 from partitioner.errors import InputError
 from partitioner.readers import chunks, open_part, read, settle, tns
+from partitioner.readers.head import Head
 from partitioner.readers.pieces import collect
 from partitioner.readers.tns import TextPart
 from partitioner.tables import Nonzeros
@@ -348,3 +349,49 @@ def test_errors_and_results_do_not_depend_on_threads(tmp_path: Path, threads: in
         with pytest.raises(InputError) as caught:
             read_columns(write(tmp_path, "\n".join(lines)), threads=threads, block=SMALL)
         assert caught.value.line == wrong + 1
+
+
+# ---- many lines that hold nothing
+
+EMPTY = {"empty": b"\n", "blank": b" \t\n", "comments": b"#\n", "both": b"# a comment\n\n"}
+
+
+@pytest.mark.parametrize("form", ["x.tns", "x.tns.gz"])
+@pytest.mark.parametrize("lines", EMPTY)
+def test_lines_that_hold_nothing_cost_next_to_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, form: str
+) -> None:
+    """Compressed, a million of them take a kilobyte: none goes through Python, before a nonzero or after it."""
+    looked_at: list[bytes] = []
+    parsed: list[int] = []
+    take, mark = Head._takes, tns.mark_blanks
+
+    def marked(text: Any, start: int, stop: int, marks: Any) -> tuple[int, int]:
+        parsed.append(stop - start)
+        return mark(text, start, stop, marks)
+
+    monkeypatch.setattr(Head, "_takes", lambda self, line: looked_at.append(line) or take(self, line))
+    monkeypatch.setattr(tns, "mark_blanks", marked)
+    nothing = EMPTY[lines] * 1_000_000
+    text = b"\xef\xbb\xbf" + nothing + b"  3\n" + nothing + b"4 1 3\n" + nothing + b" 1 1 1 1.5\n" + nothing
+    text += b"4 1 3 2.5\n" + nothing
+    path = write(tmp_path, gzip.compress(text, 1) if form.endswith("gz") else text, form)
+    assert read(path).values.tolist() == [1.5, 2.5]
+    assert len(looked_at) == 3
+    assert sum(parsed) < 8 * tns.BLOCK
+    # Lines are counted all the same.
+    write(tmp_path, gzip.compress(text + b"1 1 x\n", 1) if form.endswith("gz") else text + b"1 1 x\n", form)
+    assert refusal(path).line == text.count(b"\n") + 1
+
+
+def test_a_matrix_market_header_behind_comments(tmp_path: Path) -> None:
+    error = refusal(write(tmp_path, "\n# one %%MatrixMarket\n%%MatrixMarket matrix\n1 1 1\n"))
+    assert error.line == 3
+    assert "Matrix Market" in error.cause
+
+
+def test_gzip_of_many_members_within_a_line(tmp_path: Path) -> None:
+    """A line that comes byte by byte is not searched from its beginning for each of them."""
+    one = gzip.compress(b" ", 1)
+    path = write(tmp_path, gzip.compress(b"1 1 1 1.5") + one * 20_000 + gzip.compress(b"\n2 1 1 1\n"))
+    assert read_columns(path, block=1 << 14)[1].tolist() == [1.5, 1.0]

@@ -34,9 +34,10 @@ class Contents(NamedTuple):
 
 
 class Plainly:
-    """Reads line by line, with `int` and `float`."""
+    """Reads line by line, with `int` and `float`; lines may be without values."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, no_values: bool = False) -> None:
+        self.bare, self.valued = no_values, not no_values
         self.lines = data.removesuffix(b"\n").split(b"\n") if data else []
         self.number = 0
 
@@ -79,7 +80,7 @@ class Plainly:
             count = (self.header_number(self.next_line(), "number of nonzeros"), self.number) if toolbox else None
             words = self.next_line()
         elif words:
-            order, reason = len(words) - 1, f"as in line {self.number}"
+            order, reason = len(words) - self.valued, f"as in line {self.number}"
             self.indices(words, 1, (HIGHEST,) * order, False)
             if not 2 <= order <= 8:
                 raise InputError(f"order {order} tensor: amped decomposes orders 2 to 8")
@@ -87,10 +88,12 @@ class Plainly:
             raise InputError("no nonzeros" if self.lines else "the file is empty: no nonzeros")
         rows, values = [], []
         while words is not None:
-            if len(words) != order + 1:
-                raise InputError(f"{len(words)} column{'s' * (len(words) > 1)}, expected {order + 1} {reason}")
+            if len(words) != order + self.valued:
+                found = f"{len(words)} column{'s' * (len(words) > 1)}, expected {order + self.valued} {reason}"
+                advice = "; if lines hold no values, use --no-values (no_values=True)" * (len(words) == order)
+                raise InputError(found + (", without values" if self.bare else advice) * (shape is not None))
             rows.append(self.indices(words, base, shape or (HIGHEST,) * order, shape is not None))
-            values.append(self.value(words[-1]))
+            values.append(self.value(words[-1]) if self.valued else 1.0)
             words = self.next_line()
         if count and count[0] != len(rows):
             raise InputError(f"the header declares {count[0]} nonzeros, the file holds {len(rows)}", line=count[1])
@@ -114,7 +117,7 @@ class Plainly:
         return tuple(map(int, words))
 
     def indices(self, words: list[bytes], base: int, lengths: tuple[int, ...], declared: bool) -> tuple[int, ...]:
-        for mode, (word, length) in enumerate(zip(words[:-1], lengths, strict=True)):
+        for mode, (word, length) in enumerate(zip(words[: len(lengths)], lengths, strict=True)):
             what = f"index {shown(word)} of mode {mode}"
             if not INTEGER.fullmatch(word):
                 raise InputError(f"{what} is not an integer")
@@ -124,7 +127,7 @@ class Plainly:
                 raise InputError(f"{what} is above the highest, {HIGHEST - 1 + base}")
             if declared and int(word) - base >= length:
                 raise InputError(f"{what} is beyond the declared length {length}")
-        return tuple(int(word) - base for word in words[:-1])
+        return tuple(int(word) - base for word in words[: len(lengths)])
 
     def value(self, word: bytes) -> float:
         if not NUMBER.fullmatch(word):
@@ -148,9 +151,9 @@ def said(read: Callable[[], Contents]) -> Contents | tuple[int | None, str]:
         return error.line, error.cause
 
 
-def in_parts(path: Path, of: int, threads: int, limit: int) -> Contents:
+def in_parts(path: Path, of: int, threads: int, limit: int, no_values: bool = False) -> Contents:
     """Read as so many ranks would, each in chunks."""
-    parts = [TextPart(path, part, of, threads=threads, block=SMALL) for part in range(of)]
+    parts = [TextPart(path, part, of, threads=threads, no_values=no_values, block=SMALL) for part in range(of)]
     pieces = [chunk[:2] for part in parts for chunk in chunks(part, limit)]
     whole = settle(path, [part.outcome for part in parts])
     assert all(part.order == whole.order for part in parts)
@@ -205,15 +208,15 @@ def heads(draw: st.DrawFn, order: int, nonzeros: int) -> list[str]:
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> bytes:
+def documents(draw: st.DrawFn, valued: bool = True) -> bytes:
     order, count = draw(st.integers(2, 5)), draw(st.integers(1, 60))
     index = draw(st.sampled_from([SMALL_INDEX, INDEX]))
     lines, nonzeros, wrongs = [], 0, draw(st.sampled_from([0, 0, 3]))
     for _ in range(count):
         kind = draw(st.integers(0, 40))
-        tokens = [draw(index) for _ in range(order)] + [draw(VALUE)]
+        tokens = [draw(index) for _ in range(order)] + [draw(VALUE) for _ in range(valued)]
         if kind < wrongs:
-            tokens[draw(st.integers(0, order))] = draw(WRONG)
+            tokens[draw(st.integers(0, order - (not valued)))] = draw(WRONG)
         elif kind == wrongs > 0:
             tokens = tokens[draw(st.integers(0, order)) :]
         elif kind > 38:
@@ -248,3 +251,19 @@ def test_the_same_as_a_plain_reader(
         assert found == expected, f"{path.name} in {of} parts"
         if isinstance(found, Contents):  # the sign of zero too
             assert list(map(repr, found.values)) == list(map(repr, expected.values))
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=documents(valued=False), threads=st.integers(1, 3), limit=st.sampled_from([7, 9999]))
+@example(data=b"1 1\n" * 400 + b"1 7.0\n" + b"1 x\n" * 400, threads=2, limit=999)
+@example(data=b"# 1.5\n\n1 1\n" + b"2 3\n# e\n" * 300 + b"1 -0\n", threads=1, limit=999)
+@example(data=b"1 1e3\n2 4\n", threads=1, limit=999)
+@example(data=b"1 1e300\n1 4.5\n", threads=1, limit=999)
+@example(data=b"2\n9 9\n1 1\n1 10\n", threads=1, limit=999)
+@example(data=b"2\n9 9\n1 1 1\n", threads=1, limit=999)
+def test_lines_without_values(tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, limit: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "no-values.tns"
+    path.write_bytes(data)
+    expected = said(Plainly(data, no_values=True).read)
+    for of in (1, 3):
+        assert said(partial(in_parts, path, of, threads, limit, no_values=True)) == expected, f"in {of} parts"

@@ -1,0 +1,72 @@
+"""How a tensor is to be read, and a warning where a file does not say what its last column is."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from os import PathLike, fspath
+
+from ..coo import ValueRange
+from ..errors import InputWarning
+from ..flags import flag
+from .pieces import Outcome
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a tensor is to be read: one object from the command line, or a Python call, to the readers.
+
+    Attributes
+    ----------
+    no_values : bool
+        Lines are indices alone, as in a log of events. Each counts as a value of 1, and equal ones add up.
+    compact : bool
+        Number the used indices of each mode anew, in ascending order. Labels keep what they were in the file.
+    """
+
+    no_values: bool = flag(False, "lines are indices alone: each counts 1, equal ones add up")
+    compact: bool = flag(False, "number the used indices of each mode anew; labels keep the old ones")
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> Form:
+        """Return what the command line says."""
+        return cls(**{field.name: getattr(given, field.name) for field in fields(cls)})
+
+
+PLAIN = Form()
+
+
+def warn_of_keys(
+    path: str | PathLike[str], outcome: Outcome, duplicates: int, values: Callable[[], ValueRange]
+) -> None:
+    """Warn where the last column of a text, taken for values, looks like one more column of indices.
+
+    A header declares the order, so there is no doubt. Without one, whole numbers from 1 up are no proof: counts are
+    such numbers too. But a table of counts has each coordinate once, where a log of events taken for one repeats its
+    coordinates; and three columns are more often three keys than a matrix. Both are known after merging, for nothing.
+
+    Parameters
+    ----------
+    path : path
+    outcome : Outcome
+        Of the whole file.
+    duplicates : int
+        Nonzeros that were merged into an equal coordinate.
+    values : callable
+        Called for bounds on the merged values if they matter.
+    """
+    if not (outcome.doubtful and (duplicates or outcome.order == 2)):
+        return
+    low, _, grain = values()
+    if low < 1 or grain != 1:
+        return
+    repeated = f", and {duplicates:,} lines repeat the columns before it" if duplicates else ""
+    warnings.warn(
+        f"{fspath(path)}: column {outcome.order + 1} is taken for values, but may be a key: it holds whole numbers "
+        f"from 1 up{repeated}; if lines hold no values, use --no-values (no_values=True); if they do, a header of the "
+        "order and the mode lengths says so",
+        InputWarning,
+        stacklevel=3,
+    )
