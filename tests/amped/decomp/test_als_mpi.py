@@ -147,5 +147,5 @@ def test_wrong_arguments_end_on_all_ranks(comm: Comm, arguments: dict[str, Any])
 
 def test_no_tensor_on_rank_0(comm: Comm) -> None:
     _, tensor = random_tensor(12, (5, 6, 7))
-    with pytest.raises(InputError, match="no tensor on rank 0|X is None on rank 0"):
+    with pytest.raises(InputError, match=r"no tensor on rank 0|X is None on rank 0"):
         amped.cp_als(None if comm.rank == 0 else tensor, 2, device="cpu")
