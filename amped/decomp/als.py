@@ -21,10 +21,8 @@ from ..operators.base import Operator, in_turn
 from ..operators.limits import far
 from ..operators.placement import Solving
 from .driver import State
-from .fit import Fits, gains
-from .updates import DivergedError, LeastSquares, Matrix, Vector
-
-CANCELLING = 64.0  # times the tensor's norm: a component as long as that is cancelled by others
+from .fit import Fits, condition_limit
+from .updates import DivergedError, LeastSquares, Matrix, Totals, Vector
 
 
 class CpAls:
@@ -111,39 +109,36 @@ class CpAls:
     def _solve(self, mode: int) -> Vector:
         """Compute, solve and publish the owned rows of a mode, and normalise its columns; return `Totals.dots`.
 
-        Components that are far larger than the tensor and cancel each other come of near-dependent columns, and what
-        single precision has rounded in the MTTKRP may be most of them: then it is computed again in double precision.
+        Near-dependent columns make of what single precision has rounded in the MTTKRP an error of the model: where that
+        is too much, the MTTKRP is computed again, in double precision.
         """
-        dots = self._solve_once(mode)
-        if gains(self.operator.options) and self._cancels(mode):
-            dots = self._solve_once(mode, double=True)
-        return dots
+        totals = self._solve_once(mode, condition_limit(self.operator.options, self.state))
+        if totals.noisy:
+            totals = self._solve_once(mode, double=True)
+        return totals.dots
 
-    def _cancels(self, mode: int) -> bool:
-        """Return whether components are too long, the same on every rank: lengths are made of sums over the ranks."""
-        lengths = self.state.arrays["norms"][mode] * np.sqrt(np.prod([np.diag(g) for g in self._grams], axis=0))
-        return bool(np.max(lengths) > CANCELLING * self.operator.norm)
-
-    def _solve_once(self, mode: int, double: bool = False) -> Vector:
+    def _solve_once(self, mode: int, limit: float = np.inf, double: bool = False) -> Totals:
         operator, arrays, update = self.operator, self.state.arrays, self._update
         norms, scales, most = arrays["norms"], arrays["scales"], far(operator.order)
         divisor = norms[mode] * scales[mode]  # as they were stored last
-        solve, then = update.rows(mode, self._grams, scales, divisor), in_turn(mode, operator.order)
-        solved = operator.mttkrp(mode, solve, then, double)
-        gram, dots, largest = update.totals(mode)
+        solve = update.rows(mode, self._grams, scales, divisor, limit)
+        solved = operator.mttkrp(mode, solve, in_turn(mode, operator.order), double)
+        gram, _, largest, noisy = totals = update.totals(mode)
+        if noisy:
+            return totals
         if not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):  # products could overflow
             # By powers of two: so rows are rounded as if they were not divided.
             divisor = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
             update.rows(mode, self._grams, scales, divisor)(solved, operator.owned(mode))
             operator.publish(mode)
-            gram, dots, largest = update.totals(mode)
+            gram, _, largest, _ = totals = update.totals(mode)
         if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
             raise DivergedError("the factor matrix is not finite")
         length = np.maximum(largest * divisor, 1.0) if self.state.iterations else np.sqrt(np.diag(gram)) * divisor
         norms[mode] = np.where(length > 0, length, 1.0)
         scales[mode] = scale = divisor / norms[mode]
         self._grams[mode] = gram * np.outer(scale, scale)
-        return dots
+        return totals
 
     def _gram(self, mode: int) -> Matrix:
         device, rank = self.operator.machine.device, self.operator.ranks[mode]

@@ -18,6 +18,7 @@ from .driver import State
 from .updates import Matrix, Vector
 
 ROUNDING = 2.0**-22  # of the inner product of a component, relative: a few roundings of products in single precision
+SINGLE = 2.0**-24  # the relative error of a row of an MTTKRP: sums of more products have less
 ACCURACY = 1e-6  # of a fit
 NEAR = 0.75  # once a fit was above it, all are computed in double precision: a tolerance compares those of one kind
 
@@ -69,6 +70,20 @@ class Fits:
 def gains(options: Options) -> bool:
     """Return whether an operator computes better products if it is asked for double precision."""
     return options.precision == "fp32" and options.gather == "full"
+
+
+def condition_limit(options: Options, state: State) -> float:
+    """Return up to which condition number of the Gram matrices single precision suffices to solve for a mode.
+
+    An MTTKRP with a relative error ``e`` gives a least-squares solution whose model is up to ``e * sqrt(condition)``
+    times the tensor's norm away from the right one, at a right angle to the rest: that adds its square to the square of
+    the distance. So the fit changes by the less, the farther model and tensor are apart.
+    """
+    if not gains(options):
+        return np.inf
+    fits = state.series["fit"]
+    distance = max(1 - fits[-1], ACCURACY) if fits else 1.0
+    return 2 * ACCURACY * distance / SINGLE**2
 
 
 def _distance(norm: float, squared: float, parts: Vector) -> float:

@@ -28,6 +28,7 @@ class Totals(NamedTuple):
     gram: Matrix  # (R, R), as it is stored
     dots: Vector  # (R,) inner products of its columns with those of the MTTKRP; of the last mode only
     largest: Vector  # (R,) magnitudes of its columns' largest numbers, before they were rounded
+    noisy: bool  # whether the product of Gram matrices was worse conditioned than it may be, on any rank
 
 
 class LeastSquares:
@@ -43,11 +44,14 @@ class LeastSquares:
         rows = max(len(operator.owned(mode)) for mode in range(operator.order))
         self._solver = solver(device, self._rank, dtype)
         self._made = self._solver.make(rows, self._rank, dtype)
-        # The Gram matrix, dots, and a row for each rank's largest numbers: one sum over the ranks combines them all.
-        self._totals = device.zeros((self._rank + 1 + comm.size, self._rank), np.float64)
-        self._largest = self._totals[self._rank + 1 + comm.rank]
+        # The Gram matrix, dots, whether it is noisy, and a row for each rank's largest numbers: one sum over the ranks
+        # combines them all.
+        self._totals = device.zeros((self._rank + 2 + comm.size, self._rank), np.float64)
+        self._largest = self._totals[self._rank + 2 + comm.rank]
+        # What is smaller is lost where rows are rounded.
+        self._cutoff = max(self._rank * np.finfo(np.float64).eps, float(np.finfo(dtype).eps) ** 2)
 
-    def rows(self, mode: int, grams: Sequence[Matrix], scales: Matrix, divisor: Vector) -> Solve:
+    def rows(self, mode: int, grams: Sequence[Matrix], scales: Matrix, divisor: Vector, limit: float = np.inf) -> Solve:
         """Return what solves the rows of a mode as their MTTKRP comes.
 
         Parameters
@@ -59,6 +63,8 @@ class LeastSquares:
             What the columns of the stored factor matrices are to be multiplied with.
         divisor : (R,) array
             What the columns of the new one are divided by when they are stored.
+        limit : float
+            The largest condition number of the product of Gram matrices that is not `Totals.noisy`.
         """
         totals, rank, device = self._totals, self._rank, self._operator.machine.device
         totals.fill(0)
@@ -67,7 +73,10 @@ class LeastSquares:
         @cache
         def inverse() -> Array:  # made when rows are there to be solved: a device computes meanwhile
             others = [m for m in range(len(grams)) if m != mode]
-            product = pseudo_inverse(np.prod([grams[m] for m in others], axis=0))
+            gram = np.prod([grams[m] for m in others], axis=0)
+            product = pseudo_inverse(gram, self._cutoff)
+            if np.linalg.norm(gram) * np.linalg.norm(product) > limit:
+                totals[rank + 1] = 1.0
             product *= np.prod(scales[others], axis=0)[:, None]
             return device.to_device(np.ascontiguousarray(product / divisor))
 
@@ -80,15 +89,15 @@ class LeastSquares:
     def totals(self, mode: int) -> Totals:
         """Return what was added up since `rows`. Collective."""
         totals, rank = np.array(self._operator.reduce(self._totals, "sum", mode)), self._rank
-        return Totals(totals[:rank], totals[rank], totals[rank + 1 :].max(axis=0))
+        return Totals(totals[:rank], totals[rank], totals[rank + 2 :].max(axis=0), bool(totals[rank + 1].any()))
 
 
-def pseudo_inverse(gram: Matrix) -> Matrix:
+def pseudo_inverse(gram: Matrix, cutoff: float) -> Matrix:
     """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix.
 
-    It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN.
+    It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
+    `cutoff` times the largest count as 0.
     """
     if not np.all(np.isfinite(gram)):
         raise DivergedError("the Gram matrices of the other modes are not finite")
-    cutoff = gram.shape[0] * np.finfo(np.float64).eps
     return np.asarray(np.linalg.pinv(gram, rcond=cutoff, hermitian=True), np.float64)

@@ -198,7 +198,7 @@ def test_the_list_of_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_results_go_to_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SystemExit, match="file: cannot write there: Not a directory"):
+    with pytest.raises(SystemExit, match=r"File exists: .*file"):
         main(["mttkrp", *SMALL, "--output", str(tmp_path / "file")])
     assert not capsys.readouterr().out, "nothing was measured"
 

@@ -18,7 +18,7 @@ from amped.parallel.mpi import SingleComm
 from partitioner import checked
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
-from partitioner.store import Store
+from partitioner.store import FORMAT, VERSION, Store
 from partitioner.stored import Bounds, StoredColumn
 
 SHAPE = (60, 50, 70_000)
@@ -98,7 +98,7 @@ def test_output_indices_are_those_of_the_mode_and_ascend(path: Path, verify: boo
     rows[500] = index
     (copy / "mode0.index0.npy").unlink()
     entry = checked.write_array(copy / "mode0.index0.npy", rows)
-    manifest = checked.read_manifest(copy, "store", "amped-store", 2)
+    manifest = checked.read_manifest(copy, "store", FORMAT, VERSION)
     checked.write_manifest(copy, manifest | {"files": manifest["files"] | {"mode0.index0.npy": entry}})
     source = StoreSource(Store(copy, verify), SingleComm())
     cause = "not in ascending order" if index == 5 else "an index is outside 0[.][.]59"

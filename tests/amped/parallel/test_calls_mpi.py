@@ -16,6 +16,7 @@ import amped
 from amped.parallel.mpi import Comm
 from amped.run import VERBS, asked, parser
 from partitioner.build import partition
+from partitioner.readers.form import Form
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(2, 3), pytest.mark.quick]
 
@@ -49,6 +50,7 @@ CHANGES: dict[str, list[Any]] = {
     "path": ["other.tns"],
     "memory": [1 << 30],
     "force": [True],
+    "form": [Form(no_values=True), Form(compact=True)],
 }
 """What the last rank is given in its place."""
 OWN = ("ranks", "progress")  # of partition(): not compared
@@ -75,7 +77,8 @@ def test_an_argument_that_one_rank_has_otherwise_is_named_on_all(
     given = {each: FIRST[each] for each in inspect.signature(function).parameters if each in FIRST}
     with pytest.raises(amped.InputError) as caught:
         function(**{**given, **own, **({name: change} if last else {})})
-    assert name.replace("_", " ") in str(caught.value).replace("_", " ")
+    named = next(f for f, given in vars(change).items() if given) if name == "form" else name
+    assert named.replace("_", " ") in str(caught.value).replace("_", " ")
     assert len(set(comm.allgather(str(caught.value)))) == 1
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from command import Result, environment, finish, in_process, mpirun_line, python_line, small_tns
+from command import Result, environment, finish, mpirun_line, python_line, small_tns
 
 import amped
 from amped.assembly import bring_up, place
@@ -341,11 +341,28 @@ def test_a_recorder_knows_who_is_late_and_where() -> None:
     assert recorder.stack().startswith("stack (recorder.py:")
 
 
+OVERFLOWING = """
+import sys
+from amped import run
+from amped.operators.workspace import Workspace
+healthy = Workspace.compute
+
+def compute(self, shard, mode, *how):
+    healthy(self, shard, mode, *how)
+    self.outs[mode][0] = float("inf")
+
+Workspace.compute = compute
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
 def test_numbers_that_are_not_finite(folder: Path) -> None:
     """Where, and why: in one line."""
-    np.savez("i.npz", **{f"factor_{n}": np.full((length, 3), 1e200) for n, length in enumerate((9, 7, 5))})
-    flags = ["--rank", 3, "--init", "i.npz", "--precision", "fp64", "--device", "cpu"]
-    result = in_process("cpd", small_tns(folder), *flags)
+    (folder / "driver.py").write_text(OVERFLOWING)
+    line = python_line(
+        "cpd", small_tns(folder), "--rank", 3, "--precision", "fp64", "--device", "cpu", script=folder / "driver.py"
+    )
+    result = finish(line)
     assert result.code == EXIT_FAILURE
     assert len(result.err.splitlines()) == 1, result.err
     assert "iteration 1, mode 0" in result.err
