@@ -24,6 +24,8 @@ from .driver import State
 from .fit import Fits, condition_limit
 from .updates import DivergedError, LeastSquares, Matrix, Totals, Vector
 
+VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
+
 
 class CpAls:
     """See `Method`.
@@ -127,8 +129,11 @@ class CpAls:
         if noisy:
             return totals
         if not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):  # products could overflow
-            # By powers of two: so rows are rounded as if they were not divided.
-            divisor = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
+            # By powers of two: so rows are rounded as if they were not divided. A component that has all but vanished
+            # beside the others is not enlarged: its scale would fall from mode to mode until it is 0.
+            lengths = largest * divisor
+            grown = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
+            divisor = np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
             update.rows(mode, self._grams, scales, divisor)(solved, operator.owned(mode))
             operator.publish(mode)
             gram, _, largest, _ = totals = update.totals(mode)

@@ -387,3 +387,13 @@ def test_the_factor_of_the_mode_itself_is_not_looked_at() -> None:
     whole = amped.mttkrp(TENSOR, factors, 1, device="cpu")
     factors[1] = None
     assert np.array_equal(amped.mttkrp(TENSOR, factors, 1, device="cpu"), whole)
+
+
+def test_the_scale_of_a_component_that_vanishes_does_not(comm: Comm) -> None:
+    """It fell by as much again in each mode, until it was 0 and the column no number."""
+    tensor = amped.SparseTensor([[0, 0, 0], [1, 1, 1]], [1.0, 1e-40])
+    operator = make_operator(tensor, [np.eye(2)] * 3, comm, device="cpu", precision="fp64")
+    method = CpAls(operator)
+    for _ in iterate(method, Rule(4, 0)):
+        assert method.state.arrays["scales"].min() > 0.1
+    assert method.state.series["fit"][-1] == pytest.approx(1)
