@@ -226,7 +226,7 @@ def plan(request: requests.Plan, session: Session) -> int:
         )
         if ranks != session.comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
-        check_lengths(source, setting, session.comm, ranks)
+        check_lengths(source, setting, session.comm, elsewhere=True)
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         speeds = measure(job.machine, source.shape, request.rank, request.options)
         told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds, setting))

@@ -16,20 +16,18 @@ from .placement import Setting, check_rank
 from .source import Source
 
 ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
-SUM = 8  # and of one in the output
 
 
-def check_lengths(source: Source, setting: Setting, comm: Comm, parts: int | None = None) -> None:
+def check_lengths(source: Source, setting: Setting, comm: Comm, elsewhere: bool = False) -> None:
     """Raise `InputError`, on every rank, unless memory has room for what is as long as a mode. Collective.
 
-    Counted are the factor matrices and the output of an MTTKRP on the device, and matrices to start from in the host's
-    memory; on a CPU both are there. With `parts`, the tensor is for so many ranks, somewhere, and the host's memory
-    says nothing.
+    Counted are the factor matrices on the device, and matrices to start from in the host's memory; on a CPU both are
+    there. All else is for the plan to count. With `elsewhere`, the host's memory says nothing.
     """
     for rank in setting.ranks:
         check_rank(rank)
-    device, host = _bytes(source.shape, setting, parts or comm.size)
-    free = host if parts else psutil.virtual_memory().available // comm.local_size
+    device, host = _bytes(source.shape, setting)
+    free = host if elsewhere else psutil.virtual_memory().available // comm.local_size
     wanted = ((device, setting.memory, "device memory"), (host, free, "host memory"))
     lacking = [each for each in wanted if each[0] > each[1]]
     found = [each for ranks in comm.allgather(lacking) for each in ranks]
@@ -39,7 +37,7 @@ def check_lengths(source: Source, setting: Setting, comm: Comm, parts: int | Non
     mode = max(range(len(shape)), key=lambda m: shape[m])
     used = source.used(mode)
     raise InputError(
-        f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used: factor matrices and sums of "
+        f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used: factor matrices of "
         f"{setting.ranks[mode]} columns need {needed:,} bytes of {place}, {max(0, there):,} are there; "
         + (_compacting(source) if used < shape[mode] else "use more memory or a lower rank"),
         path=source.path,
@@ -52,7 +50,7 @@ def _compacting(source: Source) -> str:
     return "--compact (compact=True in amped.read) numbers the used indices anew and keeps their labels"
 
 
-def _bytes(shape: Sequence[int], setting: Setting, parts: int) -> tuple[int, int]:
+def _bytes(shape: Sequence[int], setting: Setting) -> tuple[int, int]:
     """Return the bytes of what has a mode's length: on the device, and in the host's memory."""
     options, device = setting.options, setting.device
     item, narrow = options.dtype.itemsize, 0 if options.gather == "full" else ROUNDED
@@ -60,6 +58,5 @@ def _bytes(shape: Sequence[int], setting: Setting, parts: int) -> tuple[int, int
         (length, rank, device.stride(rank, narrow or item)) for length, rank in zip(shape, setting.ranks, strict=True)
     ]
     placed = sum(length * stride * (item + narrow) for length, _, stride in rows)
-    output = max(length * stride for length, _, stride in rows) // parts * SUM
     start = sum(length * rank for length, rank, _ in rows) * item
-    return placed + output, start + (placed + output if device.on_host else 0)
+    return placed, start + (placed if device.on_host else 0)

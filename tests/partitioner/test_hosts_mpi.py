@@ -16,7 +16,7 @@ CASES = {
     "another size": ("a file of 9 bytes", "a file of 5 bytes"),
     "no file": ("a file of 9 bytes", r"nothing \(No such file or directory\)"),
     "a folder": ("a folder", "a file of 5 bytes"),
-    "a pipe": ("a file of 9 bytes", "a file of 0 bytes"),
+    "a pipe": ("a file of 9 bytes", "a special file"),
 }
 
 
