@@ -23,7 +23,7 @@ from . import checked, store
 from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
 from .device import DeviceName, Sorter, make_sorter
 from .drafts import drafted
-from .errors import InputError
+from .errors import InputError, OutputError
 from .hosts import check_draft, check_same
 from .indices import Labels, distinct, joined, labels_of, renumbered
 from .jit import load_compiler
@@ -94,7 +94,7 @@ def partition(
             else:
                 _Build(Reading(path, ranks, progress, form), draft, memory, sorter).run()
         except OSError as error:
-            raise InputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
+            raise OutputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # all ranks have finished writing
         on_root(ranks, stack.close)  # the draft becomes the store
     return together(ranks, lambda: store.Store(folder))

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import checked, store
 from .claims import Claim
-from .errors import InputError
+from .errors import InputError, OutputError
 
 PART, OLD = ".part", ".old"
 
@@ -56,7 +56,7 @@ def drafted(target: Path, force: bool = False) -> Iterator[Path]:
             shutil.rmtree(draft, ignore_errors=True)
             claim.release()
     except OSError as error:
-        raise InputError(f"cannot write the store: {error.strerror or error}", path=target) from None
+        raise OutputError(f"cannot write the store: {error.strerror or error}", path=target) from None
 
 
 def _put(draft: Path, target: Path, force: bool) -> None:
