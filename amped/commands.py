@@ -110,7 +110,8 @@ def _check_start(request: requests.Cpd, origin: checkpoint.Origin, path: Path) -
     """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
     for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
         if given is not None and given != began:
-            cause = f"its run began with --{name} {began}, not {given}: leave out --{name}, or --resume"
+            start = "a random start" if began is None else f"--{name} {began}"
+            cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
             raise InputError(cause, path=path)
 
 

@@ -168,8 +168,8 @@ def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
     write_factors(folder / "start.npz", (9, 7, 5), RANK)
     path = begun(folder, "--init", "start.npz")
     resume = ["cpd", path, *FLAGS, "--checkpoint", "c", "--resume", "--output", "a"]
-    refused(run_amped(*resume, "--init", "nvecs"), "c/iteration-2", "began with --init start.npz, not nvecs")
-    refused(run_amped(*resume, "--seed", 3), "c/iteration-2", "began with --seed 0, not 3")
+    refused(run_amped(*resume, "--init", "nvecs"), "c/iteration-2", "began with --init start.npz, not --init nvecs")
+    refused(run_amped(*resume, "--seed", 3), "c/iteration-2", "began with --seed 0, not --seed 3")
     for same in ([], ["--init", "start.npz"]):  # a job script sends the same line each time
         succeeded(run_amped(*resume, *same))
         assert json.loads(Path("a/run.json").read_text())["init"] == "start.npz"
