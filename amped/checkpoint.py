@@ -44,7 +44,7 @@ class Origin(NamedTuple):
 
     facts: dict[str, Any]  # what a run that goes on must share: the method, the tensor's shape and digest, the rank
     seed: int
-    init: str | None  # the start, if it was not random
+    init: str | None  # the start, if it was not random; empty if it is not known, as in old checkpoints
     options: dict[str, Any]  # how the run computes; another may go on otherwise
 
 
@@ -277,7 +277,7 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
         if manifest["version"] == FIRST_VERSION:
             manifest, arrays = _of_first_version(manifest, arrays)
         factors = factors_in(arrays, path)
-        init = manifest.get("init")  # none in those of earlier versions
+        init = manifest.get("init", "")
         began = int(manifest["seed"]), None if init is None else str(init)
         origin = Origin(dict(manifest["facts"]), *began, dict(manifest["options"]))
         return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin)

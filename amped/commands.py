@@ -103,13 +103,13 @@ def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Sou
     for mode in range(method.operator.order):
         method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
     job.display.note(f"resumed after {text.progress(method.state)} from {folder}")
-    return checkpoint.Origin(facts, seed, init, options), True
+    return checkpoint.Origin(facts, seed, init or request.init, options), True
 
 
 def _check_start(request: requests.Cpd, origin: checkpoint.Origin, path: Path) -> None:
     """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
     for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
-        if given is not None and given != began:
+        if given is not None and began not in (given, ""):
             start = "a random start" if began is None else f"--{name} {began}"
             cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
             raise InputError(cause, path=path)

@@ -340,20 +340,20 @@ def test_every_thousandth_byte_of_a_checkpoint(folder: Path) -> None:
 
 
 def test_a_checkpoint_of_the_first_version_is_read(folder: Path) -> None:
-    """It knew CP-ALS alone: no method, and fits under their own name."""
-    path = small_tns(folder)
-    whole = cpd(path, "whole", "--max-iters", 6)
-    cpd(path, "first", "--max-iters", 3, "--checkpoint", "c")
+    """It knew CP-ALS alone: no method, and fits under their own name; and not from which start."""
+    path, init = small_tns(folder), ("--init", "nvecs")
+    whole = cpd(path, "whole", "--max-iters", 6, *init)
+    cpd(path, "first", "--max-iters", 3, "--checkpoint", "c", *init)
     shutil.rmtree(folder / "c" / "iteration-2", ignore_errors=True)  # may have been left out
     found = folder / "c" / "iteration-3"
     body = json.loads((found / checked.MANIFEST).read_text())
-    for name in ("crc32", "arrays", "series", "iterations"):
+    for name in ("crc32", "arrays", "series", "iterations", "init"):
         del body[name]
     del body["facts"]["method"]
     (found / "fit.npy").rename(found / "fits.npy")
     body["files"]["fits"] = body["files"].pop("fit")
     checked.write_manifest(found, {**body, "version": 1})
-    assert cpd(path, "rest", "--max-iters", 6, "--checkpoint", "c", "--resume") == whole
+    assert cpd(path, "rest", "--max-iters", 6, "--checkpoint", "c", "--resume", *init) == whole
 
 
 HOSTILE: dict[str, dict[str, Any]] = {
