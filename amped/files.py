@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.checked import open_regular, sync_folder
+from partitioner.checked import MANIFEST, open_regular, sync_folder
 from partitioner.claims import MARK, BusyError, Claim
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
@@ -132,13 +132,25 @@ def check_kind(target: Path) -> None:
 
 
 def check_apart(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if two outputs, or an output and an input, given by their flags, are the same file."""
-    known: dict[str, str] = {os.path.realpath(path): flag for flag, path in inputs.items() if path is not None}
+    """Raise `InputError` if two outputs, or an output and an input, given by their flags, are the same file.
+
+    Of an input that is a folder, a store, these are the files that stores are made of.
+    """
+    known: dict[str, str] = {}
+    for flag, path in inputs.items():
+        for name in ("", *_read_of(path)) if path is not None else ():
+            known[os.path.realpath(os.path.join(path or "", name))] = flag
     for flag, path in outputs.items():
         if path is not None:
             other = known.setdefault(os.path.realpath(path), flag)
             if other != flag:
                 raise InputError(f"is both {other} and {flag}", path=path)
+
+
+def _read_of(path: Path) -> list[str]:
+    """Return the names of a store's files; nothing if it is no folder."""
+    names = sorted(os.listdir(path)) if path.is_dir() else []
+    return [name for name in names if name == MANIFEST or name.endswith(".npy")]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], replace: bool = True) -> None:

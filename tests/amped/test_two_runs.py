@@ -23,6 +23,7 @@ from command import (
     random_tensor,
     refused,
     run_amped,
+    run_partitioner,
     small_tns,
     succeeded,
     write_factors,
@@ -230,6 +231,8 @@ def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
         (["cpd", "T", "--metrics", "T", "--force"], "is both TENSOR and --metrics"),
         (["mttkrp", "T", "--output", "T", "--force"], "is both TENSOR and --output"),
         (["mttkrp", "T", "--init", "s.npz", "--output", "s.npz", "--force"], "is both --init and --output"),
+        (["info", "S", "--metrics", "S/manifest.json", "--force"], "is both TENSOR and --metrics"),
+        (["mttkrp", "S", "--output", "S/mode0.values.npy", "--force"], "is both TENSOR and --output"),
         (["cpd", "T", "--output", "lost"], "lost: is a link to nothing"),
         (["mttkrp", "T", "--output", "lost", "--force"], "lost: is a link to nothing"),
         (["cpd", "T", "--metrics", "lost"], "lost: is a link to nothing"),
@@ -248,10 +251,11 @@ def test_what_cannot_be_an_output_is_refused_before_the_work(
     write_factors(folder / "s.npz", (9, 7, 5), RANK)
     (folder / "lost").symlink_to("nothing")
     os.mkfifo(folder / "pipe")
-    before = sorted(os.listdir(folder)), path.read_bytes()
+    succeeded(run_partitioner(path, "--output", "S"))
+    before = sorted(os.listdir(folder)), path.read_bytes(), entries(folder / "S")
     line = [str(path) if word == "T" else word for word in flags]
-    refused(run_amped(*line, "--rank", RANK), named)
-    assert (sorted(os.listdir(folder)), path.read_bytes()) == before
+    refused(run_amped(*line, *([] if line[0] == "info" else ["--rank", RANK])), named)
+    assert (sorted(os.listdir(folder)), path.read_bytes(), entries(folder / "S")) == before
 
 
 def test_a_name_that_is_a_link_is_not_written_through(folder: Path) -> None:
