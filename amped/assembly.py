@@ -140,8 +140,9 @@ class Job:
 
     def _claim(self) -> Path | None:
         self.request.check()
-        self.metrics = self.request.open_metrics()
-        return self.request.claim(self.outputs)
+        place = self.request.claim(self.outputs)
+        self.metrics = self.request.open_metrics()  # perhaps in a folder that has just been made for the result
+        return place
 
     def _let_go(self) -> None:
         self.display.close()

@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.checked import open_regular, sync_folder
-from partitioner.claims import MARK, Claim
+from partitioner.checked import MANIFEST, open_regular, sync_folder
+from partitioner.claims import MARK, BusyError, Claim
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
 from .errors import InputError, OutputError
@@ -50,8 +50,9 @@ class Outputs:
         try:
             missing = [each for each in (folder, *folder.parents) if not each.exists()]
             for each in reversed(missing):
-                each.mkdir()
-                self._made.append(each)
+                with suppress(FileExistsError):  # another run has just made it, or it is no folder
+                    each.mkdir()
+                    self._made.append(each)
             if not folder.is_dir():
                 raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR))
         except OSError as error:
@@ -62,7 +63,7 @@ class Outputs:
     def claim(self, target: Path) -> None:
         """Claim a name in a folder that exists; raise `InputError` if another run has it, or none can write there."""
         if not target.parent.is_dir():
-            raise InputError("its folder does not exist", path=target)
+            raise BusyError("its folder does not exist", path=target)
         self._claims.append(Claim(target))
         self._claims[-1].take()
 
@@ -92,18 +93,28 @@ class Outputs:
         try:
             folder.mkdir()
         except FileExistsError:
-            if folder.is_symlink() or not folder.is_dir() or set(os.listdir(folder)) - {MARK.format(name)}:
+            if folder.is_symlink() or _names(folder) - {MARK.format(name)}:
                 return False
         except OSError as error:
             raise InputError(f"cannot make the folder: {error.strerror}", path=folder) from None
         self._made.append(folder)
         try:
             self.claim(folder / name)
+        except BusyError:
+            return False
         except InputError:
-            if (folder / MARK.format(name)).exists() or not folder.exists():  # another run's, or it has just ended
+            if (folder / MARK.format(name)).exists():  # another user's
                 return False
             raise
         return True
+
+
+def _names(folder: Path) -> set[str]:
+    """Return what is in a folder; its own name if it is none, or has just been removed."""
+    try:
+        return set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return {folder.name}
 
 
 class TakenError(OutputError):
@@ -121,13 +132,25 @@ def check_kind(target: Path) -> None:
 
 
 def check_apart(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
-    """Raise `InputError` if two outputs, or an output and an input, given by their flags, are the same file."""
-    known: dict[str, str] = {os.path.realpath(path): flag for flag, path in inputs.items() if path is not None}
+    """Raise `InputError` if two outputs, or an output and an input, given by their flags, are the same file.
+
+    Of an input that is a folder, a store, these are the files that stores are made of.
+    """
+    known: dict[str, str] = {}
+    for flag, path in inputs.items():
+        for name in ("", *_read_of(path)) if path is not None else ():
+            known[os.path.realpath(os.path.join(path or "", name))] = flag
     for flag, path in outputs.items():
         if path is not None:
             other = known.setdefault(os.path.realpath(path), flag)
             if other != flag:
                 raise InputError(f"is both {other} and {flag}", path=path)
+
+
+def _read_of(path: Path) -> list[str]:
+    """Return the names of a store's files; nothing if it is no folder."""
+    names = sorted(os.listdir(path)) if path.is_dir() else []
+    return [name for name in names if name == MANIFEST or name.endswith(".npy")]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], object], replace: bool = True) -> None:

@@ -21,6 +21,10 @@ MARK = ".{}.claim"
 FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+class BusyError(InputError):
+    """A name that another run has, or had when it removed the folder, which it had made, a moment ago."""
+
+
 class Claim:
     """A name that no other process may claim from `take` to `release`.
 
@@ -72,6 +76,8 @@ class Claim:
                 self._ours = os.path.samestat(now, os.stat(self.mark, follow_symlinks=False))
             if not self._ours:
                 self.release()
+                if not self.mark.parent.is_dir():  # removed with it, as it was made for it
+                    raise BusyError("its folder has just been removed", path=self._target)
 
 
 def _opened(mark: Path) -> tuple[int, bool]:
@@ -83,7 +89,7 @@ def _opened(mark: Path) -> tuple[int, bool]:
 
 
 def lock(file: int, target: Path, mark: Path, is_new: bool = True) -> None:
-    """Lock the open file `mark`; raise `InputError` if another process has locked it and so writes `target`."""
+    """Lock the open file `mark`; raise `BusyError` if another process has locked it and so writes `target`."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,11 +99,11 @@ def lock(file: int, target: Path, mark: Path, is_new: bool = True) -> None:
             raise _taken(file, target, mark) from None
 
 
-def _taken(file: int, target: Path, mark: Path) -> InputError:
+def _taken(file: int, target: Path, mark: Path) -> BusyError:
     said = _said(file, whole=True) if mark != target else {}
     who = f", process {said.get('process')} on {said.get('host')}," if said else ""
     remedy = f"; if it has ended, remove {mark}" if mark != target else ""
-    return InputError(f"another run{who} writes there{remedy}", path=target)
+    return BusyError(f"another run{who} writes there{remedy}", path=target)
 
 
 def _said(file: int, whole: bool = False) -> dict[str, Any]:

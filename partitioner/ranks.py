@@ -211,15 +211,21 @@ def agree(ranks: Ranks, call: str, take: Callable[[], Mapping[str, str | None]])
     """Raise on every rank unless all make the same `call` with the same arguments. Collective.
 
     `take` checks this rank's arguments, and returns them by name as text; None, for one that is as rank 0 has it. If it
-    raises `InputError` or `TypeError` on any rank, every rank raises that.
+    raises `InputError` or `TypeError` on any rank, every rank raises that; any other error, as of an object that a
+    caller made, the others raise as an `InputError`.
     """
     fault: InputError | TypeError | None = None
+    own: Exception | None = None
     facts: Mapping[str, str | None] = {}
     try:
         facts = take()
     except (InputError, TypeError) as error:
         fault = error
+    except Exception as error:  # the others would wait for this rank
+        own, fault = error, InputError(f"{call}: {type(error).__name__} on rank {ranks.rank}: {error}")
     told = ranks.allgather((call, facts, fault))
+    if own is not None:
+        raise own
     for _, _, found in told:
         if found is not None:
             raise found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from command import (
     random_tensor,
     refused,
     run_amped,
+    run_partitioner,
     small_tns,
     succeeded,
     write_factors,
@@ -28,7 +31,8 @@ from command import (
 
 import amped
 from amped.errors import EXIT_STOPPED
-from amped.files import OutputError, TakenError, write_text
+from amped.files import OutputError, Outputs, TakenError, write_text
+from partitioner.claims import Claim
 
 RANK = 4
 FLAGS = ["--rank", RANK, "--max-iters", 2, "--device", "cpu"]
@@ -123,6 +127,47 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(folder: Path) -> None:
     assert amped.KruskalTensor.load("out-2/model.npz").rank == RANK
 
 
+def claims_and_lets_go(number: int, turns: Any, told: Any) -> None:
+    """Claim what runs that start together claim, and are then refused, many times."""
+    for turn in range(100):
+        outputs = Outputs()
+        turns.wait()
+        try:
+            outputs.fresh(Path("small-rank4"), "model.npz")
+            outputs.folder(Path(f"sweep-{turn}/results/{number}"))
+        except BaseException as error:
+            told.put(repr(error))
+        turns.wait()  # until all folders are there
+        outputs.close()
+
+
+def test_folders_come_and_go_with_runs_beside(folder: Path) -> None:
+    """Of an array of jobs each has a folder in one that the first of them makes, and another may just have removed."""
+    context = multiprocessing.get_context("fork")
+    turns, told = context.Barrier(2, timeout=TIMEOUT), context.SimpleQueue()
+    runs = [context.Process(target=claims_and_lets_go, args=(number, turns, told)) for number in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(TIMEOUT)
+    assert [run.exitcode for run in runs] == [0, 0]
+    assert told.empty(), told.get()
+
+
+def test_a_name_in_a_folder_that_is_gone_is_not_waited_for(folder: Path) -> None:
+    with pytest.raises(amped.InputError, match=r"gone/model.npz: its folder has just been removed"):
+        Claim(folder / "gone" / "model.npz").take()
+
+
+def test_what_is_made_for_the_result_may_hold_the_metrics(folder: Path) -> None:
+    path = small_tns(folder)
+    succeeded(run_amped("cpd", path, *FLAGS, "--output", "not/there/../out", "--metrics", "not/out/m.jsonl"))
+    assert sorted(os.listdir("not/out")) == ["m.jsonl", "model.npz", "run.json"]
+    path.write_text("1 1 1 1.0\n1 1 0 1.0\n")
+    refused(run_amped("cpd", path, *FLAGS, "--output", "new", "--metrics", "new/m.jsonl"), path)
+    assert sorted(os.listdir(folder)) == ["not", "small.tns"]
+
+
 # ------------------------------------------------------------------------------------------------- going on
 
 
@@ -186,6 +231,8 @@ def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
         (["cpd", "T", "--metrics", "T", "--force"], "is both TENSOR and --metrics"),
         (["mttkrp", "T", "--output", "T", "--force"], "is both TENSOR and --output"),
         (["mttkrp", "T", "--init", "s.npz", "--output", "s.npz", "--force"], "is both --init and --output"),
+        (["info", "S", "--metrics", "S/manifest.json", "--force"], "is both TENSOR and --metrics"),
+        (["mttkrp", "S", "--output", "S/mode0.values.npy", "--force"], "is both TENSOR and --output"),
         (["cpd", "T", "--output", "lost"], "lost: is a link to nothing"),
         (["mttkrp", "T", "--output", "lost", "--force"], "lost: is a link to nothing"),
         (["cpd", "T", "--metrics", "lost"], "lost: is a link to nothing"),
@@ -204,10 +251,11 @@ def test_what_cannot_be_an_output_is_refused_before_the_work(
     write_factors(folder / "s.npz", (9, 7, 5), RANK)
     (folder / "lost").symlink_to("nothing")
     os.mkfifo(folder / "pipe")
-    before = sorted(os.listdir(folder)), path.read_bytes()
+    succeeded(run_partitioner(path, "--output", "S"))
+    before = sorted(os.listdir(folder)), path.read_bytes(), entries(folder / "S")
     line = [str(path) if word == "T" else word for word in flags]
-    refused(run_amped(*line, "--rank", RANK), named)
-    assert (sorted(os.listdir(folder)), path.read_bytes()) == before
+    refused(run_amped(*line, *([] if line[0] == "info" else ["--rank", RANK])), named)
+    assert (sorted(os.listdir(folder)), path.read_bytes(), entries(folder / "S")) == before
 
 
 def test_a_name_that_is_a_link_is_not_written_through(folder: Path) -> None:

@@ -96,6 +96,18 @@ def test_a_misspelt_name_on_one_rank(last: bool) -> None:
         amped.cp_als(TENSOR, RANK, **({"max_iter": 5} if last else {}))  # type: ignore[arg-type]
 
 
+class Broken:
+    """An object of a caller's whose conversion fails."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise RuntimeError("lost the device")
+
+
+def test_an_argument_that_fails_in_its_own_way_on_one_rank(last: bool) -> None:
+    with pytest.raises(RuntimeError if last else amped.InputError, match="lost the device"):
+        amped.cp_als(TENSOR, RANK, init=[Broken()] if last else None)  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("kind", ["tensor", "path"])
 @pytest.mark.parametrize("init", [None, "nvecs", FACTORS], ids=["random", "nvecs", "matrices"])
 def test_what_rank_0_alone_may_give(comm: Comm, tmp_path: Path, kind: str, init: Any) -> None:
