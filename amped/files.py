@@ -8,7 +8,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from errno import ENOTDIR
-from glob import escape
 from pathlib import Path
 from secrets import token_hex
 from typing import IO, Any
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from partitioner.checked import MANIFEST, open_regular, sync_folder
 from partitioner.claims import MARK, BusyError, Claim
+from partitioner.drafts import is_draft_of
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
 from .errors import InputError, OutputError
@@ -74,8 +74,9 @@ class Outputs:
         if os.path.lexists(target) and not replace:
             raise InputError(f"exists already; {advice}", path=target)
         self.replaced |= {target} if replace else set()
-        for left in target.parent.glob(f".{escape(target.name)}.*.part"):  # drafts of runs that were killed
-            left.unlink(missing_ok=True)
+        for left in os.listdir(target.parent):
+            if is_draft_of(left, target.name):  # of a run that was killed
+                (target.parent / left).unlink(missing_ok=True)
 
     def fresh(self, wanted: Path, name: str) -> Path:
         """Make the folder `wanted`, or the first of ``wanted-2``, ``wanted-3``, ... that is not there; return it.

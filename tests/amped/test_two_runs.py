@@ -290,6 +290,16 @@ def test_drafts_have_names_that_nobody_knows_before(folder: Path, monkeypatch: p
     assert Path("precious").read_text() == "years of work"
 
 
+def test_drafts_of_killed_runs_alone_are_removed(folder: Path) -> None:
+    """Another run may write m.npz, and other programs have files with such names."""
+    path, left = small_tns(folder), ".m.0123456789abcdef.part"
+    others = [".m.npz.0123456789abcdef.part", ".m.thesis.part"]
+    for name in (left, *others):
+        Path(name).write_text("half")
+    succeeded(run_amped("mttkrp", path, "--rank", RANK, "--device", "cpu", "--output", "m"))
+    assert sorted(os.listdir(folder)) == [*others, "m", "small.tns"]
+
+
 def test_files_are_readable_as_the_user_wants_them(folder: Path) -> None:
     before = os.umask(0o027)
     try:
