@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -69,7 +70,8 @@ def name_of(state: State) -> str:
 def facts_of(source: Source, rank: int, method: str) -> dict[str, Any]:
     """Return what a checkpoint must share with the run that resumes it. Collective."""
     tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
-    return {"method": method, **tensor, "rank": rank}
+    labels = {"labels": zlib.crc32(b"".join(each.tobytes() for each in source.labels))} if source.labels else {}
+    return {"method": method, **tensor, **labels, "rank": rank}
 
 
 def take(method: Method, origin: Origin) -> Checkpoint:

@@ -8,9 +8,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from errno import ENOTDIR
-from glob import escape
 from pathlib import Path
-from secrets import token_hex
 from typing import IO, Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.checked import MANIFEST, open_regular, sync_folder
 from partitioner.claims import MARK, BusyError, Claim
+from partitioner.drafts import draft_of, is_draft_of
 from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 
 from .errors import InputError, OutputError
@@ -71,11 +70,18 @@ class Outputs:
         """Claim the name of a file that does not exist, or is a file that the run may `replace`."""
         check_kind(target)
         self.claim(target)
+        try:
+            os.lstat(draft_of(target))  # its name is longer, perhaps too long
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise InputError(f"cannot write there: {error.strerror}", path=target) from None
         if os.path.lexists(target) and not replace:
             raise InputError(f"exists already; {advice}", path=target)
         self.replaced |= {target} if replace else set()
-        for left in target.parent.glob(f".{escape(target.name)}.*.part"):  # drafts of runs that were killed
-            left.unlink(missing_ok=True)
+        for left in os.listdir(target.parent):
+            if is_draft_of(left, target.name):  # of a run that was killed
+                (target.parent / left).unlink(missing_ok=True)
 
     def fresh(self, wanted: Path, name: str) -> Path:
         """Make the folder `wanted`, or the first of ``wanted-2``, ``wanted-3``, ... that is not there; return it.
@@ -164,7 +170,7 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], objec
         If it cannot be written.
     """
     target = Path(path)
-    draft = target.with_name(f".{target.name}.{token_hex(8)}.part")
+    draft = draft_of(target)
     try:
         # A draft is never one that is there already, nor a link to what it would overwrite.
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

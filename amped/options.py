@@ -20,6 +20,7 @@ PlacementName = Literal["auto", "resident", "stream"]
 GatherName = Literal["full", "fp16", "bf16"]
 
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
+MOST = {"threads": 1 << 12, "device_memory": 1 << 62}
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -77,7 +78,7 @@ class Options:
             raise InputError(f"gather {self.gather!r} is for precision 'fp32'")
         for name in ("threads", "device_memory"):
             if (count := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(name.replace("_", " "), count, 1))
+                object.__setattr__(self, name, whole(name.replace("_", " "), count, 1, MOST[name]))
 
     @property
     def dtype(self) -> np.dtype[Any]:

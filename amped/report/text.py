@@ -68,7 +68,8 @@ def iteration_facts(state: State, change: float | None) -> str:
 def end_line(state: State, told: Signals | None, rule: Rule) -> str:
     """Return how a decomposition ended, and why: told to by a signal, or by its rule."""
     if told is not None:
-        return f"{_headline(state)}: stopped by {told.name} after {progress(state)}"
+        last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)  # the model is further on
+        return f"{_headline(state)}{last}: stopped by {told.name} after {progress(state)}"
     changed = f"converged: the {next(iter(state.series))} changed by less than --tol {rule.tol:g}"
     why = changed if state.converged else f"not converged: --max-iters {rule.max_iters} reached"
     return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({why})"

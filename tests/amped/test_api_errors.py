@@ -82,6 +82,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
     ("tol", float("nan"), "tol nan: expected"),
     ("seed", 1.5, r"seed 1\.5: expected"),
     ("threads", 2.0, r"threads 2\.0: expected"),
+    ("threads", 10**400, "threads of 1329 bits: expected an integer from 1 to 4096"),
     ("kernel", 7, "kernel 7: expected a name"),
     ("precision", np.float32, "expected fp32 or fp64"),
     ("device", ["cpu"], "expected auto or cpu or cuda"),

@@ -27,6 +27,7 @@ from command import (
     small_tns,
     succeeded,
     write_factors,
+    write_tns,
 )
 
 import amped
@@ -209,6 +210,17 @@ def test_a_job_that_was_killed_before_its_first_checkpoint_goes_on(folder: Path)
     assert json.loads(Path("m.jsonl").read_text().splitlines()[-1])["event"] == "end"
 
 
+def test_labels_tell_tensors_apart(folder: Path) -> None:
+    """January's run does not go on with February's events, which have the same shape when they are compact."""
+    indices, values = random_tensor()
+    line = ["cpd", "x.tns", *FLAGS, "--compact", "--tol", 0, "--checkpoint", "c", "--output", "out"]
+    for month, code in ((0, 0), (1000, 2)):
+        write_tns(folder / "x.tns", indices + np.array([month, 0, 0]), values)
+        result = run_amped(*line, *(["--resume"] if month else []))
+        assert result.code == code, result.err
+    assert "c/iteration-2: was made with labels" in result.err
+
+
 def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
     write_factors(folder / "start.npz", (9, 7, 5), RANK)
     path = begun(folder, "--init", "start.npz")
@@ -240,6 +252,7 @@ def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
         (["cpd", "T", "--checkpoint", "c", "--resume", "--metrics", "none/m.jsonl"], "none/m.jsonl: cannot write"),
         (["mttkrp", "T", "--output", "pipe", "--force"], "pipe: is not a plain file"),
         (["mttkrp", "T", "--metrics", "pipe", "--force"], "pipe: cannot write there"),
+        (["mttkrp", "T", "--output", "m" * 240], "cannot write there: file name too long"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
@@ -282,12 +295,22 @@ def test_drafts_have_names_that_nobody_knows_before(folder: Path, monkeypatch: p
     with pytest.raises(TakenError):
         write_text("a", "other", replace=False)
     assert Path("a").read_text() == "text"
-    monkeypatch.setattr("amped.files.token_hex", lambda _: "known")
+    monkeypatch.setattr("amped.files.draft_of", lambda target: target.with_name(".a.known.part"))
     Path("precious").write_text("years of work")
     os.symlink("precious", ".a.known.part")
     with pytest.raises(OutputError):
         write_text("a", "other")
     assert Path("precious").read_text() == "years of work"
+
+
+def test_drafts_of_killed_runs_alone_are_removed(folder: Path) -> None:
+    """Another run may write m.npz, and other programs have files with such names."""
+    path, left = small_tns(folder), ".m.0123456789abcdef.part"
+    others = [".m.npz.0123456789abcdef.part", ".m.thesis.part"]
+    for name in (left, *others):
+        Path(name).write_text("half")
+    succeeded(run_amped("mttkrp", path, "--rank", RANK, "--device", "cpu", "--output", "m"))
+    assert sorted(os.listdir(folder)) == [*others, "m", "small.tns"]
 
 
 def test_files_are_readable_as_the_user_wants_them(folder: Path) -> None:

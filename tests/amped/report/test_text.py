@@ -27,6 +27,10 @@ CPU = ("--device", "cpu", "--rank", 3)
             "fit 0.500000 after 2 iterations (converged: the fit changed by less than --tol 1e-05)",
         ),
         (State({}, {"fit": [0.5]}, 1), signal.SIGUSR1, "fit 0.500000: stopped by SIGUSR1 after iteration 1"),
+        (
+            State({}, {"fit": [0.5]}, 1, mode=2), signal.SIGUSR1,
+            "fit 0.500000 after iteration 1: stopped by SIGUSR1 after iteration 1 and 2 modes of the next",
+        ),
     ],
 )  # fmt: skip
 def test_why_a_run_has_ended(state: State, told: signal.Signals | None, line: str) -> None:
