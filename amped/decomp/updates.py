@@ -73,9 +73,8 @@ class LeastSquares:
         @cache
         def inverse() -> Array:  # made when rows are there to be solved: a device computes meanwhile
             others = [m for m in range(len(grams)) if m != mode]
-            gram = np.prod([grams[m] for m in others], axis=0)
-            product = pseudo_inverse(gram, self._cutoff)
-            if np.linalg.norm(gram) * np.linalg.norm(product) > limit:
+            product, condition = pseudo_inverse(np.prod([grams[m] for m in others], axis=0), self._cutoff)
+            if condition > limit:
                 totals[rank + 1] = 1.0
             product *= np.prod(scales[others], axis=0)[:, None]
             return device.to_device(np.ascontiguousarray(product / divisor))
@@ -92,12 +91,15 @@ class LeastSquares:
         return Totals(totals[:rank], totals[rank], totals[rank + 2 :].max(axis=0), bool(totals[rank + 1].any()))
 
 
-def pseudo_inverse(gram: Matrix, cutoff: float) -> Matrix:
-    """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix.
+def pseudo_inverse(gram: Matrix, cutoff: float) -> tuple[Matrix, float]:
+    """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
 
     It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
     `cutoff` times the largest count as 0.
     """
     if not np.all(np.isfinite(gram)):
         raise DivergedError("the Gram matrices of the other modes are not finite")
-    return np.asarray(np.linalg.pinv(gram, rcond=cutoff, hermitian=True), np.float64)
+    values, vectors = np.linalg.eigh(gram)  # ascending
+    kept = values > cutoff * values[-1]
+    values, vectors = values[kept], vectors[:, kept]
+    return (vectors / values) @ vectors.T, values[-1] / values[0] if values.size else 1.0
