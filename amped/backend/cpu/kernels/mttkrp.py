@@ -45,6 +45,8 @@ MOST_LANES = 8  # 256 bytes of a row: half of the registers, on a processor with
 NEAR, FAR, FETCHED_BYTES = 12, 24, 8 << 10  # prefetch distance in nonzeros, and in bytes of rows
 TURNS = 8  # parts of a shard for each thread: a thread that is ahead takes more of them
 SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
+START_SECONDS = 25e-6  # of a thread: Python starts one after the other
+WORK_SECONDS = 1e-11  # of a byte of a factor row in the caches, by one thread
 LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and compiling another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
 LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
@@ -127,8 +129,8 @@ class Segmented:
         for matrices in self._panels(factors, room) if shard.panels else [factors]:
             self._sums(shard, matrices, output, column, room)
             column += matrices[0].shape[1]
-        for t in np.flatnonzero(shared >= 0):
-            out[shared[t] - shard.row_begin] += carries[t]
+        if (carried := np.flatnonzero(shared >= 0)).size:
+            np.add.at(out, shared[carried] - shard.row_begin, carries[carried])
 
     def _sums(
         self, shard: HostShard, factors: Sequence[NDArray[np.floating]], output: _Output, column: int, room: _Room
@@ -162,9 +164,14 @@ class Segmented:
                 parts = np.zeros(1, np.int64), bounds[span], shared[one], carries[one], empty[span]
             segmented(nonzeros, matrices, sums, origin, way, parts, *layout, *lanes)
 
-        self._threads.each(min(self._threads.count, len(shared)), work)
+        self._threads.each(len(shared) if apart else min(self._worth(shard, factors[0]), len(shared)), work)
         for copy in copies:
             out += copy
+
+    def _worth(self, shard: HostShard, factor: NDArray[np.floating]) -> int:
+        """Return how many threads to use: as many as make their starts and the work of one take least together."""
+        work = WORK_SECONDS * shard.nnz * len(shard.indices) * factor.nbytes / max(1, len(factor))
+        return max(1, min(self._threads.count, round(math.sqrt(work / START_SECONDS))))
 
     def _panels(self, factors: Sequence[NDArray[np.floating]], room: _Room) -> Sequence[Sequence[NDArray[np.floating]]]:
         """Return, for each panel of columns, matrices of these alone: a cache holds more of their rows."""
