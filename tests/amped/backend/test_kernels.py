@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -303,6 +304,15 @@ def test_the_same_bits_every_time(backend: Device, precision: str, rows: str) ->
         assert run(backend, problem, precision, kernel, [2000]).tobytes() == first.tobytes()
 
 
+@pytest.mark.parametrize(("nonzeros", "used"), [(100, 1), (393_000, 5), (8_000_000, 16)])
+def test_small_tensors_use_few_threads(comm: Comm, nonzeros: int, used: int) -> None:
+    """To start a thread takes a time of its own."""
+    device = choose("cpu", comm, 16)
+    shard = SimpleNamespace(nnz=nonzeros, indices=[None] * 3)
+    kernel = kernel_of(device, "segmented")
+    assert kernel._worth(shard, np.zeros((4, 16), np.float32)) == pytest.approx(used, abs=1)  # type: ignore[attr-defined]
+
+
 def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[list[int]] = []
     sums: set[int] = set()
@@ -315,6 +325,7 @@ def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch)
         sums.add(out.ctypes.data)
 
     monkeypatch.setattr(cpu_mttkrp, "segmented", spy)
+    monkeypatch.setattr(cpu_mttkrp, "START_SECONDS", 1e-15)
     problem = Problem(3, 4, "uniform", 10_007)
     for name, each in (("segmented", cpu_mttkrp.TURNS), ("blocked", 1)):
         for smallest, parts in ((5, 3 * each), (4000, 2), (5005, 1), (50_000, 1)):

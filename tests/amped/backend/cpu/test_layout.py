@@ -81,6 +81,7 @@ def test_new_rows_get_sums_or_zeros(
 ) -> None:
     """Two shards that share a row; every row but theirs is as it was."""
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
+    monkeypatch.setattr(cpu_mttkrp, "START_SECONDS", 1e-15)
     monkeypatch.setattr(cpu_mttkrp, "CACHED", cached)
     monkeypatch.setattr(layout, "BLOCK_BYTES", 1000)
     lengths, backend = (200, 20, 30), choose("cpu", comm, threads)
