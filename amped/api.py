@@ -47,12 +47,15 @@ def _shown_tensor(tensor: SparseTensor | str | None) -> str:
 
 def _matrices(name: str, given: Any) -> Any:
     """Return arrays, a path or None; raise `InputError` if it is something else."""
-    if given is None or isinstance(given, (str, os.PathLike)):
-        return given if given is None else os.fspath(given)
+    if given is None:
+        return None
+    if isinstance(given, (str, os.PathLike)):
+        return os.fspath(given)
     try:
-        for number, each in enumerate(given):
+        matrices = list(given)
+        for number, each in enumerate(matrices):
             refuse_masked(each, f"{name}[{number}]")
-        return [np.asarray(each) for each in given]
+        return [np.asarray(each) for each in matrices]
     except InputError:
         raise
     except (TypeError, ValueError) as error:
@@ -169,7 +172,7 @@ def cp_als(
         run(method, Rule(max_iters, tol, deadline=deadline), [tell])
         model = method.model().labelled(source.labels)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
-        warnings.warn(warning, stacklevel=3)  # of who called what `with_options` has wrapped
+        warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model
 
 

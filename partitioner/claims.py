@@ -22,7 +22,7 @@ FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class BusyError(InputError):
-    """A name that another run has, or had when it removed the folder, which it had made, a moment ago."""
+    """A name that another run has, or whose folder another run has just removed."""
 
 
 class Claim:

@@ -111,8 +111,8 @@ class CpAls:
     def _solve(self, mode: int) -> Vector:
         """Compute, solve and publish the owned rows of a mode, and normalise its columns; return `Totals.dots`.
 
-        Near-dependent columns make of what single precision has rounded in the MTTKRP an error of the model: where that
-        is too much, the MTTKRP is computed again, in double precision.
+        Where columns of the other modes nearly depend on each other, a small rounding error of the MTTKRP becomes a
+        large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision.
         """
         totals = self._solve_once(mode, condition_limit(self.operator.options, self.state))
         if totals.noisy:

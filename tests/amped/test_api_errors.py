@@ -113,6 +113,13 @@ def test_numbers_of_numpy_are_numbers(tensor: SparseTensor) -> None:
     assert model.fits == amped.cp_als(tensor, tol=0, device_memory=1 << 30, **plain, **options).fits
 
 
+def test_matrices_may_come_from_a_generator(tensor: SparseTensor) -> None:
+    options: dict[str, Any] = {"max_iters": 2, "device": "cpu", "deterministic": True, "threads": 1}
+    start = factors()
+    model = amped.cp_als(tensor, RANK, init=(each for each in start), **options)
+    assert model.fits == amped.cp_als(tensor, RANK, init=start, **options).fits
+
+
 def test_the_name_that_was_meant(tensor: SparseTensor) -> None:
     with pytest.raises(TypeError, match=r"cp_als\(\) got an unexpected keyword argument 'max_iter'.*max_iters"):
         amped.cp_als(tensor, RANK, max_iter=5)  # type: ignore[call-arg]
