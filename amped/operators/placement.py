@@ -65,6 +65,7 @@ class Setting(NamedTuple):
     memory: int  # bytes of device memory to use
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
+    ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class Plan:
     device_bytes: dict[str, int]  # by use; their sum is the peak
     # The peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
     host_bytes: int
+    ahead: bool = False  # whether there is room for a second copy of the factor matrices, and nothing is streamed
 
     @property
     def planned_bytes(self) -> dict[str, int]:
@@ -130,13 +132,17 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         **need.fixed,
         "working memory": need.working(fitting.piece, fitting.slot),
     }
+    copies = need.fixed["factor matrices"]
+    ahead = setting.ahead and not fitting.slot and sum(bytes_of.values()) + fitting.spare + copies <= setting.memory
+    if ahead:
+        bytes_of["factor matrices before"] = copies
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, device, sum(bytes_of.values()), mine) + runtime
-    return Plan(tuple(modes), options.dtype, fitting.slot, fitting.piece, bytes_of, host)
+    return Plan(tuple(modes), options.dtype, fitting.slot, fitting.piece, bytes_of, host, ahead)
 
 
 def check_options(options: Options, device: Device) -> None:
