@@ -7,7 +7,8 @@
 // Sums are added up in the same order every time.
 
 constexpr int ENTRIES = RANK * RANK;
-constexpr int THREADS = ENTRIES >= 1024 ? 1024 : (ENTRIES + 31) / 32 * 32, EACH = (ENTRIES + THREADS - 1) / THREADS;
+constexpr int MOST = RANK > 96 ? 512 : 1024;  // threads: each has its part of a matrix in registers
+constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
 enum Fact { ITERATIONS, FIT, BEST, FLAGS, FACTS };  // of `facts`
 enum Flag { SINGULAR = 1, NOISY = 2, RANGE = 4, NOT_FINITE = 8, NEAR = 16 };
@@ -30,6 +31,7 @@ __device__ double add_up(double value) {  // over the block, to all of its threa
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
   __syncthreads();
   double total = 0;
+#pragma unroll 4
   for (int w = 0; w < THREADS / 32; w++) total += of_warp[w];
   return total;
 }
@@ -37,7 +39,7 @@ __device__ double add_up(double value) {  // over the block, to all of its threa
 // Writes the inverse of the elementwise product of the other modes' Gram matrices, with the scales of the stored columns in
 // it, and clears the totals. Gauss and Jordan's elimination: of a positive definite matrix it needs no pivoting.
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits limits, int mode, int exactly) {
-  __shared__ double line[2][RANK], scale[RANK], divisor[RANK];
+  __shared__ double line[2][RANK], scale[RANK], over_divisor[RANK];
   const int t = threadIdx.x;
   double a[EACH], size = 0;
 #pragma unroll
@@ -55,16 +57,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits li
     scale[t] = 1;
     for (int m = 0; m < s.order; m++)
       if (m != mode) scale[t] *= s.scales[m * RANK + t];
-    s.divisor[t] = divisor[t] = s.norms[mode * RANK + t] * s.scales[mode * RANK + t];
+    s.divisor[t] = s.norms[mode * RANK + t] * s.scales[mode * RANK + t];
+    over_divisor[t] = 1 / s.divisor[t];
   }
   bool positive = true;
   for (int k = 0; k < RANK; k++) {
     __syncthreads();
     const double *row = line[k % 2], pivot = row[k], over = 1 / pivot;
+    int thread = t;
+    asm volatile("" : "+r"(thread));  // or rows and columns are kept in registers that are not there
     positive &= pivot > 0;
 #pragma unroll
     for (int n = 0; n < EACH; n++) {
-      const int e = n * THREADS + t, i = e / RANK, j = e % RANK;
+      const int e = n * THREADS + thread, i = e / RANK, j = e % RANK;
       if (e >= ENTRIES) continue;
       if (i == k) a[n] = j == k ? -over : row[j] * over;
       else if (j == k) a[n] = row[i] * over;
@@ -78,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits li
     const int e = n * THREADS + t;
     if (e >= ENTRIES) continue;
     inverse_size += a[n] * a[n];
-    s.inverse[e] = -a[n] * scale[e / RANK] / divisor[e % RANK];
+    s.inverse[e] = -a[n] * scale[e / RANK] * over_divisor[e % RANK];
   }
   size = add_up(size), inverse_size = add_up(inverse_size);
   if (t) return;

@@ -52,7 +52,7 @@ class CudaEquations:
     def __init__(self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any]) -> None:
         self._terms, order, rank = terms, terms.order, terms.rank
         self._functions = _compiled(rank, dtype, device.number)
-        self._threads = min(1024, -(-rank * rank // 32) * 32)
+        self._threads = min(512 if rank > 96 else 1024, -(-rank * rank // 32) * 32)  # as in equations.cu
         memory = cupy.zeros(_doubles(order, rank), np.float64)
         sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank]
         bounds = np.concatenate([[0], np.cumsum(sizes)])
