@@ -96,19 +96,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits li
 // Takes the norms out of the columns of a factor matrix whose rows are solved, and keeps its Gram matrix, from the totals.
 extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits limits, int mode, int again) {
   __shared__ double scale[RANK];
+  __shared__ int found;  // flags
   const int t = threadIdx.x;
   const double* gram = s.totals;
-  bool finite = true, noisy = false, far = false;
   double largest = 0;
-  for (int e = t; e < ENTRIES; e += THREADS) finite &= isfinite(gram[e]);
+  if (!t) found = 0;
+  __syncthreads();
+  for (int e = t; e < ENTRIES; e += THREADS)
+    if (!isfinite(gram[e])) atomicOr(&found, NOT_FINITE);
   if (t < RANK) {
-    noisy = gram[(RANK + 1) * RANK + t] != 0;
     for (int p = 0; p < s.parts; p++) largest = larger(gram[(RANK + 2 + p) * RANK + t], largest);
-    far = !again && !(largest == 0 || (largest > 1 / limits.most && largest < limits.most));
+    if (gram[(RANK + 1) * RANK + t] != 0) atomicOr(&found, NOISY);
+    if (!again && largest != 0 && !(largest > 1 / limits.most && largest < limits.most)) atomicOr(&found, RANGE);
   }
-  noisy = __syncthreads_or(noisy), far = __syncthreads_or(far), finite = __syncthreads_and(finite);
-  if (noisy || far || !finite) {
-    if (!t) raise(s, noisy ? NOISY : far ? RANGE : NOT_FINITE);
+  __syncthreads();
+  if (found) {  // the first thing to be done about it
+    if (!t) raise(s, found & NOISY ? NOISY : found & RANGE ? RANGE : NOT_FINITE);
     return;
   }
   if (t < RANK) {
