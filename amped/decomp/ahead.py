@@ -67,21 +67,17 @@ class Ahead:
         self._operator.clock.collect()
 
     def _noted(self, exact: bool) -> Replay:
-        operator, device = self._operator, self._operator.machine.device
+        operator, equations = self._operator, self._equations
+        states, queue = list(zip(self._states, self._kept, strict=True)), self._queue
+
+        def iteration() -> None:  # without `self`, which holds it
+            with operator.machine.device.beside():
+                for state, kept in states:
+                    equations.keep(state, kept)
+            queue(exact)
+            operator.join()
+
         operator.synchronize()
-        replay = device.note(lambda: self._iteration(exact), self._told(), operator.clock)
+        replay = operator.machine.device.note(iteration, self._states[1][: equations.told_bytes], operator.clock)
         assert replay is not None
         return replay
-
-    def _told(self) -> Any:
-        memory = self._equations.memory
-        return None if memory is None else memory[: self._equations.told_bytes]
-
-    def _iteration(self, exact: bool) -> None:
-        device = self._operator.machine.device
-        with device.beside():
-            for state, kept in zip(self._states, self._kept, strict=True):
-                self._equations.keep(state, kept)
-        self._queue(exact)
-        self._operator.machine.exchange.join()
-        device.meet()

@@ -80,6 +80,9 @@ class Operator(Protocol):
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         """Count the work queued within under `kind`."""
 
+    def join(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
+
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
 

@@ -145,13 +145,17 @@ class SparseOperator:
 
     def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         exchange = self.machine.exchange
-        with exchange.aside(), self.clock.span("exchange", mode):
-            exchange.gather_rows(self.work.factors[mode], begin, end)
+        if self.machine.comm.size > 1:
+            with exchange.aside(), self.clock.span("exchange", mode):
+                exchange.gather_rows(self.work.factors[mode], begin, end)
         self.work.changed(mode)
 
-    def synchronize(self) -> None:
+    def join(self) -> None:
         self.machine.exchange.join()
         self.machine.device.meet()
+
+    def synchronize(self) -> None:
+        self.join()
         self.machine.device.synchronize()
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:

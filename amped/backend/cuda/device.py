@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -18,7 +17,9 @@ from partitioner.threads import side_by_side, usable_cores
 from ...parallel.mpi import Comm
 from ..base import Array, Collectives, Movable, Trial
 from ..blas import limit_blas
+from .clock import CudaClock, untimed
 from .layout import VECTOR, Limits
+from .replay import CudaReplay
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
 HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
@@ -102,10 +103,10 @@ class CudaDevice:
     @contextmanager
     def beside(self) -> Iterator[None]:
         stream, before = self._beside, cupy.cuda.get_current_stream()
-        stream.wait_event(before.record(_event()))
+        stream.wait_event(before.record(untimed()))
         with stream:
             yield
-        self._done = stream.record(_event())
+        self._done = stream.record(untimed())
 
     def meet(self) -> None:
         if self._done is not None:
@@ -113,7 +114,7 @@ class CudaDevice:
             self._done = None
 
     def note(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
-        """See `Device`: a CUDA graph."""
+        """See `Device`: as CUDA graphs."""
         return CudaReplay(queue, read, clock)
 
     def slot(self, nbytes: int, clock: CudaClock) -> CudaSlot:
@@ -156,154 +157,6 @@ class CudaSlot:
 
     def release(self) -> None:
         self._released.record(cupy.cuda.get_current_stream())
-
-
-class CudaClock:
-    """See `Clock`. Times are taken by events, so nothing waits until they are collected."""
-
-    def __init__(self) -> None:
-        self._spans: list[tuple[str, int, Any, Any]] = []
-        self._spare: list[Any] = []
-        self._marks: Marks | None = None  # while work is noted down
-        self._replayed: dict[tuple[str, int], float] | None = None
-
-    @contextmanager
-    def span(self, kind: str, mode: int) -> Iterator[None]:
-        with self.span_on(cupy.cuda.get_current_stream(), kind, mode):
-            yield
-
-    @contextmanager
-    def span_on(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
-        """Count the work queued on another stream."""
-        if self._marks:
-            with self._marks.span(stream, kind, mode):
-                yield
-            return
-        start, stop = (self._spare.pop() if self._spare else cupy.cuda.Event() for _ in range(2))
-        start.record(stream)
-        try:
-            yield
-        finally:
-            stop.record(stream)
-            self._spans.append((kind, mode, start, stop))
-
-    @contextmanager
-    def noting(self, marks: Marks) -> Iterator[None]:
-        """Have times taken by marks inside the block: events have no times where work is noted down."""
-        self._marks = marks
-        try:
-            yield
-        finally:
-            self._marks = None
-
-    def replayed(self, seconds: dict[tuple[str, int], float]) -> None:
-        """Take what a launch of noted work has taken."""
-        self._replayed = seconds
-
-    def collect(self) -> dict[tuple[str, int], float]:
-        if self._replayed is not None and not self._spans:
-            found, self._replayed = self._replayed, None
-            return found
-        seconds: dict[tuple[str, int], float] = defaultdict(float)
-        for kind, mode, start, stop in self._spans:
-            stop.synchronize()
-            seconds[kind, mode] += cupy.cuda.get_elapsed_time(start, stop) * 1e-3
-            self._spare += [start, stop]
-        self._spans.clear()
-        return dict(seconds)
-
-
-class Marks:
-    """Times on the device's own clock, taken by a kernel of one thread beside the work, at each end of a span."""
-
-    MOST = 512
-
-    def __init__(self) -> None:
-        self.times = cupy.zeros(self.MOST, np.uint64)
-        self._stream, self._spans = cupy.cuda.Stream(non_blocking=True), list[tuple[str, int, int, int]]()
-        self._count = 0
-        _stamp(self.times[:1])  # compiled before work is noted down
-
-    def _mark(self, stream: Any) -> int:
-        self._stream.wait_event(stream.record(_event()))
-        with self._stream:
-            _stamp(self.times[self._count : self._count + 1])
-        self._count += 1
-        return self._count - 1
-
-    @contextmanager
-    def span(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
-        """Count the work queued on a stream; what is beyond `MOST` marks is not counted."""
-        begin = self._mark(stream) if self._count + 2 <= self.MOST else None
-        yield
-        if begin is not None:
-            self._spans.append((kind, mode, begin, self._mark(stream)))
-
-    def join(self) -> None:
-        """Let the current stream wait for the marks."""
-        if self._count:
-            cupy.cuda.get_current_stream().wait_event(self._stream.record(_event()))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the times that are taken."""
-        return 8 * self._count
-
-    def seconds(self, times: NDArray[np.uint64]) -> dict[tuple[str, int], float]:
-        """Return the seconds by (kind, mode)."""
-        seconds: dict[tuple[str, int], float] = defaultdict(float)
-        for kind, mode, begin, end in self._spans:
-            seconds[kind, mode] += (int(times[end]) - int(times[begin])) * 1e-9
-        return dict(seconds)
-
-
-_stamp = cupy.ElementwiseKernel(
-    "", "uint64 time", 'asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));', "amped_stamp"
-)
-
-
-class CudaReplay:
-    """See `Replay`: a CUDA graph; up to two launches are queued at a time."""
-
-    def __init__(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> None:
-        self._clock, self._read, self._marks = clock, read, Marks()
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream, clock.noting(self._marks):
-            stream.begin_capture()
-            try:
-                queue()
-                self._marks.join()
-            finally:
-                graph = stream.end_capture()
-        self._graph = graph
-        sizes = read.nbytes, self._marks.nbytes
-        self._told = [[_pinned(size) for size in sizes] for _ in range(2)]
-        self._done = [_event() for _ in range(2)]
-        self._launched = self._waited = 0
-
-    def launch(self) -> None:
-        turn, stream = self._launched % 2, cupy.cuda.get_current_stream()
-        self._graph.launch(stream)
-        for source, target in zip((self._read, self._marks.times), self._told[turn], strict=True):
-            source.view(np.uint8)[: target.size].get(stream=stream, out=target, blocking=False)
-        self._done[turn].record(stream)
-        self._launched += 1
-
-    def wait(self) -> NDArray[np.uint8]:
-        turn = self._waited % 2
-        self._done[turn].synchronize()
-        self._waited += 1
-        told, times = self._told[turn]
-        self._clock.replayed(self._marks.seconds(times.view(np.uint64)))
-        return told.copy()
-
-
-def _event() -> Any:
-    return cupy.cuda.Event(disable_timing=True)
-
-
-def _pinned(nbytes: int) -> NDArray[np.uint8]:
-    return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(1, nbytes)), np.uint8, nbytes)
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:
