@@ -17,6 +17,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from .cubins import Source
+from .cuda_code import load
 from .errors import InputError
 from .sort import How, Sorted, result_room, sort_nonzeros
 from .tables import Indices, Values
@@ -199,7 +201,7 @@ def _pointer(array: Array | None) -> Any:
 
 @cache
 def _functions(device: int) -> dict[str, Any]:
-    module = cupy.RawModule(code=text(), options=OPTIONS)
+    module = load(Source("cuda_sort", text(), OPTIONS))
     return {name: module.get_function(name) for name in KERNELS}
 
 

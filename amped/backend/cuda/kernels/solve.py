@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.cuda_code import allow_shared, load
+
 from ...base import Array
 from ...rows import RowSolver
 from ...solve import Solver, Sums, Takes
 from ..device import CudaDevice
-from ..source import REALS, compile_options, text
+from ..source import REALS, unit
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
 MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
@@ -84,7 +86,7 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
 
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    module = cupy.RawModule(code=text("solve"), options=compile_options({"RANK": rank, "REAL": REALS[dtype]}))
+    module = load(unit("solve", {"RANK": rank, "REAL": REALS[dtype]}))
     function = module.get_function("solve")
-    function.max_dynamic_shared_size_bytes = shared_bytes(rank)
+    allow_shared(function, shared_bytes(rank))
     return function, module.get_function("add_parts")
