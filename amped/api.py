@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.given import real, whole
+from partitioner.stages import STAGES
 
 from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
 from .decomp.driver import Method, Rule, Spans, run
@@ -162,7 +163,8 @@ def cp_als(
         chosen = Options(**options)
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
-        source = open_tensor(X, machine, chosen)
+        with STAGES.of("read"):
+            source = open_tensor(X, machine, chosen)
         method = decomposition(source, rank, machine, chosen)
         start(method.operator, source, seed, init)
 
@@ -170,8 +172,10 @@ def cp_als(
             if callback is not None:
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
-        run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        model = method.model().labelled(source.labels)
+        with STAGES.of("iterate"):
+            run(method, Rule(max_iters, tol, deadline=deadline), [tell])
+        with STAGES.of("write"):
+            model = method.model().labelled(source.labels)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model

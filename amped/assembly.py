@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from partitioner.coo import SparseTensor
 from partitioner.jit import load_compiler
+from partitioner.stages import STAGES
 
 from .backend.blas import callers_blas
 from .backend.choose import choose
@@ -175,8 +176,9 @@ class Job:
     def open(self) -> Source:
         """Open the tensor and say what it is."""
         request = self.request
-        room = room_of(self.machine, request.options)
-        source = open_source(request.tensor, self.comm, self.display.reading, not request.no_verify, request.form, room)
+        room, verify = room_of(self.machine, request.options), not request.no_verify
+        with STAGES.of("read"):
+            source = open_source(request.tensor, self.comm, self.display.reading, verify, request.form, room)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
         self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source
@@ -207,6 +209,12 @@ class Job:
         by_rank = self.comm.allgather(mine)
         self.metrics.event("memory", used_and_planned_bytes=by_rank)
         return text.memory_line(by_rank)
+
+    def tell_stages(self) -> None:
+        """Say in the metrics how long what is done once has taken, by stage, on its slowest rank. Collective."""
+        by_rank = self.comm.allgather(STAGES.collect())
+        seconds = {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
+        self.metrics.event("stages", seconds=seconds)
 
 
 class Reporter:

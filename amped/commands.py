@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from partitioner.coo import ValueRange
 from partitioner.flags import shown
 from partitioner.shards import Cut
+from partitioner.stages import STAGES
 
 from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
@@ -62,15 +63,16 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         limit = first_limit(max(each.seconds for each in foreseen))
         rule = driver.Rule(request.max_iters, request.tol, limit, request.deadline)
         began = time.perf_counter()
-        with saver, stop.listening():
+        with STAGES.of("iterate"), saver, stop.listening():
             driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
         record = _record(job, origin, method, time.perf_counter() - began)
         saved = request.checkpoint is not None and not comm.bcast(saver.failed)
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
-            model = method.model().labelled(source.labels)
-            result = on_root(comm, lambda: _write_model(job, model, record)) or ""
+            with STAGES.of("write"):
+                model = method.model().labelled(source.labels)
+                result = on_root(comm, lambda: _write_model(job, model, record)) or ""
         _close(job, method, stop, rule, record, foreseen, result)
         return job.exit_code(stop.exit_code, saver.failed)
 
@@ -156,6 +158,7 @@ def _close(
 ) -> None:
     """Say how the run went."""
     memory = job.memory_line(method.operator)
+    job.tell_stages()
     job.metrics.event("end", **record)
     job.display.close()
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor, ValueRange, check_merged, norm
 from partitioner.indices import is_long
 from partitioner.shards import CountedRows, Cut, cut_mode, mode_order
+from partitioner.stages import STAGES
 from partitioner.tables import Nonzeros
 
 from ..backend.base import Array
@@ -64,7 +65,8 @@ class Held:
     def fill(self, begin: int, nonzeros: Nonzeros) -> None:
         """Copy nonzeros in host memory to the places from `begin` on."""
         part = slice(begin, begin + nonzeros[1].size)
-        self._machine.device.fill([*self._columns[:, part], self._values[part]], [*nonzeros[0], nonzeros[1]])
+        with STAGES.of("copy"):
+            self._machine.device.fill([*self._columns[:, part], self._values[part]], [*nonzeros[0], nonzeros[1]])
 
     def gather(self, offsets: Sequence[int]) -> None:
         """Give all ranks the nonzeros from ``offsets[r]`` on that rank ``r`` has. Collective."""
@@ -181,8 +183,9 @@ def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[He
         nonzeros, ordered = tensor.given
         held = Held(kind, room.machine, sort)
         held.fill(0, nonzeros)
-        repaired = (tensor.duplicates, tensor.zeros) if ordered else held.merge()
-        values = held.value_range()
+        with STAGES.of("sort"):
+            repaired = (tensor.duplicates, tensor.zeros) if ordered else held.merge()
+            values = held.value_range()
         return held, Facts(held.kind.nonzeros, held.norm(values), values, *repaired)
 
     made = on_root(comm, first)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import BLOCK, squares
 from partitioner.shards import BALANCE, equal_offsets
+from partitioner.stages import STAGES
 from partitioner.stored import StoredColumn
 
 from ..backend.base import NOTHING, Clock, Device, Slot
@@ -68,7 +69,8 @@ class Stream:
                 self.modes[m] = _derived(self.modes[0], plan.modes[m], self._choose)
             else:
                 keep = plan.modes[m].resident if self._device.on_host else None
-                columns = list(source.load(m, plan.modes[m].cut, plan.dtype, keep))
+                with STAGES.of("sort"):
+                    columns = list(source.load(m, plan.modes[m].cut, plan.dtype, keep))
                 rounded = m == 0 and source.value_dtype != plan.dtype
                 self.modes[m] = _load(plan, plan.modes[m], _Columns(columns, self._device), self._choose, rounded)
                 del columns
@@ -202,7 +204,8 @@ class _Columns:
         *columns, values = self._on_device(start, stop, mode.share.dtype) if self._to_copy else self._part(start, stop)
         if not streamed:  # streamed values are cast whenever they are copied
             values = values.astype(mode.share.dtype, copy=False)
-        shard = kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
+        with STAGES.of("pack"):
+            shard = kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
         if not streamed:
             return shard
         stored = [_part(column, start, stop) for column in (*self._indices, self._values)]
@@ -216,7 +219,8 @@ class _Columns:
         if self._there is None or self._there[0] != (start, stop):
             self._there = None  # its memory is needed
             copies = [self._device.empty((stop - start,), kind) for kind in (*[np.int32] * len(self._indices), dtype)]
-            self._device.fill(copies, self._part(start, stop))
+            with STAGES.of("copy"):
+                self._device.fill(copies, self._part(start, stop))
             self._there = (start, stop), copies
         return self._there[1]
 
