@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -130,6 +130,9 @@ class Device(Protocol):
 
     def to_device(self, array: NDArray[Any]) -> Array:
         """Return a copy (or, on the host, the array itself) in device memory."""
+
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory (on the host, the array itself)."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, narrow, solve
+from . import equations, mttkrp, narrow, solve, sort
 from .base import Device
 
 
@@ -40,3 +40,8 @@ def equations_of(device: Device, rank: int) -> equations.Provider:
 def roundings(device: Device) -> dict[str, narrow.Rounding]:
     """Return the 16-bit formats by name."""
     return {rounding.name: rounding for rounding in _providers(device, narrow.FAMILY)}
+
+
+def sorter(device: Device) -> sort.Sorter | None:
+    """Return what sorts nonzeros in device memory, if they need not be sorted on the host."""
+    return next(iter(_providers(device, sort.FAMILY)), None)

@@ -52,6 +52,7 @@ class SparseOperator:
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
         self.norm = self._held_norm(source)
+        source.leave_device()
         self.work.reserve(self.stream.scratch_bytes(self.plan))
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
@@ -63,7 +64,11 @@ class SparseOperator:
     def _planned(self, source: Source, cuts: Sequence[Cut]) -> Plan:
         comm, device = self.machine.comm, self.machine.device
         loading = source.loading(comm.size, self.options.dtype, device.on_host)
-        return together(comm, lambda: make_plan(cuts, comm.rank, self._setting, loading))
+        plan = together(comm, lambda: make_plan(cuts, comm.rank, self._setting, loading))
+        if loading.device is None or all(comm.allgather(plan.on_device)):
+            return plan
+        source.leave_device()
+        return self._planned(source, cuts)
 
     def _even_out(self, source: Source, cuts: list[Cut], tuner: Tuner) -> None:
         """Load modes anew that ranks computed for unequal times, cut where the times would have been equal."""
@@ -79,7 +84,7 @@ class SparseOperator:
 
     def _held_norm(self, source: Source) -> float:
         """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
-        if source.value_range.exact_in(self.options.dtype):
+        if source.value_dtype == self.options.dtype or source.value_range.exact_in(self.options.dtype):
             return source.norm
         sums = self.machine.comm.allgather(self.stream.modes[0].squares)
         return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])

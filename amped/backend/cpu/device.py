@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -65,6 +65,10 @@ class CpuDevice:
 
     def to_device(self, array: NDArray[Any]) -> Array:
         return array
+
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            np.copyto(target, source, casting="same_kind")
 
     def to_host(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,6 +12,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.cuda_copies import Copies, copies
 from partitioner.threads import side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
@@ -23,6 +24,7 @@ from .replay import CudaReplay
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
 HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
+LARGE = 1 << 24  # bytes of a copy from which it is staged by threads
 TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
 
 
@@ -33,7 +35,7 @@ class CudaDevice:
     xp = cupy
     on_host = False
     steady = True
-    host_bytes = 120 << 20
+    host_bytes = 170 << 20  # staging of copies included
     code_bytes = 0
     trial = Trial(1 << 22, (1 << 21, 1 << 25, 1 << 27), 1 << 16)
 
@@ -71,9 +73,9 @@ class CudaDevice:
         self._peak_bytes = 0
 
     def memory(self, local_ranks: int) -> int:
-        """See `Device`: an equal share of what is free, less the runtime's own need."""
+        """See `Device`: what is held already and an equal share of what is free, less the runtime's own need."""
         free: int = cupy.cuda.runtime.memGetInfo()[0]
-        return free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
+        return self._held() + free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
 
     def peak_bytes(self) -> int:
         return max(self._peak_bytes, self._held())
@@ -96,8 +98,21 @@ class CudaDevice:
     def to_device(self, array: NDArray[Any]) -> Array:
         return cupy.asarray(array)
 
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        if sum(target.nbytes for target in targets) < LARGE:
+            for target, source in zip(targets, sources, strict=True):
+                target.set(np.ascontiguousarray(source, target.dtype))
+            return
+        through = self._staging()
+        pairs = zip(sources, targets, strict=True)
+        through.wait([piece for source, target in pairs for piece in through.send(source, target)])
+
     def to_host(self, array: Array) -> NDArray[Any]:
-        result: NDArray[Any] = cupy.asnumpy(array)
+        if array.nbytes < LARGE or not array.flags.c_contiguous:
+            small: NDArray[Any] = cupy.asnumpy(array)
+            return small
+        result = np.empty(array.shape, array.dtype)
+        self._staging().fetch([array.reshape(-1)], [result.reshape(-1)])
         return result
 
     @contextmanager
@@ -116,6 +131,9 @@ class CudaDevice:
     def note(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
         """See `Device`: as CUDA graphs."""
         return CudaReplay(queue, read, clock)
+
+    def _staging(self) -> Copies:
+        return copies(self.number, usable_cores() // self._devices)
 
     def slot(self, nbytes: int, clock: CudaClock) -> CudaSlot:
         return CudaSlot(nbytes, clock, self._copies)

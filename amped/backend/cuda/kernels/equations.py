@@ -11,6 +11,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.cuda_code import load
+
 from ...base import Array
 from ...equations import (
     ACCURACY,
@@ -27,7 +29,7 @@ from ...equations import (
 from ...small import OnHost, noise_limit, pseudo_inverse, sums_of, widened
 from ...solve import Sums
 from ..device import CudaDevice
-from ..source import REALS, by_value, compile_options, text
+from ..source import REALS, by_value, unit
 
 MOST_COLUMNS = 128  # a block of threads has a matrix in registers
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
@@ -165,6 +167,5 @@ def _doubles(order: int, rank: int) -> int:
 
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> Functions:
-    options = compile_options({"RANK": rank, "REAL": REALS[dtype]})
-    module = cupy.RawModule(code=text("equations"), options=options)
+    module = load(unit("equations", {"RANK": rank, "REAL": REALS[dtype]}))
     return Functions(*map(module.get_function, Functions._fields))
