@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amped import assembly
-from amped.assembly import bring_up, solving_bytes
+from amped.assembly import bring_up, setting_for, solving_bytes
 from amped.backend.exchange import Machine
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Method, Rule, Spans
 from amped.decomp.driver import run as iterate
+from amped.decomp.prediction import Forecast, foretell
 from amped.errors import InputError
-from amped.operators.placement import nonzero_bytes
-from amped.operators.prediction import forecast, measure
+from amped.operators.placement import Setting, make_plan, nonzero_bytes
 from amped.operators.source import open_source
 from amped.options import DTYPES, Options, PrecisionName
 from amped.parallel.mpi import world
@@ -144,13 +144,14 @@ def opened(case: Case, machine: Machine, folder: Path | None) -> Any:
 
 def measured(source: Any, rank: int, machine: Machine, options: Options, least: int) -> dict[str, Any]:
     """Place a tensor and time at least so many iterations. Collective."""
-    comm, begin = machine.comm, time.perf_counter()
-    speeds = measure(machine, source.shape, rank, options)
+    comm = machine.comm
     room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
-    operator = assembly.place(source, rank, machine, room, solving_bytes(machine, options))
+    foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving_bytes(machine, room)))
+    free_memory(machine.device.xp)
+    begin = time.perf_counter()
+    operator = assembly.place(source, rank, machine, room, solving_bytes(machine, room))
     operator.synchronize()
     loading = time.perf_counter() - begin
-    foreseen = max(comm.allgather(forecast(operator.plan, speeds)), key=lambda each: each.seconds)
     fill_factors(operator)
     seconds, kinds = timed(CpAls(operator), least)
     return {
@@ -167,9 +168,18 @@ def measured(source: Any, rank: int, machine: Machine, options: Options, least: 
         "seconds_each_iteration": [round(s, 7) for s in seconds],
         "seconds_by_kind": kinds,
         "seconds_of_kernels": sum(kinds.values()),
-        "seconds_foreseen": foreseen.seconds,
-        "foreseen_by_kind": asdict(foreseen),
+        "foreseen": {**asdict(foreseen), "seconds": foreseen.seconds, "doubt": foreseen.doubt},
     }
+
+
+def _foreseen(source: Any, machine: Machine, setting: Setting) -> Forecast:
+    """Return what `plan` would tell of an iteration, before anything is placed. Collective."""
+    comm, device = machine.comm, machine.device
+    cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
+    loading = source.loading(comm.size, setting.options.dtype, device.on_host)
+    found = foretell(source, make_plan(cuts, comm.rank, setting, loading), machine, setting)
+    assert found is not None  # as one copy for all modes is not asked for
+    return found
 
 
 class _Watch:
@@ -218,8 +228,11 @@ def line(facts: dict[str, Any]) -> str:
         return f"{head}: skipped: {facts['skipped']}"
     each, kinds = facts["seconds_an_iteration"], facts["seconds_by_kind"]
     low, middle, high = (each[key] * 1e3 for key in ("quartile_1", "median", "quartile_3"))
+    foreseen = facts["foreseen"]
+    told = "" if foreseen["doubt"] is None else " (not told)"
     parts = ", ".join(f"{kind} {seconds * 1e3:.3f}" for kind, seconds in kinds.items() if seconds)
     return (
         f"{head} x{facts['ranks']} {facts['description']}: {middle:.3f} ms ({low:.3f}-{high:.3f}), "
-        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); foreseen {facts['seconds_foreseen'] * 1e3:.3f}"
+        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); "
+        f"foreseen {foreseen['seconds'] * 1e3:.3f}{told}"
     )
