@@ -146,10 +146,11 @@ def measured(source: Any, rank: int, machine: Machine, options: Options, least: 
     """Place a tensor and time at least so many iterations. Collective."""
     comm = machine.comm
     room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
-    foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving_bytes(machine, room)))
+    solving = solving_bytes(machine, room, len(source.shape))
+    foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving))
     free_memory(machine.device.xp)
     begin = time.perf_counter()
-    operator = assembly.place(source, rank, machine, room, solving_bytes(machine, room))
+    operator = assembly.place(source, rank, machine, room, solving)
     operator.synchronize()
     loading = time.perf_counter() - begin
     fill_factors(operator)
