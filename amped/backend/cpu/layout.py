@@ -53,13 +53,15 @@ class Blocks(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Units of work of the threads: the first piece of each part, and the end, (parts + 1,).
+    """What threads compute side by side: parts, each of as many units, computed one after the other.
 
-    `shared`, (parts,), is the part's output index that an earlier part or shard has too; -1 if none.
+    `bounds` are the first piece of each unit, part by part, and the end; `shared`, (parts,), the part's output index
+    that an earlier part or shard has too, -1 if none; `firsts`, (parts + 1,), the first output index that none has.
     """
 
     bounds: NDArray[np.int64]
     shared: NDArray[np.int64]
+    firsts: NDArray[np.int64]
 
 
 NO_BLOCKS = Blocks(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
@@ -120,7 +122,9 @@ def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
     shared = np.where(rows[begin] == rows[begin - 1], rows[begin], -1).astype(np.int64)
     if shared.size:
         shared[0] = rows[0] if continues else -1
-    return Parts(bounds, shared)
+    firsts = rows[bounds - 1].astype(np.int64) + 1
+    firsts[0] = rows[0]
+    return Parts(bounds, shared, firsts)
 
 
 def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
 
 from amped.backend.choose import choose
-from amped.backend.cpu import layout
+from amped.backend.cpu import layout, sums
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, equal_parts, most_pieces
 from amped.backend.mttkrp import Share
@@ -31,7 +31,7 @@ def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.nda
 @given(st.integers(1, 1024), st.sampled_from([np.float32, np.float64]))
 def test_rows_are_computed_in_vectors_of_powers_of_two(comm: Comm, rank: int, dtype: type) -> None:
     row = np.empty((1, choose("cpu", comm, 1).stride(rank, np.dtype(dtype).itemsize)), dtype)
-    lanes, tail = cpu_mttkrp.lanes_of(row)
+    lanes, tail = sums.lanes_of(row)
     assert {len(lanes), len(tail or lanes)} <= {1, 2, 4, 8}
     assert row.nbytes // 32 % len(lanes) == len(tail or ())
 
@@ -81,8 +81,8 @@ def test_new_rows_get_sums_or_zeros(
 ) -> None:
     """Two shards that share a row; every row but theirs is as it was."""
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
-    monkeypatch.setattr(cpu_mttkrp, "START_SECONDS", 1e-15)
-    monkeypatch.setattr(cpu_mttkrp, "CACHED", cached)
+    monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
+    monkeypatch.setattr(sums, "CACHED", cached)
     monkeypatch.setattr(layout, "BLOCK_BYTES", 1000)
     lengths, backend = (200, 20, 30), choose("cpu", comm, threads)
     columns = sorted_columns(1, 900, (18, *lengths[1:]))
@@ -116,12 +116,13 @@ def test_new_rows_get_sums_or_zeros(
 @given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 9), st.booleans())
 def test_parts_are_equal_and_say_whose_rows_they_share(seed: int, nonzeros: int, count: int, continues: bool) -> None:
     pieces = cut(sorted_columns(seed, nonzeros, (6,))[0])
-    bounds, shared = equal_parts(pieces, count, continues)
+    bounds, shared, firsts = equal_parts(pieces, count, continues)
     assert (bounds[0], bounds[-1]) == (0, len(pieces.rows))
     ends = pieces.starts[bounds].astype(int)
     assert all(np.abs(ends - nonzeros * t / count).min() <= PIECE for t in range(count + 1))
     before = [pieces.rows[0] if continues else -1, *pieces.rows[bounds[1:-1] - 1]]
     assert shared.tolist() == [b if pieces.rows[a] == b else -1 for a, b in zip(bounds[:-1], before, strict=True)]
+    assert firsts.tolist() == [pieces.rows[0], *(pieces.rows[b - 1] + 1 for b in bounds[1:])]
 
 
 @pytest.mark.parametrize(("length", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
