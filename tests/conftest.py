@@ -85,6 +85,7 @@ def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.Monk
         pytest.skip(missing)
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
     monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
+    monkeypatch.setattr(cpu_mttkrp, "own_cache", lambda: 4000)
     return choose(name, comm, threads)
 
 

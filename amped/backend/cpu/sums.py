@@ -125,7 +125,7 @@ def _constant(array: NDArray[Any]) -> NDArray[Any]:
 
 def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
     """Return how the first sum of a row is brought into the output."""
-    if shard.permutation is not None or shard.apart:
+    if shard.permutation is not None or shard.apart or shard.units > 1:
         return ADD
     lines = out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0
     return PAST if lines and out.nbytes > CACHED and not shard.panels else STORE

@@ -11,28 +11,32 @@ from partitioner.sort import DIGIT_BITS, stable_argsort
 
 from ...base import NOTHING, Array
 from ...mttkrp import Bytes, Kernel, Share
+from ..caches import own_cache
 from ..device import CpuDevice
 from ..layout import (
     FETCHED,
     NARROW,
     NUMBER,
+    PIECE,
     WIDE,
     Column,
     Parts,
     Pieces,
     block_rows,
     blocked,
+    count_tiles,
     cut,
     cut_fibres,
     equal_parts,
     index_type,
     longest,
     most_pieces,
+    tile_heights,
+    tiled,
 )
 from ..shard import HostShard
 from ..sums import PANEL, add_sums
 
-OWN_CACHE = 1 << 20  # bytes
 FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
 NEAR, FAR, FETCHED_BYTES = 12, 24, 8 << 10  # prefetch distance in nonzeros, and in bytes of rows
@@ -41,6 +45,10 @@ SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than
 LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and compiling another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
 LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
+LEAST_RUN = 4  # nonzeros for each output row and tile
+LEAST_TILE = 2  # nonzeros of a thread for each row of a tile: fewer read a row only once
+TILE_SHARE = 2  # of the cache, the part for a tile: output rows and nonzeros pass through it too
+TILED_TURNS = 4  # parts for each thread
 LEAST_BLOCK = 2  # nonzeros for each output row and block
 
 
@@ -114,7 +122,7 @@ class Prefetched(Segmented):
     name = "prefetched"
 
     def gains(self, share: Share) -> bool:
-        return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > OWN_CACHE
+        return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > own_cache()
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
         return replace(super().make(columns, values, share, continues), ahead=_ahead(share, share.row_bytes))
@@ -188,6 +196,41 @@ class Blocked(Segmented):
         return replace(self._shard(rows, inputs, values, pieces, parts, share), blocks=blocks)
 
 
+class Tiled(Segmented):
+    """Takes tiles in turn, a block of rows of each input matrix: together they fit a core's own cache.
+
+    Each thread has parts of the output's rows, whose sums it adds up tile by tile.
+    """
+
+    name = "tiled"
+
+    def gains(self, share: Share) -> bool:
+        rows, heights = share.rows.stop - share.rows.start, self._heights(share)
+        tiles = count_tiles(share.lengths, heights)
+        read_again = share.nnz >= LEAST_TILE * tiles * self._threads.count * sum(heights)
+        return share.nnz > LEAST_TUNED and tiles > 1 and read_again and share.nnz >= LEAST_RUN * rows * tiles
+
+    def bytes(self, share: Share, nnz: int) -> Bytes:
+        """See `Kernel`: making takes keys and an order, and there are pieces for each tile."""
+        usual, heights = super().bytes(share, nnz), self._heights(share)
+        rows, tiles = share.rows.stop - share.rows.start, count_tiles(share.lengths, heights)
+        more = 8 * (min(nnz, rows * tiles + nnz // PIECE) - most_pieces(nnz, rows))
+        making = nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
+        return usual._replace(shard=usual.shard + more, making=usual.making + making)
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        if not len(values):
+            return super().make(columns, values, share, continues)
+        rows, indices, values = self._held(columns, values, share)
+        count = parts_of(values.size, self._threads.count, TILED_TURNS)
+        made = tiled([rows, *indices], values, share.lengths, self._heights(share), count, continues)
+        shard = self._shard(rows, made.indices, made.values, made.pieces, made.parts, share)
+        return replace(shard, rows=None, ahead=NEAR)
+
+    def _heights(self, share: Share) -> list[int]:
+        return tile_heights(share.lengths, share.row_bytes, own_cache() // TILE_SHARE)
+
+
 class Permuted(Segmented):
     """GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory.
 
@@ -224,7 +267,7 @@ class Permuted(Segmented):
 
 def providers(device: CpuDevice) -> Sequence[Kernel]:
     """Return the kernels of the family; the first suits all nonzeros."""
-    return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, Blocked, Permuted)]
+    return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, Blocked, Tiled, Permuted)]
 
 
 def _ahead(share: Share, row_bytes: int) -> int:
