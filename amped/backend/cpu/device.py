@@ -34,9 +34,10 @@ class CpuDevice:
     trial = Trial(1 << 15, (1 << 18, 1 << 21, 1 << 24), 1 << 12)
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
-        count = threads or fair_threads(comm)
+        fair = fair_threads(comm)
+        count = threads or fair
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
-        self.threads = Threads(count)
+        self.threads = Threads(count, spare=count <= fair)
         limit_blas(count)
 
     def stride(self, rank: int, itemsize: int) -> int:
