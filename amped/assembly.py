@@ -66,13 +66,14 @@ def room_of(machine: Machine, options: Options) -> Room:
 def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks = (rank,) * len(source.shape)
-    return Setting(ranks, options, machine.device, source.value_range, memory, machine.exchange.overlaps, solving)
+    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and not machine.device.on_host
+    values, overlaps = source.value_range, machine.exchange.overlaps
+    return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead)
 
 
-def solving_bytes(machine: Machine, options: Options) -> Solving:
-    """Return what a decomposition takes on the device beside an MTTKRP."""
-    return als.solving_bytes(machine.device, options.dtype)
+def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
+    """Return what a decomposition of a tensor of so many modes takes on the device beside an MTTKRP."""
+    return als.solving_bytes(machine, options.dtype, order)
 
 
 def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
@@ -88,7 +89,7 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
 
 def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
+    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options, len(source.shape))))
 
 
 def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:

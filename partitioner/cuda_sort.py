@@ -11,6 +11,8 @@ import cupy
 import numpy as np
 
 from .coo import BLOCK, FINEST_GRAIN, ValueRange
+from .cubins import Source
+from .cuda_code import load
 from .cuda_copies import Array, copies
 from .errors import InputError
 from .sort import How, Sorted, result_room, sort_nonzeros
@@ -168,7 +170,7 @@ def _pointer(array: Array | None) -> Any:
 
 @cache
 def _functions(device: int) -> dict[str, Any]:
-    module = cupy.RawModule(code=text(), options=OPTIONS)
+    module = load(Source("cuda_sort", text(), OPTIONS))
     return {name: module.get_function(name) for name in KERNELS}
 
 

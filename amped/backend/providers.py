@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import mttkrp, narrow, solve, sort
+from . import equations, mttkrp, narrow, solve, sort
 from .base import Device
 
 
@@ -28,6 +28,12 @@ def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
 def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
     """Return the first solver that suits rows of so many columns; the last one suits all."""
     found: solve.Solver = next(s for s in _providers(device, solve.FAMILY) if s.suits(rank, dtype))
+    return found
+
+
+def equations_of(device: Device, rank: int) -> equations.Provider:
+    """Return what keeps the small matrices of so many columns; the last provider suits all."""
+    found: equations.Provider = next(p for p in _providers(device, equations.FAMILY) if p.suits(rank))
     return found
 
 

@@ -66,6 +66,7 @@ class Setting(NamedTuple):
     memory: int  # bytes of device memory to use
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
+    ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Plan:
     # The peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
     host_bytes: int
     on_device: bool = False  # whether nonzeros are sorted on the device: there is room for that beside its shards
+    ahead: bool = False  # whether there is room for a second copy of the factor matrices, and nothing is streamed
 
     @property
     def planned_bytes(self) -> dict[str, int]:
@@ -135,13 +137,18 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         **need.fixed,
         "working memory": max(working, passing) if on_device and passing is not None else working,
     }
+    copies = need.fixed["factor matrices"]
+    ahead = setting.ahead and not fitting.slot and sum(bytes_of.values()) + fitting.spare + copies <= setting.memory
+    if ahead:
+        bytes_of["factor matrices before"] = copies
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, device, sum(bytes_of.values()), mine) + runtime
-    return Plan(tuple(modes), options.dtype, fitting.slot, fitting.piece, bytes_of, host, on_device)
+    facts = fitting.slot, fitting.piece, bytes_of, host
+    return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, ahead=ahead)
 
 
 def check_options(options: Options, device: Device) -> None:

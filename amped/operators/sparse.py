@@ -96,8 +96,15 @@ class SparseOperator:
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         self.work.set_factor(mode, factor)
 
-    def factor(self, mode: int) -> NDArray[Any]:
-        return self.work.factor(mode)
+    @property
+    def matrices(self) -> Array:
+        return self.work.matrices
+
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        return self.work.factor(mode, matrices)
+
+    def changed(self, mode: int) -> None:
+        self.work.changed(mode)
 
     def owned(self, mode: int) -> Array:
         return self.work.owned[mode]
@@ -132,10 +139,10 @@ class SparseOperator:
         row = mode.share.stride * self.plan.dtype.itemsize
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if exchange.overlaps else None)
 
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
-        with self.clock.span("exchange", mode):
-            self.machine.exchange.reduce(array, reduction)
-        return self.machine.device.to_host(array)
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        if self.machine.comm.size > 1:
+            with self.clock.span("exchange", mode):
+                self.machine.exchange.reduce(array, reduction)
 
     def publish(self, mode: int) -> None:
         rows = self.plan.modes[mode].cut.rows
@@ -143,12 +150,17 @@ class SparseOperator:
 
     def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
         exchange = self.machine.exchange
-        with exchange.aside(), self.clock.span("exchange", mode):
-            exchange.gather_rows(self.work.factors[mode], begin, end)
+        if self.machine.comm.size > 1:
+            with exchange.aside(), self.clock.span("exchange", mode):
+                exchange.gather_rows(self.work.factors[mode], begin, end)
         self.work.changed(mode)
 
-    def synchronize(self) -> None:
+    def join(self) -> None:
         self.machine.exchange.join()
+        self.machine.device.meet()
+
+    def synchronize(self) -> None:
+        self.join()
         self.machine.device.synchronize()
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:

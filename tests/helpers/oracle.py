@@ -202,7 +202,7 @@ def make_operator(
     machine = on if isinstance(on, Machine) else bring_up(chosen, on)
     if source is None or isinstance(source, amped.SparseTensor):
         source = open_tensor(source, machine, chosen)
-    rank, solving = factors[0].shape[1], solving_bytes(machine, chosen)
+    rank, solving = factors[0].shape[1], solving_bytes(machine, chosen, len(factors))
     operator = place(source, rank, machine, chosen, solving)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,9 +18,12 @@ from partitioner.threads import side_by_side, usable_cores
 from ...parallel.mpi import Comm
 from ..base import Array, Collectives, Movable, Trial
 from ..blas import limit_blas
+from .clock import CudaClock, untimed
 from .layout import VECTOR, Limits
+from .replay import CudaReplay
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
+HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
 LARGE = 1 << 24  # bytes of a copy from which it is staged by threads
 TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
 
@@ -52,6 +54,9 @@ class CudaDevice:
             properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"], properties["l2CacheSize"]
         )
         self._copies = cupy.cuda.Stream(non_blocking=True)
+        # Small work that others wait for: it runs ahead of kernels that fill the device.
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._done: Any = None  # what `meet` is to wait for, if anything
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
         one = cupy.ones((1, 1))
@@ -110,6 +115,23 @@ class CudaDevice:
         self._staging().fetch([array.reshape(-1)], [result.reshape(-1)])
         return result
 
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        stream, before = self._beside, cupy.cuda.get_current_stream()
+        stream.wait_event(before.record(untimed()))
+        with stream:
+            yield
+        self._done = stream.record(untimed())
+
+    def meet(self) -> None:
+        if self._done is not None:
+            cupy.cuda.get_current_stream().wait_event(self._done)
+            self._done = None
+
+    def note(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
+        """See `Device`: as CUDA graphs."""
+        return CudaReplay(queue, read, clock)
+
     def _staging(self) -> Copies:
         return copies(self.number, usable_cores() // self._devices)
 
@@ -153,39 +175,6 @@ class CudaSlot:
 
     def release(self) -> None:
         self._released.record(cupy.cuda.get_current_stream())
-
-
-class CudaClock:
-    """See `Clock`. Times are taken by events, so nothing waits until they are collected."""
-
-    def __init__(self) -> None:
-        self._spans: list[tuple[str, int, Any, Any]] = []
-        self._spare: list[Any] = []
-
-    @contextmanager
-    def span(self, kind: str, mode: int) -> Iterator[None]:
-        with self.span_on(cupy.cuda.get_current_stream(), kind, mode):
-            yield
-
-    @contextmanager
-    def span_on(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
-        """Count the work queued on another stream."""
-        start, stop = (self._spare.pop() if self._spare else cupy.cuda.Event() for _ in range(2))
-        start.record(stream)
-        try:
-            yield
-        finally:
-            stop.record(stream)
-            self._spans.append((kind, mode, start, stop))
-
-    def collect(self) -> dict[tuple[str, int], float]:
-        seconds: dict[tuple[str, int], float] = defaultdict(float)
-        for kind, mode, start, stop in self._spans:
-            stop.synchronize()
-            seconds[kind, mode] += cupy.cuda.get_elapsed_time(start, stop) * 1e-3
-            self._spare += [start, stop]
-        self._spans.clear()
-        return dict(seconds)
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:

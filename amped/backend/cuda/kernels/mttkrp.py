@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from partitioner.coo import MAX_ORDER
+from partitioner.cuda_code import allow_shared, load
 
 from ...base import NOTHING, Array
 from ...mttkrp import Bytes, Kernel, Share
@@ -20,7 +21,7 @@ from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
 from ..device import CudaDevice
 from ..layout import Layout, Limits, Part, gains, kernel_names, make_layout, most_long_runs, shard_bytes
 from ..shard import CudaShard, Functions
-from ..source import by_value, compile_options, text
+from ..source import by_value, unit
 
 FAN_IN = 16  # as in combine.cu
 THREADS = 128
@@ -169,16 +170,14 @@ def providers(device: CudaDevice) -> Sequence[Kernel]:
 
 @cache
 def _compiled(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
-    # CuPy keeps compiled kernels on disk, keyed by source, options and architecture.
-    module = cupy.RawModule(code=text("mttkrp"), options=compile_options(dict(macros)))
-    function = module.get_function("mttkrp")
-    function.max_dynamic_shared_size_bytes = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
+    function = load(unit("mttkrp", dict(macros))).get_function("mttkrp")
+    allow_shared(function, cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"])
     return function
 
 
 @cache
 def _sums(name: str, device: int) -> Any:
-    return cupy.RawModule(code=text("combine"), options=compile_options({})).get_function(name)
+    return load(unit("combine", {})).get_function(name)
 
 
 def _functions(layout: Layout, shard: CudaShard, device: int) -> Functions:
