@@ -22,7 +22,7 @@ MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
-TAKEN = 1 << 18  # nonzeros checked and copied together, by one thread
+TAKEN = 1 << 16  # nonzeros checked and copied together, by one thread
 LATER = 1 << 22  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
 FINEST_GRAIN = 8  # binary digits after the point
 
@@ -312,20 +312,21 @@ class _Found(NamedTuple):
 
 def _taken(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> _Found:
     """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
+    fits = np.can_cast(given[0].dtype, np.int32)
 
     def take(begin: int) -> _Found:
         part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
         for source, target in zip(given[0], kept[0], strict=True):
-            column = np.ascontiguousarray(source[part])
-            ends.append((int(column.min()), int(column.max())))
             if kept[0] is not given[0]:
-                np.copyto(target[part], column, casting="unsafe")  # what does not fit is refused by its ends
+                np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
+            column = (target if fits else source)[part]
+            ends.append((int(column.min()), int(column.max())))
         values = given[1][part]
         with np.errstate(over="ignore"):
             if kept[1] is not given[1]:
                 np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
         low, high = np.array(ends, object).T
-        return _Found(low, high, bool(np.all(np.isfinite(values))))
+        return _Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
 
     begins = range(0, given[1].size, TAKEN)
     low, high, finite = zip(*side_by_side(take, begins, min(usable_cores(), len(begins))), strict=True)
