@@ -160,7 +160,8 @@ def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
-    return np.divide(rows[:, order], divisor, out=rows)
+    np.divide(rows[:, order], divisor, out=rows)
+    return rows
 
 
 def _by_rows(work: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any], size: int) -> list[NDArray[Any]]:
