@@ -28,6 +28,7 @@ class Functions(NamedTuple):
 
     mttkrp: Any
     combine: Any = None
+    combine_rest: Any = None
     widen: Any = None
     gather_long: Any = None
 
