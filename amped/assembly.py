@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
+from .operators.tuning import Budget
 from .options import Options
 from .parallel.mpi import Comm, on_root, together
 from .parallel.recorder import HERE, LOADING_SECONDS
@@ -66,10 +68,17 @@ def solving_bytes(machine: Machine, options: Options) -> Solving:
     return als.solving_bytes(machine.device, options.dtype)
 
 
-def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
-    """Place a tensor for factor matrices of `rank` columns. Collective."""
+def place(
+    source: Source,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    solving: Solving = nothing,
+    budget: Budget | None = None,
+) -> SparseOperator:
+    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective."""
     check_room(source, rank, machine, options)
-    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving), budget)
 
 
 def check_room(source: Source, rank: int, machine: Machine, options: Options) -> None:
@@ -77,9 +86,11 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
     check_lengths(source, setting_for(source, rank, machine, options), machine.comm)
 
 
-def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
+def decomposition(
+    source: Source, rank: int, machine: Machine, options: Options, budget: Budget | None = None
+) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
+    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options), budget))
 
 
 def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
@@ -122,7 +133,8 @@ class Job:
     def __init__(self, request: Request, session: Session) -> None:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
-        self._room = 0
+        self._room, self._began, self._budget = 0, time.perf_counter(), Budget()
+        STAGES.collect()  # of calls before
 
     def __enter__(self) -> Job:
         """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
@@ -173,6 +185,11 @@ class Job:
         self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source
 
+    def budget(self, repeats: int) -> Budget:
+        """Return what may be spent on choosing kernels, where each mode will be computed so many times at most."""
+        self._budget = Budget(repeats, self._began)
+        return self._budget
+
     def say_machine(self) -> None:
         """Say what the tensor was placed on. Collective."""
         devices = self.comm.allgather(self.machine.device.description)
@@ -182,12 +199,12 @@ class Job:
 
     def begin(self, operator: Operator, source: Source) -> None:
         """Say in the metrics what will run: nothing is left to be refused."""
-        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels
-        planned, devices, kernels = zip(*self.comm.allgather(mine), strict=True)
+        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
+        planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
             "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
             rank=operator.ranks[0], ranks=self.comm.size, devices=devices, kernels=kernels,
-            options=asdict(operator.options), versions=versions(), planned_bytes=planned,
+            choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip
 
     def memory_line(self, operator: Operator) -> str:

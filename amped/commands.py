@@ -54,7 +54,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
         speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
-        method = decomposition(source, request.rank, job.machine, request.options)
+        method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
         job.say_machine()
         foreseen = comm.allgather(forecast(method.operator.plan, speeds))
         origin, resumed = _start_or_resume(job, request, method, source)
@@ -174,7 +174,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
-        operator = place(source, request.rank, job.machine, request.options)
+        operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
         job.say_machine()
         start(operator, source, request.seed, request.init, as_is=True)
         job.begin(operator, source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ class CpuDevice:
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
+        self.model = f"{self.description} of {platform.processor() or platform.machine()}"
         self.threads = Threads(count)
         limit_blas(count)
 

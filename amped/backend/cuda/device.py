@@ -45,10 +45,12 @@ class CudaDevice:
         self.capability = int(device.compute_capability)  # 80 is 8.0
         self.identity = str(device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self.number)
-        self.description = f"{properties['name'].decode()} ({self.identity})"
+        name = properties["name"].decode()
+        self.description = f"{name} ({self.identity})"
         self.limits = Limits(
             properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"], properties["l2CacheSize"]
         )
+        self.model = f"{name}, {self.limits}"
         self._copies = cupy.cuda.Stream(non_blocking=True)
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()

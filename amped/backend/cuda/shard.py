@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.cubins import Source
 from partitioner.cuda_code import load
 
 from ..base import Array
-from ..mttkrp import NOTHING_STORED, Kernel
+from ..mttkrp import NOTHING_STORED, Kernel, Share
 from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
 from .source import REALS, by_value, unit
@@ -96,10 +97,14 @@ def copied(memory: Any, buffer: Array) -> Array:
     return target
 
 
+def packer(share: Share) -> Source:
+    """Return the code that packs such nonzeros."""
+    return unit("pack", {"INPUTS": len(share.lengths), "REAL": REALS[share.dtype]})
+
+
 @cache
-def _packer(inputs: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    macros = {"INPUTS": inputs, "REAL": REALS[dtype]}
-    module = load(unit("pack", macros))
+def _packer(code: Source, device: int) -> tuple[Any, Any]:
+    module = load(code)
     return module.get_function("count_runs"), module.get_function("pack")
 
 
@@ -129,7 +134,7 @@ def make_shard(
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
     packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
-    count_runs, pack = _packer(len(columns) - 1, values.dtype, values.device.id)
+    count_runs, pack = _packer(packer(layout.share), values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
