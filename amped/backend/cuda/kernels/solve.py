@@ -43,12 +43,13 @@ class FusedSolver:
     """Solves rows in one pass over the MTTKRP; see `Solver`."""
 
     name = "fused"
+    allocates = False
 
     def __init__(self, device: CudaDevice) -> None:
-        self._limits, self._number, self._capability = device.limits, device.number, device.capability
+        self._device, self._limits, self._number = device, device.limits, device.number
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
-        capable = self._capability >= LEAST_CAPABILITY
+        capable = self._device.capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def bytes(self, rows: int, rank: int) -> Takes:
@@ -64,7 +65,7 @@ class FusedSolver:
         return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
 
     def run(self, made: Made, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """See `Solver`; queued on the current stream."""
+        """See `Solver`; rows on the current stream, sums beside it: the next MTTKRP wants rows alone."""
         rows, rank = source.shape
         if not rows:
             return
@@ -74,7 +75,8 @@ class FusedSolver:
         made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
         grid = -(-(rank + 2) * rank // THREADS)
         dots = NOWHERE if sums.dots is None else sums.dots
-        made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
+        with self._device.beside():
+            made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
 
 
 def providers(device: CudaDevice) -> Sequence[Solver]:
