@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partitioner.coo import SparseTensor
+from partitioner.device import wake
 from partitioner.jit import load_compiler
 from partitioner.stages import STAGES
 
@@ -44,6 +45,8 @@ Tensor = SparseTensor | str | os.PathLike[str] | None
 
 def bring_up(options: Options, comm: Comm) -> Machine:
     """Bring up the device and what carries rows between ranks; refuse options that the device has not. Collective."""
+    wake(options.device, comm.local_rank)
+    load_compiler()  # meanwhile
     device = together(comm, lambda: choose(options.device, comm, options.threads))
     together(comm, lambda: check_options(options, device))
     return connect(device, comm)
@@ -156,7 +159,6 @@ class Job:
             self._let_go()
             raise
         self._aborts.append(self.machine.exchange.abort)
-        load_compiler()
         self._resting = resident_bytes()
         self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
         self.display = display(self.comm.rank, self.request.quiet)

@@ -61,8 +61,6 @@ class CudaDevice:
         self._done: Any = None  # what `meet` is to wait for, if anything
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
-        one = cupy.ones((1, 1))
-        cupy.matmul(one, one)  # makes the cuBLAS handle and its workspace
         self._resting_bytes: int = self._pool.total_bytes()
         self._peak_bytes = 0
 
