@@ -21,20 +21,19 @@ from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
 from partitioner.flags import shown
-from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
 from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
 from .decomp import driver
 from .decomp.als import CpAls
+from .decomp.prediction import Forecast, foretell
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
 from .operators.lengths import check_lengths
 from .operators.limits import check_result
-from .operators.placement import Setting, make_plan
-from .operators.prediction import Forecast, Speeds, forecast, measure
+from .operators.placement import Plan, make_plan
 from .operators.source import Source, open_source
 from .operators.sparse import SparseOperator
 from .parallel.mpi import SingleComm, on_root, share, together
@@ -53,14 +52,13 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
-        speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
         method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
         job.say_machine()
-        foreseen = comm.allgather(forecast(method.operator.plan, speeds))
         origin, resumed = _start_or_resume(job, request, method, source)
         job.begin(method.operator, source)
         saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
-        limit = first_limit(max(each.seconds for each in foreseen))
+        slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
+        limit = first_limit(max(comm.allgather(slowest)))
         rule = driver.Rule(request.max_iters, request.tol, limit, request.deadline)
         began = time.perf_counter()
         with STAGES.of("iterate"), saver, stop.listening():
@@ -73,7 +71,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
             with STAGES.of("write"):
                 model = method.model().labelled(source.labels)
                 result = on_root(comm, lambda: _write_model(job, model, record)) or ""
-        _close(job, method, stop, rule, record, foreseen, result)
+        _close(job, method, stop, rule, record, result)
         return job.exit_code(stop.exit_code, saver.failed)
 
 
@@ -153,7 +151,6 @@ def _close(
     stop: StopRequest,
     rule: driver.Rule,
     record: dict[str, Any],
-    foreseen: Sequence[Forecast],
     result: str,
 ) -> None:
     """Say how the run went."""
@@ -162,7 +159,8 @@ def _close(
     job.metrics.event("end", **record)
     job.display.close()
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
-    job.display.note(text.forecast_line(foreseen, True, job.metrics.iterations))
+    if job.metrics.iterations:
+        job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
     if (warning := text.low_fit(method.state.converged, method.state.series["fit"], rule.tol)) is not None:
         job.display.note(f"warning: {warning}")
     job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
@@ -221,8 +219,11 @@ def _modes(wanted: str, order: int) -> list[int]:
 
 
 def plan(request: requests.Plan, session: Session) -> int:
-    """Say what a run would need and take, and how it would be balanced; nothing is allocated for it or computed."""
-    ranks = session.comm.size if request.ranks is None else request.ranks
+    """Say what a run would need and take, and how it would be balanced.
+
+    Nothing is allocated for it or computed, but for what tells how long an iteration takes.
+    """
+    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
         setting = setting_for(
@@ -232,31 +233,34 @@ def plan(request: requests.Plan, session: Session) -> int:
             request.options,
             solving_bytes(job.machine, request.options, len(source.shape)),
         )
-        if ranks != session.comm.size:  # other ranks than those started: all on one node
+        if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
-        check_lengths(source, setting, session.comm, elsewhere=True)
+        check_lengths(source, setting, comm, elsewhere=True)
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        speeds = measure(job.machine, source.shape, request.rank, request.options)
-        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds, setting))
-        if told is not None:
-            say(told)
+        loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
+        alone = setting._replace(overlaps=False)
+        plans = on_root(comm, lambda: [make_plan(cuts, part, alone, loading) for part in range(ranks)])
+        forecast: Forecast | None = None
+        doubt: str | None = f"{ranks} ranks are not started here"
+        if ranks == comm.size:
+            mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
+            forecast = foretell(source, mine, job.machine, setting)
+            doubt = forecast.doubt if forecast else "one copy of the nonzeros serves all modes"
+        if plans is not None:
+            _tell(job, source, plans, None if doubt else forecast)
+            say(text.plan_text(plans, job.machine.device) + "\n" + text.forecast_line(forecast, doubt))
         return job.exit_code()
 
 
-def _plans(  # six parameters: what `plan` has found out
-    job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds, setting: Setting
-) -> str:
-    """Make the plans of all ranks that the modes are cut for; record them, and return them as text."""
-    machine, options, ranks = job.machine, request.options, cuts[0].heads.size
-    here = ranks == job.comm.size
-    loading = source.loading(ranks, options.dtype, machine.device.on_host)
-    plans = [make_plan(cuts, part, setting._replace(overlaps=False), loading) for part in range(ranks)]
-    foreseen = [forecast(each, speeds) for each in plans]
+def _tell(job: Job, source: Source, plans: Sequence[Plan], forecast: Forecast | None) -> None:
+    """Record plans, and the seconds that an iteration will take, if they are known."""
+    request, seconds = job.request, None if forecast is None else forecast.seconds
+    assert isinstance(request, requests.Plan)
     job.metrics.event(
-        "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank, ranks=ranks,
-        options=asdict(options), planned_bytes=[p.planned_bytes for p in plans], seconds=[f.seconds for f in foreseen],
+        "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank,
+        ranks=len(plans), options=asdict(request.options), planned_bytes=[p.planned_bytes for p in plans],
+        seconds=seconds,
     )  # fmt: skip
-    return text.plan_text(plans, machine.device) + "\n" + text.forecast_line(foreseen, here)
 
 
 def info(request: requests.Request, session: Session) -> int:

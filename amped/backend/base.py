@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,14 +87,6 @@ class Collectives(Protocol):
         """Give up what is queued: the other ranks will not come."""
 
 
-class Trial(NamedTuple):
-    """How much work shows a device's speed: a millisecond or more."""
-
-    nonzeros: int
-    matrices: tuple[int, ...]  # bytes of those that fit into each level of cache, and into none
-    rows: int  # of a factor matrix
-
-
 class Device(Protocol):
     """One GPU, or the host's cores, as one rank uses it."""
 
@@ -105,7 +97,8 @@ class Device(Protocol):
     steady: bool  # whether equal work takes equal times, so that times tell how to share work out
     host_bytes: int  # host memory that its libraries take once a run computes
     code_bytes: int  # host memory of one compiled kernel
-    trial: Trial
+    sample: int  # nonzeros whose time tells that of more of them
+    least_speed: float  # bytes a second of factor rows, or of nonzeros, that it takes at the very least
 
     @property
     def xp(self) -> Any:

@@ -89,6 +89,12 @@ class Plan:
         return self.device_bytes | {"host": self.host_bytes}
 
     @property
+    def read_bytes(self) -> int:
+        """Bytes of factor rows and of streamed nonzeros that an iteration reads."""
+        rows = sum(m.nnz * len(m.share.lengths) * m.share.row_bytes for m in self.modes)
+        return rows + sum(m.shard_bytes(m.streamed, streamed=True) for m in self.modes)
+
+    @property
     def slot_bytes(self) -> int:
         """Bytes of one slot."""
         return max(m.shard_bytes(self.slot, streamed=True) for m in self.modes) if self.slot else 0

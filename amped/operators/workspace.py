@@ -82,11 +82,15 @@ class Workspace:
 
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
+        shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self._scratch, double)
+
+    def inputs(self, mode: int) -> list[Array]:
+        """Return the factor matrices of the other modes as kernels read them."""
         if self._rounding:
             for n in self._stale - {mode}:
                 self._rounding.run(self.factors[n], self._narrow[n])
             self._stale &= {mode}
-        shard.kernel.run(shard, self._inputs[mode], self.outs[mode], new, self._scratch, double)
+        return self._inputs[mode]
 
     def changed(self, mode: int) -> None:
         """Note that a factor matrix is new."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from partitioner.threads import fair_threads
 
 from ...parallel.mpi import Comm
-from ..base import Array, Movable, Trial
+from ..base import Array, Movable
 from ..blas import limit_blas
 from .threads import Threads, aligned
 from .vectors import LANE, LINE
@@ -32,7 +32,8 @@ class CpuDevice:
     steady = False
     host_bytes = 0
     code_bytes = 7 << 20
-    trial = Trial(1 << 15, (1 << 18, 1 << 21, 1 << 24), 1 << 12)
+    sample = 1 << 22
+    least_speed = 1e8
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         count = threads or fair_threads(comm)

@@ -16,7 +16,7 @@ from partitioner.cuda_copies import Copies, copies
 from partitioner.threads import side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
-from ..base import Array, Collectives, Movable, Trial
+from ..base import Array, Collectives, Movable
 from ..blas import limit_blas
 from .clock import CudaClock, untimed
 from .layout import VECTOR, Limits
@@ -37,7 +37,8 @@ class CudaDevice:
     steady = True
     host_bytes = 170 << 20  # staging of copies included
     code_bytes = 0
-    trial = Trial(1 << 22, (1 << 21, 1 << 25, 1 << 27), 1 << 16)
+    sample = 1 << 26
+    least_speed = 5e9
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.

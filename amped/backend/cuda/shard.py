@@ -29,6 +29,7 @@ class Functions(NamedTuple):
 
     mttkrp: Any
     combine: Any = None
+    combine_rest: Any = None
     widen: Any = None
     gather_long: Any = None
 

@@ -169,6 +169,15 @@ def test_ample_memory_keeps_everything_resident(job: Job) -> None:
         assert all(m.streamed == 0 for m in auto.modes)
 
 
+@given(jobs())
+def test_what_an_iteration_reads(job: Job) -> None:
+    """Factor rows of every nonzero, and what is streamed."""
+    resident, streamed = (job.plan(0, memory=1 << 50, placement=where) for where in ("resident", "stream"))
+    rows = sum(m.nnz * (len(job.cuts) - 1) * m.share.row_bytes for m in resident.modes)
+    assert resident.read_bytes == rows
+    assert streamed.read_bytes == rows + sum(m.shard_bytes(m.nnz, streamed=True) for m in streamed.modes)
+
+
 @given(jobs(), st.integers(1, 100))
 def test_more_memory_never_hurts(job: Job, more: int) -> None:
     """There is one threshold: what fits in some memory fits in any larger one, and no less is resident."""

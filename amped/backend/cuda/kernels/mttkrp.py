@@ -25,6 +25,7 @@ from ..source import by_value, unit
 
 FAN_IN = 16  # as in combine.cu
 THREADS = 128
+REST_THREADS, REST_SUMS = 512, 2048  # one block of threads adds up levels of at most so many sums
 MOST_NONZEROS = 1 << 30  # of a shard
 
 
@@ -191,7 +192,7 @@ def _functions(layout: Layout, shard: CudaShard, device: int) -> Functions:
     """Return the code that computes a shard, and that which adds its sums up."""
     after: dict[str, Any] = {}
     if not layout.tiled:
-        after = {"combine": _sums("combine", device)}
+        after = {"combine": _sums("combine", device), "combine_rest": _sums("combine_rest", device)}
     elif layout.share.dtype == np.float32:
         after = {"widen": _sums("widen", device), "gather_long": _sums("gather_long", device)}
     return Functions(_compiled(layout.macros, device), **after)
@@ -249,9 +250,12 @@ def _combine(shard: CudaShard, carry: int, out: int, columns: int) -> None:
     for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
         numbers = np.int64(items), np.int64(step), np.int64(back), np.int32(columns)
-        grid = (-(-groups * columns // THREADS),)
         places = np.uint64(carry), np.uint64(up), np.uint64(out)
-        shard.functions.combine(grid, (THREADS,), (shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers))
+        arguments = shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers
+        if groups * columns <= REST_SUMS:
+            shard.functions.combine_rest((1,), (REST_THREADS,), arguments)
+            return
+        shard.functions.combine((-(-groups * columns // THREADS),), (THREADS,), arguments)
         carry, up = up, up + groups * columns * 8
 
 

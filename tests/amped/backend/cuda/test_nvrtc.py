@@ -129,7 +129,7 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
 
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_packing_and_sums_of_chunks(architecture: str) -> None:
-    check(compiled("combine", {}, architecture), {"combine", "widen", "gather_long"})
+    check(compiled("combine", {}, architecture), {"combine", "combine_rest", "widen", "gather_long"})
     for rank, real in product((1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), REALS.values()):
         check(compiled("solve", {"RANK": rank, "REAL": real}, architecture), {"solve", "add_parts"}, FEW)
         check(compiled("equations", {"RANK": rank, "REAL": real}, architecture), EQUATIONS, FEW)
