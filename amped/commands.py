@@ -25,7 +25,7 @@ from partitioner.stages import STAGES
 
 from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
-from .decomp import driver
+from .decomp import als, driver
 from .decomp.als import CpAls
 from .decomp.prediction import Forecast, foretell
 from .errors import EXIT_INCOMPLETE, InputError
@@ -50,6 +50,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
+        als.prepare(job.machine.device, request.rank, request.options.dtype)  # while the tensor is read
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
         method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))

@@ -40,8 +40,9 @@ class Compiled:
         """What Numba compiles and calls."""
         if self._made is None:
             with _making:
-                from .numba_code import dispatcher
+                from .numba_code import dispatcher, let_call
 
+                let_call(Compiled)
                 self._made = self._made or dispatcher(self._function, self._inner)
         return self._made
 

@@ -28,7 +28,6 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import typeof_impl
 
-from .jit import Compiled
 from .private import keep, kept
 
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
@@ -42,10 +41,10 @@ def dispatcher(function: FunctionType, no_cpython_wrapper: bool) -> Any:
     return made
 
 
-@typeof_impl.register(Compiled)  # type: ignore[untyped-decorator]
-def _typeof(value: Compiled, context: Any) -> Any:
-    """Return the type of a function that compiled code calls: that of what Numba knows."""
-    return typeof_impl(value.dispatcher, context)
+@cache
+def let_call(kind: type) -> None:
+    """Let compiled code call objects of a class, by their attribute `dispatcher`."""
+    typeof_impl.register(kind)(lambda value, context: typeof_impl(value.dispatcher, context))
 
 
 class _Cache(NullCache):  # type: ignore[misc]
@@ -77,7 +76,7 @@ class _Cache(NullCache):  # type: ignore[misc]
 
 @cache
 def _sources(name: str) -> str:
-    """Return a digest of the source of a module and this one, and of all they import, at top level, from both packages."""
+    """Return a digest of the sources of a module, of this one, and of what they import from both packages."""
     packages = name.partition(".")[0], __name__.partition(".")[0]
     found, left = dict[str, str](), [name, __name__]
     while left:

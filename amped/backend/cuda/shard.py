@@ -141,8 +141,8 @@ def make_shard(
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
     firsts = cupy.zeros((2, chunks + 1), np.int32)  # runs, and long ones, of the chunks before
     count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:]))
-    firsts = cupy.cumsum(firsts, axis=1, dtype=np.int32)
-    runs, long_runs = (int(count) for count in firsts[:, -1].get())
+    sums = [cupy.cumsum(counts, dtype=np.int32) for counts in firsts]  # CuPy has compiled code for one axis alone
+    runs, long_runs = (int(each[-1]) for each in sums)
     records = (int(jobs.unit[-1]) + 1) * layout.unit  # and one that is read ahead
     sizes = [table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, long_runs * 4, records]
     offsets, size = _offsets(sizes)
@@ -156,7 +156,7 @@ def make_shard(
         offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))
-    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
+    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), *sums, *parts))
     return shard
 
 
