@@ -98,6 +98,7 @@ class Device(Protocol):
 
     name: str  # the folder of its kernels in `amped.backend`, and its name in messages
     description: str
+    model: str  # devices of one model are equally fast
     on_host: bool  # whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed
     steady: bool  # whether equal work takes equal times, so that times tell how to share work out
     host_bytes: int  # host memory that its libraries take once a run computes

@@ -27,7 +27,7 @@ from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
 from .source import Source
 from .stream import Step, Stream
-from .tuning import Tuner
+from .tuning import Budget, Tuner
 from .workspace import Workspace
 
 RECUTS = 2
@@ -37,8 +37,8 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 class SparseOperator:
     """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
 
-    def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
-        """Load this rank's share of `source`."""
+    def __init__(self, source: Source, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
+        """Load this rank's share of `source`; choose kernels within a budget, if there is one."""
         options = setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
@@ -47,7 +47,8 @@ class SparseOperator:
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
         self.work = Workspace(self.plan, machine, options)
-        tuner = Tuner(self.work, machine, self.clock, options)
+        tuner = Tuner(self.work, machine, self.clock, options, budget or Budget())
+        tuner.prepare(self.plan.modes)
         self.stream = Stream(machine.device, self.clock, tuner.choose)
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +39,7 @@ class CpuDevice:
         fair = fair_threads(comm)
         count = threads or fair
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
+        self.model = f"{self.description} of {platform.processor() or platform.machine()}"
         self.threads = Threads(count, spare=count <= fair)
         limit_blas(count)
 
