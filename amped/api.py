@@ -160,11 +160,11 @@ def cp_als(
     """
     comm = world()
     with watched(comm, deadline) as aborts:
-        with STAGES.of("read"):
-            source = open_tensor(X, comm)
         chosen = Options(**options)
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
+        with STAGES.of("read"):
+            source = open_tensor(X, machine, chosen)
         method = decomposition(source, rank, machine, chosen)
         start(method.operator, source, seed, init)
 
@@ -218,7 +218,10 @@ def mttkrp(
     """
     comm = world()
     with watched(comm, deadline) as aborts:
-        source, chosen = open_tensor(X, comm), Options(**options)
+        chosen = Options(**options)
+        machine = bring_up(chosen, comm)
+        aborts.append(machine.exchange.abort)
+        source = open_tensor(X, machine, chosen)
         if mode >= len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
         given = list(factors or ()) if comm.rank == 0 else []
@@ -227,8 +230,6 @@ def mttkrp(
             # No matrix, which could be too large, but one number that looks like it.
             given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
-        machine = bring_up(chosen, comm)
-        aborts.append(machine.exchange.abort)
         operator = place(source, rank, machine, chosen)
         start(operator, source, init=given, as_is=True)
         whole = operator.gathered(mode, operator.mttkrp(mode))

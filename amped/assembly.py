@@ -22,6 +22,7 @@ from .decomp.initial import Init, initial_factors
 from .errors import EXIT_INCOMPLETE
 from .files import Outputs
 from .operators.base import Operator
+from .operators.held import Room
 from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
@@ -46,24 +47,33 @@ def bring_up(options: Options, comm: Comm) -> Machine:
     return connect(device, comm)
 
 
-def open_tensor(tensor: Tensor, comm: Comm) -> Source:
+def open_tensor(tensor: Tensor, machine: Machine, options: Options) -> Source:
     """Return where nonzeros come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
+    comm, room = machine.comm, room_of(machine, options)
     path = comm.bcast(None if tensor is None or isinstance(tensor, SparseTensor) else os.fspath(tensor))
     if path is not None:
-        return open_source(path, comm)
-    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm)
+        return open_source(path, comm, room=room)
+    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm, room=room)
+
+
+def room_of(machine: Machine, options: Options) -> Room:
+    """Return where a tensor may be held while it is loaded."""
+    if options.placement == "stream":  # its shards are made on the host
+        return Room(machine, 0)
+    return Room(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
 
 
 def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks = (rank,) * len(source.shape)
-    return Setting(ranks, options, machine.device, source.value_range, memory, machine.exchange.overlaps, solving)
+    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and not machine.device.on_host
+    values, overlaps = source.value_range, machine.exchange.overlaps
+    return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead)
 
 
-def solving_bytes(machine: Machine, options: Options) -> Solving:
-    """Return what a decomposition takes on the device beside an MTTKRP."""
-    return als.solving_bytes(machine.device, options.dtype)
+def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
+    """Return what a decomposition of a tensor of so many modes takes on the device beside an MTTKRP."""
+    return als.solving_bytes(machine, options.dtype, order)
 
 
 def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
@@ -79,7 +89,7 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
 
 def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
+    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options, len(source.shape))))
 
 
 def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
@@ -167,8 +177,9 @@ class Job:
     def open(self) -> Source:
         """Open the tensor and say what it is."""
         request = self.request
+        room, verify = room_of(self.machine, request.options), not request.no_verify
         with STAGES.of("read"):
-            source = open_source(request.tensor, self.comm, self.display.reading, not request.no_verify, request.form)
+            source = open_source(request.tensor, self.comm, self.display.reading, verify, request.form, room)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
         self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source

@@ -227,7 +227,11 @@ def plan(request: requests.Plan, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         setting = setting_for(
-            source, request.rank, job.machine, request.options, solving_bytes(job.machine, request.options)
+            source,
+            request.rank,
+            job.machine,
+            request.options,
+            solving_bytes(job.machine, request.options, len(source.shape)),
         )
         if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))

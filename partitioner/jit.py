@@ -12,12 +12,10 @@ Compiled functions may take many parameters: each array is one, as nopython mode
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.util import resolve_name
@@ -32,9 +30,8 @@ from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 
-from .private import is_private, read_private, write_private
+from .private import keep, kept
 
-SETTING = "NUMBA_CACHE_DIR"
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
 
@@ -57,12 +54,6 @@ def _compiled(function: Callable[..., Any], *, no_cpython_wrapper: bool) -> Call
     return compiled
 
 
-def cache_folder() -> Path:
-    """Return the cache folder: under ``NUMBA_CACHE_DIR`` if that is set, else under the user's cache."""
-    given = os.environ.get(SETTING)
-    return Path(given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
-
-
 class _Cache(NullCache):  # type: ignore[misc]
     """The cache that Numba asks for a function's compiled forms: one file per signature."""
 
@@ -72,32 +63,22 @@ class _Cache(NullCache):  # type: ignore[misc]
     def load_overload(self, types: Any, context: Any) -> Any:
         """Return the compiled form for these types and this CPU type, or None."""
         rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
-        stored = None
-        with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
-            path = self._path(types, context.codegen())
-            stored = read_private(path) if is_private(path.parent, SETTING) else None
-        if stored is None:
-            return None
-        whole = sha256(stored[32:]).digest() == stored[:32]
-        return CompileResult._rebuild(context, *pickle.loads(stored[32:])) if whole else None
+        stored = kept(self._name(types, context.codegen()))
+        return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
 
     def save_overload(self, types: Any, compiled: Any) -> None:
         """Cache a compiled form; ignore a disk that refuses it."""
         if compiled.lifted or compiled.library.has_dynamic_globals:
             return
-        data = dumps(compiled._reduce())
-        with suppress(OSError, RuntimeError):
-            path = self._path(types, compiled.codegen)
-            if is_private(path.parent, SETTING):
-                write_private(path, sha256(data).digest() + data)
+        keep(self._name(types, compiled.codegen), dumps(compiled._reduce()))
 
-    def _path(self, types: Any, codegen: Any) -> Path:
+    def _name(self, types: Any, codegen: Any) -> str:
         function = self._function
         versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
         place = function.__module__, function.__qualname__, function.__code__.co_firstlineno
         facts = versions, codegen.magic_tuple(), _sources(function.__module__), place, str(types)
         digest = sha256(repr(facts).encode()).hexdigest()
-        return cache_folder() / f"{function.__module__}.{function.__qualname__}-{digest[:40]}.nbc"
+        return f"{function.__module__}.{function.__qualname__}-{digest[:40]}.nbc"
 
 
 @cache

@@ -94,7 +94,8 @@ class Store:
         for k in range(self.order):
             columns[k] = copy.column(k).held(self.nnz)
         tensor = SparseTensor.from_columns(columns, copy.values.held(self.nnz), self.shape, path=self.path)
-        tensor.duplicates, tensor.zeros, tensor.labels = self.duplicates, self.zeros, self.labels()
+        tensor.was_repaired(self.duplicates, self.zeros)
+        tensor.labels = self.labels()
         return tensor
 
     def labels(self) -> Labels | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -45,7 +46,20 @@ class Clock(Protocol):
         """Count the work queued within."""
 
     def collect(self) -> dict[tuple[str, int], float]:
-        """Wait for the device, return the seconds by (kind, mode) and start anew."""
+        """Wait for the device, return the seconds by (kind, mode) and start anew.
+
+        After `Replay.wait` they are those of that launch, and nothing is waited for.
+        """
+
+
+class Replay(Protocol):
+    """Work that a device has noted down, to be queued again and again at once."""
+
+    def launch(self) -> None:
+        """Queue all of it."""
+
+    def wait(self) -> NDArray[np.uint8]:
+        """Wait for the oldest launch that was not waited for; return what the memory to be read held after it."""
 
 
 class Collectives(Protocol):
@@ -55,7 +69,7 @@ class Collectives(Protocol):
     overlaps: bool  # whether rows travel while the device computes
 
     def aside(self) -> AbstractContextManager[None]:
-        """Queue what is within beside the work that is queued from now on, until `join`."""
+        """Queue what is within, to send rows, beside the work that is queued from now on, until `join`."""
 
     def join(self) -> None:
         """Let the work that is queued from now on wait for all that was queued aside."""
@@ -110,8 +124,24 @@ class Device(Protocol):
     def to_device(self, array: NDArray[Any]) -> Array:
         """Return a copy (or, on the host, the array itself) in device memory."""
 
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
+
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory (on the host, the array itself)."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Queue what is within after all that is queued, beside the work that is queued from now on, until `meet`."""
+
+    def meet(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside."""
+
+    def note(self, queue: Callable[[], None], read: Array, clock: Any) -> Replay | None:
+        """Return the work that `queue` queues, without doing it; None if the device does nothing ahead of the host.
+
+        After each launch `read`, a (bytes,) uint8 array, is copied to the host, and a `clock` of this device has its
+        seconds. Nothing in it may be allocated or wait for the host.
+        """
 
     def slot(self, nbytes: int, clock: Any) -> Slot:
         """Return a buffer of so many bytes for streamed shards; its copies are counted by a `clock` of this device."""

@@ -31,6 +31,7 @@ class RowSolver:
     """Solves rows by matrix products of blocks of rows; suits all. See `solve.Solver`."""
 
     name = "rows"
+    allocates = True
 
     def __init__(self, xp: ModuleType, blocks: int) -> None:
         """Compute with NumPy or CuPy, `xp`; that many `blocks` of rows, as doubles, are in memory at once."""

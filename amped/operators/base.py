@@ -37,8 +37,15 @@ class Operator(Protocol):
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         """Give every rank the (I_n, R_n) factor matrix of one mode, in host memory."""
 
-    def factor(self, mode: int) -> NDArray[Any]:
-        """Return a copy of the (I_n, R_n) factor matrix of one mode in host memory."""
+    @property
+    def matrices(self) -> Array:
+        """All factor matrices as they are stored, (bytes,) uint8."""
+
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        """Return the (I_n, R_n) factor matrix of one mode in host memory, or that of a copy of `matrices`."""
+
+    def changed(self, mode: int) -> None:
+        """Note that a factor matrix was written by others."""
 
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
@@ -67,11 +74,14 @@ class Operator(Protocol):
     def publish(self, mode: int) -> None:
         """All-gather the owned rows of a factor matrix."""
 
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
-        """Combine a small device array over the ranks and return it in host memory."""
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        """Queue the combination of a small device array over the ranks, in place."""
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         """Count the work queued within under `kind`."""
+
+    def join(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""

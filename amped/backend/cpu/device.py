@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -67,8 +67,22 @@ class CpuDevice:
     def to_device(self, array: NDArray[Any]) -> Array:
         return array
 
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            np.copyto(target, source, casting="same_kind")
+
     def to_host(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)
+
+    def beside(self) -> AbstractContextManager[None]:
+        """See `Device`: work is done when it is queued."""
+        return nullcontext()
+
+    def meet(self) -> None:
+        """See `Device`: as `beside`."""
+
+    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> None:
+        """See `Device`: as `beside`."""
 
     def slot(self, nbytes: int, clock: HostClock) -> HostSlot:
         return HostSlot(self.empty((nbytes,), np.uint8), clock)

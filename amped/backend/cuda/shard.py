@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.cuda_code import load
+
 from ..base import Array
 from ..mttkrp import NOTHING_STORED, Kernel
 from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
-from .source import REALS, by_value, compile_options, text
+from .source import REALS, by_value, unit
 
 THREADS = 128
 AHEAD = 2  # runs that a thread reads ahead
@@ -26,6 +28,7 @@ class Functions(NamedTuple):
 
     mttkrp: Any
     combine: Any = None
+    combine_rest: Any = None
     widen: Any = None
     gather_long: Any = None
 
@@ -97,7 +100,7 @@ def copied(memory: Any, buffer: Array) -> Array:
 @cache
 def _packer(inputs: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
     macros = {"INPUTS": inputs, "REAL": REALS[dtype]}
-    module = cupy.RawModule(code=text("pack"), options=compile_options(macros))
+    module = load(unit("pack", macros))
     return module.get_function("count_runs"), module.get_function("pack")
 
 

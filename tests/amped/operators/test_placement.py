@@ -17,6 +17,7 @@ from amped.backend.base import Device
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cuda import probe
+from amped.backend.exchange import HostExchange, Machine
 from amped.backend.null.device import NullDevice
 from amped.backend.rows import block_rows
 from amped.decomp import als
@@ -26,7 +27,7 @@ from amped.operators import placement as placement_module
 from amped.operators.memory import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
 from amped.operators.placement import Plan, Setting, make_plan, nonzero_bytes
 from amped.options import DTYPES, Options
-from amped.parallel.mpi import Comm
+from amped.parallel.mpi import Comm, SingleComm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 from partitioner.threads import fair_threads
@@ -77,7 +78,7 @@ def setting(
 ) -> Setting:
     """Return what plans of CP-ALS have in common."""
     options = options or Options()
-    solving = als.solving_bytes(device, options.dtype)
+    solving = als.solving_bytes(Machine(SingleComm(), device, HostExchange(SingleComm())), options.dtype, order)
     return Setting((rank,) * order, options, device, VALUES, memory, overlaps, solving)
 
 
