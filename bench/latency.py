@@ -146,10 +146,10 @@ def measured(source: Any, rank: int, machine: Machine, options: Options, least: 
     """Place a tensor and time at least so many iterations. Collective."""
     comm = machine.comm
     room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
-    foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving_bytes(machine, room)))
+    foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving_bytes(machine, room, len(source.shape))))
     free_memory(machine.device.xp)
     begin = time.perf_counter()
-    operator = assembly.place(source, rank, machine, room, solving_bytes(machine, room))
+    operator = assembly.place(source, rank, machine, room, solving_bytes(machine, room, len(source.shape)))
     operator.synchronize()
     loading = time.perf_counter() - begin
     fill_factors(operator)

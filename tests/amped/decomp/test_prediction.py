@@ -39,7 +39,7 @@ def planned(machine: Machine, **options: Any) -> tuple[TensorSource, Plan, Setti
     indices, values = random_tensor(SHAPE, NNZ)
     source = TensorSource(SparseTensor(indices, values, SHAPE), machine.comm)
     chosen = Options(**options)
-    setting = setting_for(source, 8, machine, chosen, solving_bytes(machine, chosen))
+    setting = setting_for(source, 8, machine, chosen, solving_bytes(machine, chosen, 3))
     cuts = [source.cut(mode, machine.comm.size) for mode in range(3)]
     return source, make_plan(cuts, machine.comm.rank, setting), setting
 

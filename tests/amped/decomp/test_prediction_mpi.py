@@ -19,7 +19,7 @@ def test_every_rank_has_the_same_forecast(comm: Comm, device: str) -> None:
     machine, options = machine_of(device, comm), Options()
     indices, values = random_tensor((100, 3, 20), 2000)
     source = TensorSource(SparseTensor(indices, values, (100, 3, 20)) if comm.rank == 0 else None, comm)
-    setting = setting_for(source, 4, machine, options, solving_bytes(machine, options))
+    setting = setting_for(source, 4, machine, options, solving_bytes(machine, options, len(source.shape)))
     cuts = [source.cut(mode, comm.size) for mode in range(3)]
     found = foretell(source, make_plan(cuts, comm.rank, setting), machine, setting)
     assert found is not None
