@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import cupy
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from ..base import Array
 from .clock import CudaClock, Marks, seconds_of, untimed
 
+TO_HOST = 2  # cudaMemcpyDeviceToHost
 AT_ONCE = 2  # launches that may be queued: each has its own events, and memory that it writes on the host
 
 
@@ -47,10 +49,14 @@ class _Graph:
             stream.begin_capture()
             try:
                 queue()
-                read.get(stream=stream, out=self.told, blocking=False)
+                # Not by `get`, which CuPy refuses here.
+                cupy.cuda.runtime.memcpyAsync(self.told.ctypes.data, read.data.ptr, read.nbytes, TO_HOST, stream.ptr)
                 self.marks.join()
-            finally:
-                self._graph = stream.end_capture()
+            except BaseException:
+                with suppress(cupy.cuda.runtime.CUDARuntimeError):  # it would hide the cause
+                    stream.end_capture()
+                raise
+            self._graph = stream.end_capture()
 
     def launch(self) -> None:
         stream = cupy.cuda.get_current_stream()
