@@ -71,7 +71,7 @@ def room_of(machine: Machine, options: Options) -> Room:
 def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and not machine.device.on_host
+    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and machine.device.queues
     values, overlaps = source.value_range, machine.exchange.overlaps
     return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead)
 

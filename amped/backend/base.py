@@ -100,6 +100,7 @@ class Device(Protocol):
     description: str
     model: str  # devices of one model are equally fast
     on_host: bool  # whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed
+    queues: bool  # whether work is done after it was queued, so that it can be queued ahead of the host
     steady: bool  # whether equal work takes equal times, so that times tell how to share work out
     host_bytes: int  # host memory that its libraries take once a run computes
     code_bytes: int  # host memory of one compiled kernel

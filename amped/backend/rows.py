@@ -23,7 +23,8 @@ def block_rows(rank: int) -> int:
     return max(1, BLOCK_BYTES // (8 * rank))
 
 
-def _blocks(rows: int, step: int) -> Iterator[slice]:
+def blocks_of(rows: int, step: int) -> Iterator[slice]:
+    """Yield slices of at most `step` rows."""
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
 
 
@@ -51,7 +52,7 @@ class RowSolver:
 
     def run(self, made: None, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
         xp, largest = self._xp, sums.largest
-        for block in _blocks(len(source), block_rows(source.shape[1])):
+        for block in blocks_of(len(source), block_rows(source.shape[1])):
             rows = xp.matmul(source[block], inverse)
             target[block] = rows
             xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
@@ -62,14 +63,14 @@ class RowSolver:
 
 def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
     """Add ``matrix.T @ matrix`` to `total`, (R, R) float64."""
-    for block in _blocks(len(matrix), GRAM_BYTES // (8 * matrix.shape[1])):
+    for block in blocks_of(len(matrix), GRAM_BYTES // (8 * matrix.shape[1])):
         rows = matrix[block].astype(np.float64, copy=False)
         total += xp.matmul(rows.T, rows)
 
 
 def add_dots(xp: ModuleType, one: Array, other: Array, total: Array) -> None:
     """Add the inner products of the columns of two matrices to `total`, (R,) float64; `one` is float64."""
-    for block in _blocks(len(one), GRAM_BYTES // (8 * one.shape[1])):
+    for block in blocks_of(len(one), GRAM_BYTES // (8 * one.shape[1])):
         total += _down(xp, xp.sum, one[block] * other[block])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,119 +21,156 @@ from .equations import (
     RANGE,
     ROUNDING,
     Equations,
-    Provider,
     Terms,
     Told,
 )  # fmt: skip
 from .solve import Sums
 
 Matrix = NDArray[np.float64]
+ITERATIONS, FIT, BEST, FLAGS, FACTS = range(5)
+"""Facts: whole iterations, the fit of the last one, the best fit, flags; and how many there are."""
+ALIGNED = 256 // 8  # doubles
 VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
+
+
+class State:
+    """What equations know of the factor matrices, in one piece of memory: first what the host is told.
+
+    Attributes
+    ----------
+    memory : (bytes,) uint8 array
+        Of these, the first `told_bytes` are facts, norms and scales.
+    facts : (FACTS,) array
+    norms, scales : (N, R) arrays
+        See `Told`.
+    divisor : (R,) array
+        What the columns of the matrix that is solved now are divided by when they are stored.
+    grams : (N, R, R) array
+        The Gram matrices, of columns with their scales.
+    """
+
+    def __init__(self, xp: ModuleType, order: int, rank: int) -> None:
+        numbers = xp.zeros(doubles(order, rank), np.float64)
+        sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank]
+        bounds = [0, *accumulate(sizes)]
+        self.facts, norms, scales, self.divisor, grams = (numbers[a:b] for a, b in pairwise(bounds))
+        self.norms, self.scales = norms.reshape(order, rank), scales.reshape(order, rank)
+        self.grams = grams.reshape(order, rank, rank)
+        self.memory, self.told_bytes = numbers.view(np.uint8), 8 * bounds[3]
+
+    def told(self, memory: NDArray[np.uint8]) -> Told:
+        """Return what a copy of the first bytes tells."""
+        numbers = memory[: self.told_bytes].view(np.float64)
+        facts, columns = numbers[:FACTS], numbers[FACTS:].reshape(2, *self.norms.shape).copy()
+        return Told(int(facts[FLAGS]), int(facts[ITERATIONS]), float(facts[FIT]), *columns)
 
 
 class HostEquations:
     """See `Equations`. Totals come from the device, and the inverse goes there: the host waits for each."""
 
     memory: Array | None = None
-    told_bytes = 0
 
     def __init__(self, device: Device, terms: Terms) -> None:
-        self._device, self._terms = device, terms
-        order, rank = terms.order, terms.rank
-        self._grams = np.zeros((order, rank, rank))
-        self._norms, self._scales, self._divisor = np.ones((order, rank)), np.ones((order, rank)), np.ones(rank)
-        self._flags, self._iterations, self._fit, self._best = 0, 0, np.nan, 0.0
+        self._device, self._terms, rank = device, terms, terms.rank
+        self._state = State(np, terms.order, rank)
+        self.told_bytes = self._state.told_bytes
         self.inverse = device.zeros((rank, rank), np.float64)
         self.totals = device.zeros((rank + 2 + terms.parts, rank), np.float64)
         self.dots = device.zeros((1, rank), np.float64)
+
+    def _raise(self, flag: int) -> None:
+        self._state.facts[FLAGS] = int(self._state.facts[FLAGS]) | flag
 
     def sums(self, mode: int) -> Sums:
         return sums_of(self.totals, self._terms, mode)
 
     def load(self, told: Told, best: float) -> None:
-        self._norms, self._scales, self._flags = told.norms.copy(), told.scales.copy(), 0
-        self._iterations, self._fit, self._best = told.iterations, told.fit, best
+        state = self._state
+        state.norms[...], state.scales[...] = told.norms, told.scales
+        state.facts[[ITERATIONS, FIT, BEST, FLAGS]] = told.iterations, told.fit, best, 0
 
     def hold(self, mode: int) -> None:
-        scale = self._scales[mode]
-        self._grams[mode] = self._down(self.totals)[: scale.size] * np.outer(scale, scale)
+        scale = self._state.scales[mode]
+        self._state.grams[mode] = self._down(self.totals)[: scale.size] * np.outer(scale, scale)
 
     def prepare(self, mode: int, double: bool = False) -> None:
+        state = self._state
         others = [m for m in range(self._terms.order) if m != mode]
-        product = np.multiply.reduce(self._grams[others])
+        product = np.multiply.reduce(state.grams[others])
         self.totals.fill(0)
         if not np.all(np.isfinite(product)):
-            self._flags |= NOT_FINITE
+            self._raise(NOT_FINITE)
             return
-        most = np.inf if double else noise_limit(self._terms, self._fit)
+        most = np.inf if double else noise_limit(self._terms, state.facts[FIT])
         inverse, condition = inverted(product, self._terms.cutoff, most)
         if condition > most:
             self.totals[self._terms.rank + 1] = 1.0
-        self._divisor = self._norms[mode] * self._scales[mode]
-        inverse *= np.multiply.reduce(self._scales[others])[:, None]
-        inverse /= self._divisor
+        state.divisor[...] = state.norms[mode] * state.scales[mode]
+        inverse *= np.multiply.reduce(state.scales[others])[:, None]
+        inverse /= state.divisor
         self._up(inverse)
 
     def invert(self, mode: int, double: bool = False) -> None:
         """See `Equations`: `prepare` has done so."""
 
     def widen(self) -> None:
-        largest = self._down(self.totals)[self._terms.rank + 2 :].max(axis=0)
-        wider = widened(largest, self._divisor)
-        self._up(self._down(self.inverse) * (self._divisor / wider))
-        self._divisor = wider
+        largest, divisor = self._down(self.totals)[self._terms.rank + 2 :].max(axis=0), self._state.divisor
+        wider = widened(largest, divisor)
+        self._up(self._down(self.inverse) * (divisor / wider))
+        divisor[...] = wider
         self.totals.fill(0)
 
     def finish(self, mode: int, again: bool = False) -> None:
-        totals, rank, most = self._down(self.totals), self._terms.rank, self._terms.most
+        totals, rank, most, state = self._down(self.totals), self._terms.rank, self._terms.most, self._state
         gram, largest = totals[:rank], totals[rank + 2 :].max(axis=0)
         if totals[rank + 1].any():
-            self._flags |= NOISY
+            self._raise(NOISY)
         elif not again and not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):
-            self._flags |= RANGE  # products could overflow
+            self._raise(RANGE)  # products could overflow
         elif not np.all(np.isfinite(gram)):
-            self._flags |= NOT_FINITE
+            self._raise(NOT_FINITE)
         else:
-            first, divisor = not self._iterations, self._divisor
+            first, divisor = not state.facts[ITERATIONS], state.divisor
             length = np.sqrt(np.diag(gram)) * divisor if first else np.maximum(largest * divisor, 1.0)
-            self._norms[mode] = np.where(length > 0, length, 1.0)
-            self._scales[mode] = scale = divisor / self._norms[mode]
-            self._grams[mode] = gram * np.outer(scale, scale)
+            state.norms[mode] = np.where(length > 0, length, 1.0)
+            state.scales[mode] = scale = divisor / state.norms[mode]
+            state.grams[mode] = gram * np.outer(scale, scale)
 
     def multiply(self, source: Array, target: Array) -> None:
         self.dots.fill(0)
         rows.add_dots(self._device.xp, source, target, self.dots[0])
 
     def fit(self, exact: bool = False) -> None:
-        if exact and not self._flags & NEAR:
+        facts, flags = self._state.facts, int(self._state.facts[FLAGS])
+        if exact and not flags & NEAR:
             return
-        norm, weights = self._terms.norm, self._norms[-1]
-        squared = weights @ np.multiply.reduce(self._grams) @ weights
+        norm, weights = self._terms.norm, self._state.norms[-1]
+        squared = weights @ np.multiply.reduce(self._state.grams) @ weights
         dots = self._down(self.dots)[0] if exact else self._down(self.totals)[self._terms.rank]
-        parts = weights * np.multiply.reduce(self._scales) * dots
+        parts = weights * np.multiply.reduce(self._state.scales) * dots
         # ||X - M|| / ||X|| from ||X||, ||M||**2 and the components' parts of <X, M>
         distance = float(np.sqrt(np.maximum(0.0, norm**2 + squared - 2 * parts.sum())) / norm)
         # A change d of the squared distance changes the distance by d / 2 / distance.
         error = ROUNDING * float(np.abs(parts).sum()) / norm**2
         if not np.isfinite(distance):
-            self._flags |= NOT_FINITE
-        elif self._terms.gains and not exact and (error > ACCURACY * distance or self._best > NEARBY):
-            self._flags |= NEAR
+            self._raise(NOT_FINITE)
+        elif self._terms.gains and not exact and (error > ACCURACY * distance or facts[BEST] > NEARBY):
+            self._raise(NEAR)
         else:
-            self._fit, self._best, self._flags = 1 - distance, max(self._best, 1 - distance), self._flags & ~NEAR
-            self._iterations += 1
+            facts[[FIT, BEST, FLAGS]] = 1 - distance, max(facts[BEST], 1 - distance), flags & ~NEAR
+            facts[ITERATIONS] += 1
 
     def told(self) -> Told:
-        flags, self._flags = self._flags, self._flags & NEAR
-        return Told(flags, self._iterations, self._fit, self._norms.copy(), self._scales.copy())
+        told = self.read(self._state.memory)
+        self._state.facts[FLAGS] = told.flags & NEAR
+        return told
 
     def read(self, memory: NDArray[np.uint8]) -> Told:
-        """See `Equations`: there is no such memory."""
-        raise AssertionError("these equations are on the host")
+        return self._state.told(memory)
 
     def keep(self, source: Array, target: Array) -> None:
-        """See `Equations`: as `read`."""
-        raise AssertionError("these equations are on the host")
+        if not self._state.facts[FLAGS]:
+            target[...] = source
 
     def _down(self, array: Array) -> Matrix:
         return np.asarray(self._device.to_host(array))
@@ -160,9 +198,9 @@ class OnHost:
         return HostEquations(self._device, terms)
 
 
-def providers(device: Device) -> Sequence[Provider]:
-    """Return the providers of a device that has none of its own."""
-    return [OnHost(device)]
+def doubles(order: int, rank: int) -> int:
+    """Return the size of the memory of a `State`."""
+    return -(-(FACTS + rank * (2 * order + 1 + order * rank)) // ALIGNED) * ALIGNED
 
 
 def sums_of(totals: Array, terms: Terms, mode: int) -> Sums:

@@ -62,18 +62,17 @@ class CpAls:
         arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
         self.state = State(arrays, {"fit": []})
         self._update = LeastSquares(operator)
-        self._goes_ahead = all(operator.machine.comm.allgather(self._update.goes_ahead))
-        self._ahead: Ahead | None = None
+        goes_ahead = all(operator.machine.comm.allgather(self._update.goes_ahead))
+        self._ahead = Ahead(operator, self._update.equations, self._update.iteration) if goes_ahead else None
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
         self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
-        state, equations = self.state, self._update.equations
+        ahead = self._ahead
         if not self._loaded:
             self._load()
-        if self._checked or state.mode or not self._goes_ahead:
+        if ahead is None or self._checked or self.state.mode:
             return self._step_checked(stop)
-        ahead = self._ahead = self._ahead or Ahead(self.operator, equations, self._update.iteration)
         told = ahead.next(self._exact, left)
         flags, fit = self._agreed(told)
         if flags:

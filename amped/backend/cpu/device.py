@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from partitioner.threads import fair_threads
 
 from ...parallel.mpi import Comm
-from ..base import Array, Movable
+from ..base import Array, Movable, Replay
 from ..blas import limit_blas
 from .threads import Threads, aligned
 from .vectors import LANE, LINE
@@ -29,6 +29,7 @@ class CpuDevice:
     name = "cpu"
     xp = np
     on_host = True
+    queues = False
     steady = False
     host_bytes = 0
     code_bytes = 7 << 20
@@ -84,8 +85,9 @@ class CpuDevice:
     def meet(self) -> None:
         """See `Device`: as `beside`."""
 
-    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> None:
+    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> Replay | None:
         """See `Device`: as `beside`."""
+        return None
 
     def slot(self, nbytes: int, clock: HostClock) -> HostSlot:
         return HostSlot(self.empty((nbytes,), np.uint8), clock)

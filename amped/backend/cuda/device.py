@@ -38,6 +38,7 @@ class CudaDevice:
     name = "cuda"
     xp = cupy
     on_host = False
+    queues = True
     steady = True
     host_bytes = 170 << 20  # staging of copies included
     code_bytes = 0

@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...parallel.mpi import Comm
 from ..base import Array
-from ..cpu.device import CpuDevice
+from ..cpu.device import CpuDevice, HostClock
 
 
 class NullDevice(CpuDevice):
-    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, and there are several kernels."""
+    """See `Device`. Making a shard takes memory, scratch memory grows with nonzeros, work can be noted down."""
 
     name = "null"
+    queues = True
 
     def __init__(self, comm: Comm, threads: int | None = 1) -> None:
         super().__init__(comm, threads)
         self.used: list[tuple[str, int]] = []  # kernels that have computed, and how many nonzeros each time
         self.allocated: list[tuple[int, ...]] = []  # shapes of all arrays that were asked for
 
+    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> NullReplay:
+        return NullReplay(queue, read)
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         self.allocated.append(shape)
         return super().empty(shape, dtype)
+
+
+class NullReplay:
+    """See `Replay`: a launch does all at once, however many are yet to be waited for."""
+
+    def __init__(self, queue: Callable[[], None], read: Array) -> None:
+        self._queue, self._read = queue, read
+        self._told = deque[NDArray[np.uint8]]()
+
+    def launch(self) -> None:
+        self._queue()
+        self._told.append(self._read.copy())
+
+    def wait(self) -> NDArray[np.uint8]:
+        return self._told.popleft()

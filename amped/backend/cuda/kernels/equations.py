@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import cupy
@@ -27,7 +26,20 @@ from ...equations import (
     Terms,
     Told,
 )  # fmt: skip
-from ...small import OnHost, noise_limit, pseudo_inverse, sums_of, widened
+from ...small import (
+    BEST,
+    FACTS,
+    FIT,
+    FLAGS,
+    ITERATIONS,
+    OnHost,
+    State,
+    doubles,
+    noise_limit,
+    pseudo_inverse,
+    sums_of,
+    widened,
+)  # fmt: skip
 from ...solve import Sums
 from ..device import CudaDevice
 from ..source import REALS, by_value, unit
@@ -35,8 +47,6 @@ from ..source import REALS, by_value, unit
 MOST_COLUMNS = 128  # a block of threads has a matrix in registers
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 KEEP_BLOCKS, VECTOR = 1024, 16
-ITERATIONS, FIT, BEST, FLAGS, FACTS = range(5)  # as in equations.cu
-ALIGNED = 256 // 8  # doubles
 
 
 class Functions(NamedTuple):
@@ -56,17 +66,12 @@ class CudaEquations:
         self._terms, order, rank = terms, terms.order, terms.rank
         self._functions = _compiled(rank, dtype, device.number)
         self._threads = min(512 if rank > 96 else 1024, -(-rank * rank // 32) * 32)  # as in equations.cu
-        memory = cupy.zeros(_doubles(order, rank), np.float64)
-        sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank]
-        bounds = np.concatenate([[0], np.cumsum(sizes)])
-        self._facts, norms, scales, self._divisor, grams = (memory[int(a) : int(b)] for a, b in pairwise(bounds))
-        self._norms, self._scales = norms.reshape(order, rank), scales.reshape(order, rank)
-        self._grams = grams.reshape(order, rank, rank)
-        self.memory, self.told_bytes = memory.view(np.uint8), 8 * int(bounds[3])
+        self._held = held = State(cupy, order, rank)
+        self.memory, self.told_bytes = held.memory, held.told_bytes
         self.inverse = cupy.zeros((rank, rank), np.float64)
         self.totals = cupy.zeros((rank + 2 + terms.parts, rank), np.float64)
         self.dots = cupy.zeros((DOT_BLOCKS, rank), np.float64)
-        places = self._facts, norms, scales, self._divisor, grams, self.totals, self.inverse
+        places = held.facts, held.norms, held.scales, held.divisor, held.grams, self.totals, self.inverse
         self._state = by_value(
             np.array([place.data.ptr for place in places], np.uint64), np.array([order, terms.parts], np.int32)
         )
@@ -82,34 +87,34 @@ class CudaEquations:
     def load(self, told: Told, best: float) -> None:
         facts = np.zeros(FACTS)
         facts[[ITERATIONS, FIT, BEST]] = told.iterations, told.fit, best
-        self._facts.set(facts)
-        self._norms.set(np.ascontiguousarray(told.norms))
-        self._scales.set(np.ascontiguousarray(told.scales))
+        self._held.facts.set(facts)
+        self._held.norms.set(np.ascontiguousarray(told.norms))
+        self._held.scales.set(np.ascontiguousarray(told.scales))
 
     def hold(self, mode: int) -> None:
-        scale = self._scales[mode]
-        self._grams[mode] = self.totals[: scale.size] * (scale[:, None] * scale)
+        scale = self._held.scales[mode]
+        self._held.grams[mode] = self.totals[: scale.size] * (scale[:, None] * scale)
 
     def prepare(self, mode: int, double: bool = False) -> None:
         self._launch(self._functions.prepare, np.int32(mode), np.int32(double))
 
     def invert(self, mode: int, double: bool = False) -> None:
         others = [m for m in range(self._terms.order) if m != mode]
-        facts, product = self._facts.get(), np.multiply.reduce(self._grams.get()[others])
+        facts, product = self._held.facts.get(), np.multiply.reduce(self._held.grams.get()[others])
         if not np.all(np.isfinite(product)):
             return  # `prepare` has said so
         inverse, condition = pseudo_inverse(product, self._terms.cutoff)
         if not double and condition > noise_limit(self._terms, facts[FIT]):
             self.totals[self._terms.rank + 1] = 1.0
-        inverse *= np.multiply.reduce(self._scales.get()[others])[:, None]
-        self.inverse.set(np.ascontiguousarray(inverse / self._divisor.get()))
-        self._facts[FLAGS] = float(int(facts[FLAGS]) & ~SINGULAR)
+        inverse *= np.multiply.reduce(self._held.scales.get()[others])[:, None]
+        self.inverse.set(np.ascontiguousarray(inverse / self._held.divisor.get()))
+        self._held.facts[FLAGS] = float(int(facts[FLAGS]) & ~SINGULAR)
 
     def widen(self) -> None:
-        divisor = self._divisor.get()
+        divisor = self._held.divisor.get()
         wider = widened(self.totals.get()[self._terms.rank + 2 :].max(axis=0), divisor)
         self.inverse.set(self.inverse.get() * (divisor / wider))
-        self._divisor.set(wider)
+        self._held.divisor.set(wider)
         self.totals.fill(0)
 
     def finish(self, mode: int, again: bool = False) -> None:
@@ -127,18 +132,16 @@ class CudaEquations:
     def told(self) -> Told:
         told = self.read(self.memory[: self.told_bytes].get())
         if told.flags:
-            self._facts[FLAGS] = float(told.flags & NEAR)
+            self._held.facts[FLAGS] = float(told.flags & NEAR)
         return told
 
     def read(self, memory: NDArray[np.uint8]) -> Told:
-        numbers = memory.view(np.float64)
-        facts, columns = numbers[:FACTS], numbers[FACTS:].reshape(2, self._terms.order, self._terms.rank).copy()
-        return Told(int(facts[FLAGS]), int(facts[ITERATIONS]), float(facts[FIT]), *columns)
+        return self._held.told(memory)
 
     def keep(self, source: Array, target: Array) -> None:
         vectors = source.nbytes // VECTOR
         blocks = min(KEEP_BLOCKS, -(-vectors // 256))
-        self._functions.keep((blocks,), (256,), (self._facts, source, target, np.int64(vectors)))
+        self._functions.keep((blocks,), (256,), (self._held.facts, source, target, np.int64(vectors)))
 
 
 class OnDevice:
@@ -154,7 +157,7 @@ class OnDevice:
         prepare([_unit(rank, dtype)])
 
     def bytes(self, order: int, rank: int, parts: int) -> int:
-        return 8 * (2 * _doubles(order, rank) + rank * (2 * rank + parts + 2 + DOT_BLOCKS)) + (4 << 10)
+        return 8 * (2 * doubles(order, rank) + rank * (2 * rank + parts + 2 + DOT_BLOCKS)) + (4 << 10)
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return CudaEquations(self._device, terms, dtype)
@@ -163,10 +166,6 @@ class OnDevice:
 def providers(device: CudaDevice) -> Sequence[Provider]:
     """Return the providers of the family; the last one suits all."""
     return [OnDevice(device), OnHost(device)]
-
-
-def _doubles(order: int, rank: int) -> int:
-    return -(-(FACTS + rank * (2 * order + 1 + order * rank)) // ALIGNED) * ALIGNED
 
 
 def _unit(rank: int, dtype: np.dtype[Any]) -> Source:

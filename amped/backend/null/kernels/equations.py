@@ -1,5 +1,36 @@
-"""As on a CPU."""
+"""As on a CPU, but for the memory that a GPU would have them in."""
 
 from __future__ import annotations
 
-from ...cpu.kernels.equations import providers as providers
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...cpu.kernels.equations import CpuEquations
+from ...equations import Equations, Provider, Terms
+from ...small import OnHost
+from ..device import NullDevice
+
+
+class NullEquations(CpuEquations):
+    """See `Equations`: they can be queued ahead of the host."""
+
+    def __init__(self, device: NullDevice, terms: Terms) -> None:
+        super().__init__(device, terms)
+        self.memory = self._state.memory
+
+
+class Null(OnHost):
+    """See `Provider`; suits all."""
+
+    def __init__(self, device: NullDevice) -> None:
+        super().__init__(device)
+        self._null = device
+
+    def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
+        return NullEquations(self._null, terms)
+
+
+def providers(device: NullDevice) -> Sequence[Provider]:
+    """Return the providers of the family."""
+    return [Null(device)]
