@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.given import real, whole
+from partitioner.stages import STAGES
 
 from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
 from .decomp.driver import Method, Rule, Spans, run
@@ -21,6 +22,7 @@ from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
 from .operators.placement import MAX_RANK
+from .operators.tuning import Budget
 from .options import OptionNames, Options, with_options
 from .parallel.calls import Argument, collective
 from .parallel.mpi import together, world
@@ -41,7 +43,7 @@ def _tensor(name: str, given: Any) -> Any:
 def _shown_tensor(tensor: SparseTensor | str | None) -> str:
     """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
     if isinstance(tensor, SparseTensor):
-        return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.nnz} nonzeros,"
+        return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
     return str(tensor)
 
 
@@ -157,20 +159,24 @@ def cp_als(
     --------
     >>> model = cp_als(read("nell-2.tns"), rank=32)  # doctest: +SKIP
     """
-    comm = world()
+    comm, budget = world(), Budget(max_iters)
     with watched(comm, deadline) as aborts:
-        source, chosen = open_tensor(X, comm), Options(**options)
+        chosen = Options(**options)
         machine = bring_up(chosen, comm)
         aborts.append(machine.exchange.abort)
-        method = decomposition(source, rank, machine, chosen)
+        with STAGES.of("read"):
+            source = open_tensor(X, machine, chosen)
+        method = decomposition(source, rank, machine, chosen, budget)
         start(method.operator, source, seed, init)
 
         def tell(method: Method, spans: Spans, seconds: float) -> None:
             if callback is not None:
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
-        run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        model = method.model().labelled(source.labels)
+        with STAGES.of("iterate"):
+            run(method, Rule(max_iters, tol, deadline=deadline), [tell])
+        with STAGES.of("write"):
+            model = method.model().labelled(source.labels)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model
@@ -211,9 +217,12 @@ def mttkrp(
     InputError
         If an argument or the file is at fault, or the result is beyond the precision.
     """
-    comm = world()
+    comm, budget = world(), Budget(1)
     with watched(comm, deadline) as aborts:
-        source, chosen = open_tensor(X, comm), Options(**options)
+        chosen = Options(**options)
+        machine = bring_up(chosen, comm)
+        aborts.append(machine.exchange.abort)
+        source = open_tensor(X, machine, chosen)
         if mode >= len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
         given = list(factors or ()) if comm.rank == 0 else []
@@ -222,9 +231,7 @@ def mttkrp(
             # No matrix, which could be too large, but one number that looks like it.
             given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
-        machine = bring_up(chosen, comm)
-        aborts.append(machine.exchange.abort)
-        operator = place(source, rank, machine, chosen)
+        operator = place(source, rank, machine, chosen, budget=budget)
         start(operator, source, init=given, as_is=True)
         whole = operator.gathered(mode, operator.mttkrp(mode))
         together(comm, lambda: check_result(operator, mode, whole, source.value_range))

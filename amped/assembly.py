@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partitioner.coo import SparseTensor
+from partitioner.device import wake
 from partitioner.jit import load_compiler
+from partitioner.stages import STAGES
 
 from .backend.blas import callers_blas
 from .backend.choose import choose
@@ -21,10 +24,12 @@ from .decomp.initial import Init, initial_factors
 from .errors import EXIT_INCOMPLETE
 from .files import Outputs
 from .operators.base import Operator
+from .operators.held import Room
 from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
+from .operators.tuning import Budget
 from .options import Options
 from .parallel.mpi import Comm, on_root, together
 from .parallel.recorder import HERE, LOADING_SECONDS
@@ -40,35 +45,53 @@ Tensor = SparseTensor | str | os.PathLike[str] | None
 
 def bring_up(options: Options, comm: Comm) -> Machine:
     """Bring up the device and what carries rows between ranks; refuse options that the device has not. Collective."""
+    wake(options.device, comm.local_rank)
+    load_compiler()  # meanwhile
     device = together(comm, lambda: choose(options.device, comm, options.threads))
     together(comm, lambda: check_options(options, device))
     return connect(device, comm)
 
 
-def open_tensor(tensor: Tensor, comm: Comm) -> Source:
+def open_tensor(tensor: Tensor, machine: Machine, options: Options) -> Source:
     """Return where nonzeros come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
+    comm, room = machine.comm, room_of(machine, options)
     path = comm.bcast(None if tensor is None or isinstance(tensor, SparseTensor) else os.fspath(tensor))
     if path is not None:
-        return open_source(path, comm)
-    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm)
+        return open_source(path, comm, room=room)
+    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm, room=room)
+
+
+def room_of(machine: Machine, options: Options) -> Room:
+    """Return where a tensor may be held while it is loaded."""
+    if options.placement == "stream":  # its shards are made on the host
+        return Room(machine, 0)
+    return Room(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
 
 
 def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks = (rank,) * len(source.shape)
-    return Setting(ranks, options, machine.device, source.value_range, memory, machine.exchange.overlaps, solving)
+    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and not machine.device.on_host
+    values, overlaps = source.value_range, machine.exchange.overlaps
+    return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead)
 
 
-def solving_bytes(machine: Machine, options: Options) -> Solving:
-    """Return what a decomposition takes on the device beside an MTTKRP."""
-    return als.solving_bytes(machine.device, options.dtype)
+def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
+    """Return what a decomposition of a tensor of so many modes takes on the device beside an MTTKRP."""
+    return als.solving_bytes(machine, options.dtype, order)
 
 
-def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
-    """Place a tensor for factor matrices of `rank` columns. Collective."""
+def place(
+    source: Source,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    solving: Solving = nothing,
+    budget: Budget | None = None,
+) -> SparseOperator:
+    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective."""
     check_room(source, rank, machine, options)
-    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving), budget)
 
 
 def check_room(source: Source, rank: int, machine: Machine, options: Options) -> None:
@@ -76,9 +99,12 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
     check_lengths(source, setting_for(source, rank, machine, options), machine.comm)
 
 
-def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
+def decomposition(
+    source: Source, rank: int, machine: Machine, options: Options, budget: Budget | None = None
+) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options)))
+    solving = solving_bytes(machine, options, len(source.shape))
+    return als.CpAls(place(source, rank, machine, options, solving, budget))
 
 
 def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
@@ -121,7 +147,8 @@ class Job:
     def __init__(self, request: Request, session: Session) -> None:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
-        self._room = 0
+        self._room, self._began, self._budget = 0, time.perf_counter(), Budget()
+        STAGES.collect()  # of calls before
 
     def __enter__(self) -> Job:
         """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
@@ -132,7 +159,6 @@ class Job:
             self._let_go()
             raise
         self._aborts.append(self.machine.exchange.abort)
-        load_compiler()
         self._resting = resident_bytes()
         self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
         self.display = display(self.comm.rank, self.request.quiet)
@@ -166,10 +192,17 @@ class Job:
     def open(self) -> Source:
         """Open the tensor and say what it is."""
         request = self.request
-        source = open_source(request.tensor, self.comm, self.display.reading, not request.no_verify, request.form)
+        room, verify = room_of(self.machine, request.options), not request.no_verify
+        with STAGES.of("read"):
+            source = open_source(request.tensor, self.comm, self.display.reading, verify, request.form, room)
         facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
         self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source
+
+    def budget(self, repeats: int) -> Budget:
+        """Return what may be spent on choosing kernels, where each mode will be computed so many times at most."""
+        self._budget = Budget(repeats, self._began)
+        return self._budget
 
     def say_machine(self) -> None:
         """Say what the tensor was placed on. Collective."""
@@ -180,12 +213,12 @@ class Job:
 
     def begin(self, operator: Operator, source: Source) -> None:
         """Say in the metrics what will run: nothing is left to be refused."""
-        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels
-        planned, devices, kernels = zip(*self.comm.allgather(mine), strict=True)
+        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
+        planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
             "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
             rank=operator.ranks[0], ranks=self.comm.size, devices=devices, kernels=kernels,
-            options=asdict(operator.options), versions=versions(), planned_bytes=planned,
+            choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip
 
     def memory_line(self, operator: Operator) -> str:
@@ -197,6 +230,12 @@ class Job:
         by_rank = self.comm.allgather(mine)
         self.metrics.event("memory", used_and_planned_bytes=by_rank)
         return text.memory_line(by_rank)
+
+    def tell_stages(self) -> None:
+        """Say in the metrics how long what is done once has taken, by stage, on its slowest rank. Collective."""
+        by_rank = self.comm.allgather(STAGES.collect())
+        seconds = {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
+        self.metrics.event("stages", seconds=seconds)
 
 
 class Reporter:

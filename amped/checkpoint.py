@@ -76,7 +76,7 @@ def facts_of(source: Source, rank: int, method: str) -> dict[str, Any]:
 
 def take(method: Method, origin: Origin) -> Checkpoint:
     """Return a checkpoint that does not change when the run goes on."""
-    factors = [method.operator.factor(mode) for mode in range(method.operator.order)]
+    factors = [method.factor(mode) for mode in range(method.operator.order)]
     return Checkpoint(method.state.copy(), factors, origin)
 
 

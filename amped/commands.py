@@ -22,18 +22,19 @@ from numpy.typing import NDArray
 from partitioner.coo import ValueRange
 from partitioner.flags import shown
 from partitioner.shards import Cut
+from partitioner.stages import STAGES
 
 from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
-from .decomp import driver
+from .decomp import als, driver
 from .decomp.als import CpAls
+from .decomp.prediction import Forecast, foretell, hopeless
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
 from .operators.lengths import check_lengths
 from .operators.limits import check_result
-from .operators.placement import Setting, make_plan
-from .operators.prediction import Forecast, Speeds, forecast, measure
+from .operators.placement import Loading, Plan, Setting, make_plan
 from .operators.source import Source, open_source
 from .operators.sparse import SparseOperator
 from .parallel.mpi import SingleComm, on_root, share, together
@@ -50,28 +51,29 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
+        als.prepare(job.machine.device, request.rank, request.options.dtype)  # while the tensor is read
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
-        speeds = measure(job.machine, source.shape, request.rank, request.options)  # before its memory is full
-        method = decomposition(source, request.rank, job.machine, request.options)
+        method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
         job.say_machine()
-        foreseen = comm.allgather(forecast(method.operator.plan, speeds))
         origin, resumed = _start_or_resume(job, request, method, source)
         job.begin(method.operator, source)
         saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
-        limit = first_limit(max(each.seconds for each in foreseen))
+        slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
+        limit = first_limit(max(comm.allgather(slowest)))
         rule = driver.Rule(request.max_iters, request.tol, limit, request.deadline)
         began = time.perf_counter()
-        with saver, stop.listening():
+        with STAGES.of("iterate"), saver, stop.listening():
             driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
         record = _record(job, origin, method, time.perf_counter() - began)
         saved = request.checkpoint is not None and not comm.bcast(saver.failed)
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
-            model = method.model().labelled(source.labels)
-            result = on_root(comm, lambda: _write_model(job, model, record)) or ""
-        _close(job, method, stop, rule, record, foreseen, result)
+            with STAGES.of("write"):
+                model = method.model().labelled(source.labels)
+                result = on_root(comm, lambda: _write_model(job, model, record)) or ""
+        _close(job, method, stop, rule, record, result)
         return job.exit_code(stop.exit_code, saver.failed)
 
 
@@ -151,15 +153,16 @@ def _close(
     stop: StopRequest,
     rule: driver.Rule,
     record: dict[str, Any],
-    foreseen: Sequence[Forecast],
     result: str,
 ) -> None:
     """Say how the run went."""
     memory = job.memory_line(method.operator)
+    job.tell_stages()
     job.metrics.event("end", **record)
     job.display.close()
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
-    job.display.note(text.forecast_line(foreseen, True, job.metrics.iterations))
+    if job.metrics.iterations:
+        job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
     if (warning := text.low_fit(method.state.converged, method.state.series["fit"], rule.tol)) is not None:
         job.display.note(f"warning: {warning}")
     job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
@@ -171,7 +174,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
-        operator = place(source, request.rank, job.machine, request.options)
+        operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
         job.say_machine()
         start(operator, source, request.seed, request.init, as_is=True)
         job.begin(operator, source)
@@ -218,38 +221,57 @@ def _modes(wanted: str, order: int) -> list[int]:
 
 
 def plan(request: requests.Plan, session: Session) -> int:
-    """Say what a run would need and take, and how it would be balanced; nothing is allocated for it or computed."""
-    ranks = session.comm.size if request.ranks is None else request.ranks
+    """Say what a run would need and take, and how it would be balanced.
+
+    Nothing is allocated for it or computed, but for what tells how long an iteration takes.
+    """
+    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
         setting = setting_for(
-            source, request.rank, job.machine, request.options, solving_bytes(job.machine, request.options)
+            source,
+            request.rank,
+            job.machine,
+            request.options,
+            solving_bytes(job.machine, request.options, len(source.shape)),
         )
-        if ranks != session.comm.size:  # other ranks than those started: all on one node
+        if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
-        check_lengths(source, setting, session.comm, elsewhere=True)
+        check_lengths(source, setting, comm, elsewhere=True)
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        speeds = measure(job.machine, source.shape, request.rank, request.options)
-        told = on_root(session.comm, lambda: _plans(job, request, source, cuts, speeds, setting))
-        if told is not None:
-            say(told)
+        loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
+        alone = setting._replace(overlaps=False)
+        plans = on_root(comm, lambda: [make_plan(cuts, part, alone, loading) for part in range(ranks)])
+        forecast, doubt = _forecast(job, source, setting, cuts, loading)
+        if plans is not None:
+            _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
+            say(text.plan_text(plans, job.machine.device) + "\n" + text.forecast_line(forecast, doubt))
         return job.exit_code()
 
 
-def _plans(  # six parameters: what `plan` has found out
-    job: Job, request: requests.Plan, source: Source, cuts: Sequence[Cut], speeds: Speeds, setting: Setting
-) -> str:
-    """Make the plans of all ranks that the modes are cut for; record them, and return them as text."""
-    machine, options, ranks = job.machine, request.options, cuts[0].heads.size
-    here = ranks == job.comm.size
-    loading = source.loading(ranks, options.dtype, machine.device.on_host)
-    plans = [make_plan(cuts, part, setting._replace(overlaps=False), loading) for part in range(ranks)]
-    foreseen = [forecast(each, speeds) for each in plans]
+def _forecast(
+    job: Job, source: Source, setting: Setting, cuts: Sequence[Cut], loading: Loading
+) -> tuple[Forecast | None, str | None]:
+    """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
+    comm, ranks = job.comm, cuts[0].heads.size
+    if ranks != comm.size:
+        return None, f"{ranks} ranks are not started here"
+    mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
+    if doubt := hopeless(mine, job.machine):
+        return None, doubt
+    forecast = foretell(source, mine, job.machine, setting)
+    return forecast, forecast.doubt
+
+
+def _tell(job: Job, source: Source, plans: Sequence[Plan], seconds: float | None) -> None:
+    """Record plans, and the seconds that an iteration will take, if they are told."""
+    request = job.request
+    assert isinstance(request, requests.Plan)
     job.metrics.event(
-        "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank, ranks=ranks,
-        options=asdict(options), planned_bytes=[p.planned_bytes for p in plans], seconds=[f.seconds for f in foreseen],
+        "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank,
+        ranks=len(plans), options=asdict(request.options), planned_bytes=[p.planned_bytes for p in plans],
+        seconds=seconds,
     )  # fmt: skip
-    return text.plan_text(plans, machine.device) + "\n" + text.forecast_line(foreseen, here)
 
 
 def info(request: requests.Request, session: Session) -> int:

@@ -8,12 +8,14 @@ from tempfile import TemporaryFile
 
 from amped.errors import InputError
 
-from . import ceilings, cp_als, figures, host, mttkrp, readme, reliability
+from . import answer, ceilings, cp_als, figures, host, latency, mttkrp, readme, reliability
 
 BENCHMARKS = {
     "ceilings": ceilings,
     "mttkrp": mttkrp,
     "cp-als": cp_als,
+    "latency": latency,
+    "answer": answer,
     "host": host,
     "figures": figures,
     "readme": readme,

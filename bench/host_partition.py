@@ -55,26 +55,27 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Partition a tensor of each size in its own process, and a file within little memory."""
     devices = ["cpu", "cuda"] if args.device == "cuda" else ["cpu"]
-    gpu = _alone(gpu_name) if len(devices) > 1 else ""
+    gpu = alone(gpu_name) if len(devices) > 1 else ""
     sizes = {}
     for millions in args.millions:
-        sizes[str(millions)] = found = _alone(in_memory, args.partitioned, millions * 10**6, args.repeats, devices)
+        sizes[str(millions)] = found = alone(in_memory, args.partitioned, millions * 10**6, args.repeats, devices)
         seconds = found["seconds"]["median"]
         faster = f", {found['cuda_times_as_fast']:.2f} times as fast with the GPU" if gpu else ""
         print(f"{millions} M nonzeros: {seconds:.3f} s, {found['peak_bytes'] / 2**30:.2f} GiB{faster}", flush=True)
     found = {"devices": ["CPU", gpu] if gpu else ["CPU"], "shape": args.partitioned}
-    found |= {"in_memory": sizes, "slope": _slope(sizes), "memory_bytes_a_second": _alone(memory, args.repeats)}
+    found |= {"in_memory": sizes, "slope": _slope(sizes), "memory_bytes_a_second": alone(memory, args.repeats)}
     if args.spilled:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "whole.npz"
-            _alone(write_archive, path, args.partitioned, args.spilled * 10**6)
+            alone(write_archive, path, args.partitioned, args.spilled * 10**6)
             for device, key in zip(devices, ("spilled", "spilled_cuda"), strict=False):
-                found[key] = _alone(spilled, path, args.within, device)
+                found[key] = alone(spilled, path, args.within, device)
                 print(f"{device}, within {args.within} bytes: {found[key]}", flush=True)
     return found
 
 
-def _alone(function: Callable[..., Any], *arguments: Any) -> Any:
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function returns in a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 

@@ -86,7 +86,7 @@ def place(source: SyntheticSource, rank: int, options: Options, comm: Comm) -> t
     """
     before, begin = dict(source.seconds), time.perf_counter()
     machine, chosen = bring_up(options, comm), with_room(source, options, comm)
-    operator = assembly.place(source, rank, machine, chosen, solving_bytes(machine, chosen))
+    operator = assembly.place(source, rank, machine, chosen, solving_bytes(machine, chosen, len(source.shape)))
     operator.synchronize()
     rest = time.perf_counter() - begin
     steps = {step: seconds - before[step] for step, seconds in source.seconds.items()}

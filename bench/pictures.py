@@ -13,6 +13,10 @@ CYCLE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbb
 """Colour-blind safe colours (Paul Tol's)."""
 
 DOTS, SHADES = 120, 256
+STAGES = {
+    "start": "#000000", "import": "#bbbbbb", "read": "#ccbb44", "sort": "#66ccee", "copy": "#aa3377", "pack": "#ee6677",
+    "choose": "#ee99aa", "compile": "#222255", "iterate": "#4477aa", "write": "#228833",
+}  # fmt: skip
 USUAL = {"precision": "fp32", "kernel": "auto", "gather": "full"}
 
 
@@ -63,6 +67,10 @@ def draw(path: Path) -> None:
         figure = _ceilings(pyplot, result["gigabytes_a_second"])
     elif "seconds_of_the_slowest_rank" in result:
         figure = _iteration(pyplot, result)
+    elif "iterations" in result:
+        figure = _iterations(pyplot, [case for case in result["iterations"] if "skipped" not in case])
+    elif "answers" in result:
+        figure = _answers(pyplot, result["answers"])
     else:
         return
     save(figure, path.with_suffix(".png"))
@@ -115,4 +123,61 @@ def _iteration(pyplot: Any, result: Mapping[str, Any]) -> Any:
     axes.axvline(result["seconds_an_iteration"]["median"] * 1e3, color="k", linestyle="--", label="an iteration")
     axes.set(xlabel="ms", yticks=[])
     axes.legend(frameon=False, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
+
+
+def _iterations(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
+    """Milliseconds of an iteration from end to end, with quartiles, and of its kernels."""
+    figure, axes = pyplot.subplots(figsize=(7, 1 + 0.45 * len(cases)))
+    least = min((case["seconds_of_kernels"] for case in cases), default=1.0) * 1e3 / 2
+    for y, case in enumerate(cases):
+        low, middle, high = (case["seconds_an_iteration"][k] * 1e3 for k in ("quartile_1", "median", "quartile_3"))
+        text = "from end to end" if y == 0 else None
+        axes.barh(y - 0.2, middle, 0.4, xerr=[[middle - low], [high - middle]], color=COLOURS["other"], label=text)
+        text = "sum of the kernels" if y == 0 else None
+        axes.barh(y + 0.2, case["seconds_of_kernels"] * 1e3, 0.4, color=COLOURS["compute"], label=text)
+        axes.text(high * 1.05, y - 0.2, f"{middle:.3g}", va="center", fontsize=8)
+    axes.set_yticks(range(len(cases)), [_computed(case) for case in cases])
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlim=(least, None), xlabel="ms an iteration of CP-ALS (median, quartiles)")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.margins(x=0.15)
+    axes.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
+
+
+def _computed(case: Mapping[str, Any]) -> str:
+    ranks = case["ranks"]
+    where = f"{ranks} GPU{'s' * (ranks > 1)}" if case["device"] == "cuda" else case["description"]
+    where += f", {ranks} ranks" * (case["device"] != "cuda" and ranks > 1)
+    return f"{case['case']}, {case['rank']} columns, {case['precision']}\n{where}"
+
+
+def _answers(pyplot: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Seconds of programs and calls, by stage, with the quartiles of the whole."""
+    figure, all_axes = pyplot.subplots(len(rows), 1, figsize=(7, 0.6 + 0.55 * len(rows)), squeeze=False)
+    for axes, row in zip(all_axes[:, 0], rows, strict=True):
+        left = 0.0
+        for stage, seconds in row["seconds_by_stage"].items():
+            axes.barh(0, seconds, left=left, color=STAGES.get(stage, "#dddddd"), label=stage)
+            left += seconds
+        low, middle, high = (row["seconds"][k] for k in ("quartile_1", "median", "quartile_3"))
+        axes.errorbar(middle, 0, xerr=[[middle - low], [high - middle]], color="k", capsize=3)
+        axes.text(1.02, 0.5, f"{middle:.3g} s", transform=axes.transAxes, va="center", fontsize=8)
+        axes.set_yticks([0], [f"{row['what']}\n{row['device']}, {row['when']}"])
+        axes.tick_params(labelsize=7)
+    handles = {
+        name: each for axes in all_axes[:, 0] for each, name in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        frameon=False,
+        fontsize=7,
+        ncols=7,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1),
+    )
+    figure.tight_layout(h_pad=0.2)
     return figure

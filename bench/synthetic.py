@@ -73,6 +73,7 @@ class SyntheticSource:
     duplicates = zeros = 0
     path = labels = None
     stored = False
+    value_dtype = np.dtype(np.float32)  # holds all of them exactly
 
     def __init__(self, recipe: Recipe, comm: Comm, xp: Any, block: int | None = None, bucket: int = BUCKET) -> None:
         self.recipe, self.shape, self.nnz = recipe, recipe.lengths, recipe.nonzeros
@@ -125,6 +126,9 @@ class SyntheticSource:
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """See `Source`."""
         return Loading(streamed=nonzero_bytes(len(self.shape), dtype) if on_host else 0)
+
+    def leave_device(self) -> None:
+        """See `Source`: nothing is kept there."""
 
     def loading_bytes(self, nonzeros: int, dtype: np.dtype[Any]) -> int:
         """Return the scratch memory on the device for loading so many nonzeros of a mode."""

@@ -31,7 +31,8 @@ from .ranks import Alone, Ranks, agree, on_root, together
 from .readers import PLAIN, Form, Progress, chunks, open_part, read, settle, warn_of_keys
 from .runs import Runs
 from .shards import mode_order
-from .sort import sort_bytes
+from .sort import Sort, sort_bytes
+from .stages import STAGES
 from .tables import Files, Nonzeros
 from .threads import fair_threads, side_by_side
 
@@ -207,7 +208,7 @@ class _Build:
     """The work of one rank on a store. Methods are collective."""
 
     def __init__(self, reading: Reading, folder: Path, memory: int | None, sorter: Sorter) -> None:
-        self._reading, self._folder, self._sort = reading, folder, sorter.sort
+        self._reading, self._folder, self._sort = reading, folder, _counted(sorter.sort)
         self._ranks, self._order, self._threads = reading.ranks, reading.order, reading.threads
         limit = _limit(_budget(memory, self._ranks), 4 * self._order + reading.dtype.itemsize, self._ranks.size)
         self._limit = min(limit, sorter.most(self._order, reading.dtype))
@@ -217,24 +218,44 @@ class _Build:
     def run(self) -> None:
         """Write the files of the store."""
         runs = self._runs(range(self._order), self._reading.dtype)
-        for columns, values, more in self._reading.chunks(self._limit):
-            if self._ranks.size == 1 and not (more or runs.count):
-                tensor = self._whole(columns, values)
-                return store.write_files(tensor, self._folder, sort=self._sort)
+        coming = STAGES.over("read", self._reading.chunks(self._limit))
+        first = next(coming, None)
+        told = self._ranks.allgather(None if first is None else first[2])
+        if told[0] is False and not any(more is not None for more in told[1:]):
+            # All is in rank 0's memory, as it read a file alone: dealing would take longer than writing.
+            return self._write_alone(first)
+        while first is not None:
+            columns, values, more = first
+            first = None  # it is freed before the next one is read
             runs.add(columns, values, spill=more or runs.count > 0)
             del columns, values
+            first = next(coming, None)
         shape = self._reading.shape()
-        scratch, by_rank = self._canonical(runs)
+        with STAGES.of("sort"):
+            scratch, by_rank = self._canonical(runs)
         facts = self._reading.facts(by_rank)
         self._renumbering = self._reading.renumbering(self._used)
         if self._renumbering is not None:
             shape = self._renumbering.shape
-        self._write(shape, facts, scratch, [each.nnz for each in by_rank])
+        with STAGES.of("write"):
+            self._write(shape, facts, scratch, [each.nnz for each in by_rank])
 
-    def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> SparseTensor:
+    def _write_alone(self, nonzeros: tuple[NDArray[np.int32], NDArray[np.floating], bool] | None) -> None:
+        """Have rank 0 write a file whose nonzeros are all in its memory."""
+        shape = self._reading.shape()
+
+        def write() -> None:
+            assert nonzeros is not None
+            tensor = self._whole(*nonzeros[:2], shape)
+            with STAGES.of("write"):
+                store.write_files(tensor, self._folder, sort=self._sort)
+
+        on_root(self._ranks, write)
+
+    def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating], shape: tuple[int, ...]) -> SparseTensor:
         """Return the tensor of a file that is in memory as a whole."""
         reading = self._reading
-        tensor = SparseTensor.from_columns(columns, values, reading.shape(), path=reading.path, sort=self._sort)
+        tensor = SparseTensor.from_columns(columns, values, shape, path=reading.path, sort=self._sort)
         reading.warn(tensor.duplicates, tensor.value_range)
         return tensor.compacted(reading.base) if reading.form.compact else tensor
 
@@ -330,6 +351,16 @@ class _Build:
             copy.read_values(block * BLOCK, part)
             sums += squares(part, facts.ends)
         return sums
+
+
+def _counted(sort: Sort) -> Sort:
+    """Return the sort with its seconds counted."""
+
+    def counted(*arguments: Any, **how: Any) -> Any:
+        with STAGES.of("sort"):
+            return sort(*arguments, **how)
+
+    return counted
 
 
 def _share(items: int, ranks: Ranks) -> slice:

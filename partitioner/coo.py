@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from operator import index
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,11 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import InputError
 from .indices import Labels, distinct, labels_of, renumbered
 from .sort import Sort, sort_nonzeros, strictly_increasing
+from .tables import Nonzeros, mapped
+from .threads import side_by_side, usable_cores
+
+T = TypeVar("T")
 
 MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
+TAKEN = 1 << 16  # nonzeros checked and copied together, by one thread
+LATER = 1 << 22  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
 FINEST_GRAIN = 8  # binary digits after the point
 
 
@@ -51,8 +57,9 @@ class ValueRange(NamedTuple):
 class SparseTensor:
     """A sparse tensor: the indices and values of its nonzeros.
 
-    Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero:
-    duplicates are summed and zeros dropped on construction, and counted.
+    Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero: duplicates are
+    summed and zeros dropped, and counted. Four million nonzeros or more are sorted when they are first asked for, as
+    `cp_als` and `mttkrp` sort them on a GPU if there is one; other things are checked on construction in any case.
 
     Parameters
     ----------
@@ -80,8 +87,12 @@ class SparseTensor:
     ------
     InputError
         If the order is not in 2..8, there is no nonzero, an index lies outside `shape`,
-        a mode is longer than 2**31 - 1, or a value is not finite.
+        a mode is longer than 2**31 - 1, or a value is not finite. Also, when nonzeros are sorted, if duplicates sum
+        past the largest number or all to zero.
     """
+
+    labels: Labels | None = None
+    _path: str | PathLike[str] | None = None
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
         for name, array in (("indices", indices), ("values", values)):
@@ -89,8 +100,7 @@ class SparseTensor:
         table = np.asarray(indices)
         if table.ndim != 2:
             raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
-        # Copies, as sorted input is kept as it is and the caller may change its arrays later.
-        self._fill(np.array(table.T, order="C"), np.array(values), shape, sort_nonzeros)
+        self._fill(table.T, np.asarray(values), shape, sort_nonzeros, owned=False)
 
     @classmethod
     def from_columns(
@@ -107,35 +117,83 @@ class SparseTensor:
         Takes ownership: the arrays are sorted in place and must not change afterwards. Errors name `path`.
         """
         tensor = cls.__new__(cls)
+        tensor._path = path
         try:
-            tensor._fill(columns, values, shape, sort)
+            tensor._fill(columns, values, shape, sort, owned=True)
         except InputError as error:
             raise InputError(error.cause, path=path) from None
         return tensor
 
-    def _fill(self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort) -> None:
+    def _fill(
+        self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort, owned: bool
+    ) -> None:
+        """Check and take nonzeros; copy them unless they are `owned`, as the caller may change its arrays later."""
         refuse_masked(columns, "indices")
         refuse_masked(values, "values")
-        self.shape = _checked_shape(columns, values, shape)
+        _check_kinds(columns, values)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        self.columns: NDArray[np.int32] = np.ascontiguousarray(columns, np.int32)
-        self.values: NDArray[np.floating] = np.ascontiguousarray(values, narrow)
-        self.duplicates = self.zeros = 0
-        self.labels: Labels | None = None
-        given = 0 if self.columns is columns else columns.nbytes  # a cast made a copy; the caller holds the original
-        self.build_bytes = self.nbytes + given
-        if not (strictly_increasing(self.columns) and np.all(self.values)):
-            self._canonicalise(sort)
-        if not self.nnz:
-            raise InputError("no nonzeros: every value is zero")
+        self._columns, self._values = _room(columns, np.dtype(np.int32), owned), _room(values, narrow, owned)
+        self.shape = _checked_shape(_taken((columns, values), (self._columns, self._values)), values, shape)
+        self._sort, self._ordered, self._repaired = sort, False, (0, 0)
+        given = 0 if not owned or self._columns is columns else columns.nbytes  # the caller holds the original
+        self._build_bytes = self._columns.nbytes + self._values.nbytes + given
+        if values.size < LATER:
+            self._settle()
 
-    def _canonicalise(self, sort: Sort) -> None:
-        writable = self.columns.flags.writeable and self.values.flags.writeable
-        done = sort(self.columns, self.values, range(self.order), self.shape, merge=True, overwrite=writable)
-        self.columns, self.values, room, self.duplicates, self.zeros = done
-        self.build_bytes += room + (0 if writable else self.nbytes)
-        if not np.all(np.isfinite(self.values)):
-            raise InputError("duplicates sum past the largest number")
+    def _settle(self) -> None:
+        """Bring the nonzeros in order if they are not: once."""
+        if self._ordered:
+            return
+        if not (strictly_increasing(self._columns) and np.all(self._values)):
+            columns, values = self._columns, self._values
+            writable = columns.flags.writeable and values.flags.writeable
+            done = self._sort(columns, values, range(self.order), self.shape, merge=True, overwrite=writable)
+            try:
+                check_merged(done.values.size, bool(np.all(np.isfinite(done.values))))
+            except InputError as error:
+                raise InputError(error.cause, path=self._path) from None
+            self._columns, self._values, room, *repaired = done
+            self._repaired = repaired[0], repaired[1]
+            self._build_bytes += room + (0 if writable else columns.nbytes + values.nbytes)
+        self._ordered = True
+
+    @property
+    def given(self) -> tuple[Nonzeros, bool]:
+        """The nonzeros as they are now, and whether they are in order already."""
+        return (self._columns, self._values), self._ordered
+
+    @property
+    def columns(self) -> NDArray[np.int32]:
+        """The indices, one contiguous row for each mode."""
+        self._settle()
+        return self._columns
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """The values."""
+        self._settle()
+        return self._values
+
+    @property
+    def duplicates(self) -> int:
+        """How many nonzeros were merged into an equal coordinate."""
+        self._settle()
+        return self._repaired[0]
+
+    @property
+    def zeros(self) -> int:
+        """How many coordinates summed to zero."""
+        self._settle()
+        return self._repaired[1]
+
+    @property
+    def build_bytes(self) -> int:
+        """Peak memory of its construction."""
+        return self._build_bytes
+
+    def was_repaired(self, duplicates: int, zeros: int) -> None:
+        """Note what was merged and dropped before it was stored."""
+        self._repaired = duplicates, zeros
 
     def compacted(self, base: int = 0) -> SparseTensor:
         """Return the tensor with the used indices of each mode numbered anew, in ascending order.
@@ -143,15 +201,15 @@ class SparseTensor:
         Its `labels` are those that the indices have, or else the old indices, counted from `base`.
         """
         tensor, used = copy(self), [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
-        tensor.columns = np.empty_like(self.columns)
+        tensor._columns = np.empty_like(self.columns)
         for mode, column in enumerate(self.columns):
-            tensor.columns[mode] = renumbered(column, used[mode])
+            tensor._columns[mode] = renumbered(column, used[mode])
         tensor.shape = tuple(indices.size for indices in used)
         if self.labels is None:
             tensor.labels = tuple(labels_of(indices, base) for indices in used)
         else:
             tensor.labels = tuple(known[indices] for known, indices in zip(self.labels, used, strict=True))
-        tensor.build_bytes += self.columns.nbytes
+        tensor._build_bytes += self.columns.nbytes
         return tensor
 
     @property
@@ -171,8 +229,8 @@ class SparseTensor:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the indices and values."""
-        return int(self.columns.nbytes + self.values.nbytes)
+        """The bytes of the indices and values, as they are now."""
+        return int(self._columns.nbytes + self._values.nbytes)
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
@@ -189,24 +247,30 @@ class SparseTensor:
 
 def ends(values: NDArray[np.floating]) -> tuple[float, float]:
     """Return the smallest and the largest value."""
-    return float(values.min()), float(values.max())
+    found = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
+    return float(found[:, 0].min()), float(found[:, 1].max())
 
 
 def grain(values: NDArray[np.floating]) -> float:
     """Return the `ValueRange.grain` of some values."""
-    exponent = 0
-    for block in _blocks(values):
-        while not np.array_equal(scaled := np.ldexp(block, exponent), np.rint(scaled)):
-            exponent += 1
-            if exponent > FINEST_GRAIN:
-                return 0.0
-    return 2.0**-exponent
+    if _digits(values[:BLOCK]) > FINEST_GRAIN:  # as of most tensors that have none
+        return 0.0
+    digits = max(_of_blocks(_digits, values))
+    return 2.0**-digits if digits <= FINEST_GRAIN else 0.0
+
+
+def _digits(values: NDArray[np.floating]) -> int:
+    """Return the binary digits after the point of some values, at most one more than are looked for."""
+    digits = 0
+    while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
+        digits += 1
+    return digits
 
 
 def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
     """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
     largest = max(map(abs, range_))
-    return [float(np.square(block.astype(np.float64) / largest).sum()) for block in _blocks(values)]
+    return _of_blocks(lambda block: float(np.square(block.astype(np.float64) / largest).sum()), values)
 
 
 def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
@@ -214,11 +278,21 @@ def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
     return max(map(abs, range_)) * math.sqrt(sum(sums))
 
 
-def _blocks(values: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
-    return (values[b : b + BLOCK] for b in range(0, values.size, BLOCK))
+def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
+    """Do some work on each block of values, in threads."""
+    blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
+    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))
 
 
-def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
+def check_merged(nonzeros: int, finite: bool) -> None:
+    """Refuse a tensor of which no nonzero is left after duplicates were summed, or whose sums are not `finite`."""
+    if not nonzeros:
+        raise InputError("no nonzeros: every value is zero")
+    if not finite:
+        raise InputError("duplicates sum past the largest number")
+
+
+def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
     order, nonzeros = columns.shape
     check_order(order)
     if not np.issubdtype(columns.dtype, np.integer):
@@ -229,15 +303,55 @@ def _checked_shape(columns: NDArray[Any], values: NDArray[Any], shape: Sequence[
         raise InputError(f"values are {values.dtype}, expected real numbers")
     if not nonzeros:
         raise InputError("no nonzeros")
-    if not np.all(np.isfinite(values)):
+
+
+def _room(array: NDArray[Any], dtype: np.dtype[Any], owned: bool) -> NDArray[Any]:
+    """Return the array if it can be kept as it is, or memory of this type for a copy."""
+    if owned and array.dtype == dtype and array.flags.c_contiguous:
+        return array
+    return mapped(array.size, dtype).reshape(array.shape)
+
+
+class _Found(NamedTuple):
+    """What is to be checked of some nonzeros."""
+
+    low: NDArray[Any]  # (order,) least index
+    high: NDArray[Any]
+    finite: bool  # all values
+
+
+def _taken(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> _Found:
+    """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
+    fits = np.can_cast(given[0].dtype, np.int32)
+
+    def take(begin: int) -> _Found:
+        part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
+        for source, target in zip(given[0], kept[0], strict=True):
+            if kept[0] is not given[0]:
+                np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
+            column = (target if fits else source)[part]
+            ends.append((int(column.min()), int(column.max())))
+        values = given[1][part]
+        with np.errstate(over="ignore"):
+            if kept[1] is not given[1]:
+                np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
+        low, high = np.array(ends, object).T
+        return _Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
+
+    begins = range(0, given[1].size, TAKEN)
+    low, high, finite = zip(*side_by_side(take, begins, min(usable_cores(), len(begins))), strict=True)
+    return _Found(np.min(low, axis=0), np.max(high, axis=0), all(finite))
+
+
+def _checked_shape(found: _Found, values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
+    if not found.finite:
         raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
-    highest = [int(c.max()) for c in columns]
-    lengths = tuple(h + 1 for h in highest) if shape is None else _whole_lengths(shape)
-    if len(lengths) != order:
-        raise InputError(f"shape has {len(lengths)} modes, the indices have {order}")
-    for mode, (column, high, length) in enumerate(zip(columns, highest, lengths, strict=True)):
-        if int(column.min()) < 0:
-            raise InputError(f"negative index {int(column.min())} in mode {mode}")
+    lengths = tuple(h + 1 for h in found.high) if shape is None else _whole_lengths(shape)
+    if len(lengths) != found.high.size:
+        raise InputError(f"shape has {len(lengths)} modes, the indices have {found.high.size}")
+    for mode, (low, high, length) in enumerate(zip(found.low, found.high, lengths, strict=True)):
+        if low < 0:
+            raise InputError(f"negative index {low} in mode {mode}")
         if not 1 <= length <= MAX_MODE_LENGTH:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
         if high >= length:

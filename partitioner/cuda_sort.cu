@@ -11,6 +11,12 @@ __device__ count me() { return (count)blockIdx.x * blockDim.x + threadIdx.x; }
 
 __device__ count at(const place* order, count p) { return order ? order[p] : p; }
 
+// Number words from 0.
+extern "C" __global__ void number(word* words, count nonzeros) {
+  const count p = me();
+  if (p < nonzeros) words[p] = p;
+}
+
 // Insert a field of index bits into each word.
 extern "C" __global__ void join(const int* column, const place* order, int down, word mask, int up, word* words,
                                 count nonzeros) {
@@ -79,4 +85,71 @@ extern "C" __global__ void gather_32(const unsigned* elements, const place* orde
 
 extern "C" __global__ void gather_64(const word* elements, const place* order, word* sorted, count places) {
   gather(elements, order, sorted, places);
+}
+
+constexpr int THREADS = 256;  // of a block that reduces
+
+template <typename Combine>
+__device__ double of_block(double mine, Combine combine) {
+  __shared__ double all[THREADS];
+  all[threadIdx.x] = mine;
+  for (int half = THREADS / 2; half; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) all[threadIdx.x] = combine(all[threadIdx.x], all[threadIdx.x + half]);
+  }
+  __syncthreads();
+  const double result = all[0];
+  __syncthreads();
+  return result;
+}
+
+// The least and the largest value of those that a block looks at, and how many binary digits after the point make all of
+// them whole numbers, at most `digits`.
+template <typename Real>
+__device__ void bounds(const Real* values, int digits, double* found, count nonzeros) {
+  const double infinite = 1.0 / 0.0;
+  double low = infinite, high = -infinite;
+  int needed = 0;
+  for (count p = me(); p < nonzeros; p += (count)gridDim.x * blockDim.x) {
+    const double value = values[p];
+    low = fmin(low, value);
+    high = fmax(high, value);
+    for (double scaled = ldexp(value, needed); needed < digits && scaled != rint(scaled); scaled *= 2) needed++;
+  }
+  low = of_block(low, [](double a, double b) { return fmin(a, b); });
+  high = of_block(high, [](double a, double b) { return fmax(a, b); });
+  const double most = of_block(needed, [](double a, double b) { return fmax(a, b); });
+  if (threadIdx.x) return;
+  found[3 * blockIdx.x] = low;
+  found[3 * blockIdx.x + 1] = high;
+  found[3 * blockIdx.x + 2] = most;
+}
+
+extern "C" __global__ void bounds_32(const float* values, int digits, double* found, count nonzeros) {
+  bounds(values, digits, found, nonzeros);
+}
+
+extern "C" __global__ void bounds_64(const double* values, int digits, double* found, count nonzeros) {
+  bounds(values, digits, found, nonzeros);
+}
+
+// The sum of squares of each `size` values, divided by the largest before they are squared.
+template <typename Real>
+__device__ void squares(const Real* values, double largest, count size, double* found, count nonzeros) {
+  const count begin = blockIdx.x * size, end = min(begin + size, nonzeros);
+  double sum = 0;
+  for (count p = begin + threadIdx.x; p < end; p += blockDim.x) {
+    const double scaled = values[p] / largest;
+    sum += scaled * scaled;
+  }
+  sum = of_block(sum, [](double a, double b) { return a + b; });
+  if (threadIdx.x == 0) found[blockIdx.x] = sum;
+}
+
+extern "C" __global__ void squares_32(const float* values, double largest, count size, double* found, count nonzeros) {
+  squares(values, largest, size, found, nonzeros);
+}
+
+extern "C" __global__ void squares_64(const double* values, double largest, count size, double* found, count nonzeros) {
+  squares(values, largest, size, found, nonzeros);
 }

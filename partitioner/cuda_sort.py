@@ -1,36 +1,28 @@
-"""Sort nonzeros on a GPU: upload columns in pieces, sort, download in pieces.
-
-Threads copy the pieces through page-locked memory, each on its own stream: indices are packed while other columns
-are still uploading, and pieces are gathered while others download.
-"""
+"""Sort nonzeros on a GPU: `CudaSorter` those in host memory; the functions those that are on the device already."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from queue import SimpleQueue
 from typing import Any, Unpack
 
 import cupy
 import numpy as np
-from numpy.typing import NDArray
 
+from .coo import BLOCK, FINEST_GRAIN, ValueRange
+from .cubins import Source
+from .cuda_code import load
+from .cuda_copies import Array, copies
 from .errors import InputError
 from .sort import How, Sorted, result_room, sort_nonzeros
 from .tables import Indices, Values
 from .words import KERNELS, MOST, OPTIONS, passes, place_bits, text
 
-PIECE = 4 << 20  # bytes of one copy
-COPIERS = 8  # copying threads at most: more are not faster
-SLOTS = 2  # per copying thread: one is in transfer while the other is filled
-SORTING = 40  # scratch bytes a nonzero: word, radix sort and position; merging needs no more
+SORTING = 40  # scratch bytes a nonzero: words, radix sort and positions; merging and gathering need no more
 FREE_SHARE = 0.9  # of the device's free memory
 THREADS = 256  # of a block
-
-Array = Any
-"""An array on the device; CuPy has no types."""
+BLOCKS = 1024  # of threads, for what is reduced
 
 
 class CudaSorter:
@@ -42,17 +34,11 @@ class CudaSorter:
     def __init__(self, local_rank: int, threads: int) -> None:
         self._device = cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount())
         self.identity = str(self._device.pci_bus_id)
-        copiers = min(COPIERS, max(2, threads))
-        self._pool = ThreadPoolExecutor(copiers, initializer=self._device.use)
         with _memory_errors(), self._device:
-            _functions(self._device.id)  # before threads ask for them
-            self._stream, self._ready = _stream(), _event()
-            self._slots = [_Slot() for _ in range(SLOTS * copiers)]
-        self._free = SimpleQueue[_Slot]()
-        for slot in self._slots:
-            self._free.put(slot)
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._copies = copies(self._device.id, threads)
         # A first sort loads and compiles the kernels, so that free memory is measured after it.
-        self._room = PIECE
+        self._room = self._copies.nbytes
         self.sort(np.array([[0, 1, 1]], np.int32), np.array([0.0, 1.0, 1.0]), [0], [2], merge=True)
 
     def share_memory(self, ranks: int) -> None:
@@ -76,99 +62,60 @@ class CudaSorter:
         with _memory_errors(), self._device, self._stream:
             table, numbers = cupy.empty(columns.shape, np.int32), cupy.empty(nonzeros, dtype)
             needed = [*reversed(modes), *(m for m in range(order) if m not in modes)]
-            sent = {m: self._send(columns[m], table[m]) for m in needed}
-            sent_values = self._send(values, numbers)
-            places = self._order(table, modes, lengths, lambda mode: self._wait(sent[mode]))
-            self._wait(sum(sent.values(), sent_values))
+            sent = {m: self._copies.send(columns[m], table[m]) for m in needed}
+            sent_values = self._copies.send(values, numbers)
+            places = sorted_places(table, modes, lengths, lambda mode: self._copies.wait(sent[mode]))
+            self._copies.wait([*(piece for each in sent.values() for piece in each), *sent_values])
             distinct = nonzeros
             if how.get("merge"):
-                places, distinct = _merge(table, numbers, places)
-            self._ready.record()
+                places, distinct = merge(table, numbers, places)
             result = result_room(columns, values, places.size, dtype, how.get("overwrite", False))
-            self._fetch([*table, numbers], places, [*result[0], result[1]])
-        room = len(self._slots) * PIECE
-        return Sorted(*result, room, nonzeros - distinct, distinct - places.size)
+            gathered = [take(array, places) for array in (*table, numbers)]
+            self._copies.fetch(gathered, [*result[0], result[1]])
+        return Sorted(*result, self._copies.nbytes, nonzeros - distinct, distinct - places.size)
 
-    def _order(self, table: Array, modes: Sequence[int], lengths: Sequence[int], wait: Callable[[int], None]) -> Array:
-        """Return the sorting permutation; call `wait` for each column before it is used."""
-        nonzeros = table.shape[1]
-        places, mask = None, np.uint64((1 << place_bits(nonzeros)) - 1)
-        for fields in passes(modes, lengths, nonzeros):
-            words = cupy.arange(nonzeros, dtype=np.uint64)
-            for mode, down, bits, up in fields:
+
+def sorted_places(
+    columns: Sequence[Array], modes: Sequence[int], lengths: Sequence[int], wait: Callable[[int], None] | None = None
+) -> Array:
+    """Return the permutation that sorts nonzeros stably by their indices of `modes`, the most significant first.
+
+    `wait` is called with each mode before its column is read.
+    """
+    nonzeros = columns[0].size
+    places, mask = None, np.uint64((1 << place_bits(nonzeros)) - 1)
+    for fields in passes(modes, lengths, nonzeros):
+        words = cupy.empty(nonzeros, np.uint64)
+        _launch("number", nonzeros, words)
+        for mode, down, bits, up in fields:
+            if wait is not None:
                 wait(mode)
-                low = np.uint64((1 << bits) - 1)
-                _launch("join", nonzeros, table[mode], _pointer(places), np.int32(down), low, np.int32(up), words)
-            words.sort()  # a radix sort, as the words are integers
-            after = cupy.empty(nonzeros, np.uint32)
-            _launch("split", nonzeros, words, mask, _pointer(places), after)
-            places = after
-        return places
-
-    def _send(self, source: NDArray[Any], target: Array) -> list[Future[None]]:
-        """Start copying an array to the device."""
-        return [self._pool.submit(self._send_piece, source[piece], target[piece]) for piece in _pieces(target)]
-
-    def _send_piece(self, source: NDArray[Any], target: Array) -> None:
-        with self._slot() as slot:
-            staged = slot.host[: target.nbytes].view(target.dtype)
-            np.copyto(staged, source, casting="same_kind")
-            target.set(staged, stream=slot.stream)
-            slot.done.record(slot.stream)
-
-    def _wait(self, sent: Sequence[Future[None]]) -> None:
-        """Make the stream wait for these copies."""
-        for piece in sent:
-            piece.result()
-        for slot in self._slots:
-            self._stream.wait_event(slot.done)
-
-    def _fetch(self, sources: Sequence[Array], places: Array, targets: Sequence[NDArray[Any]]) -> None:
-        """Gather arrays in sorted order and copy them to the host."""
-        fetched = [
-            self._pool.submit(self._fetch_piece, source, places[piece], target[piece])
-            for source, target in zip(sources, targets, strict=True)
-            for piece in _pieces(places, source.itemsize)
-        ]
-        for piece in fetched:
-            piece.result()
-
-    def _fetch_piece(self, source: Array, places: Array, target: NDArray[Any]) -> None:
-        with self._slot() as slot, slot.stream:
-            nbytes = places.size * source.itemsize
-            picked, staged = slot.device[:nbytes].view(source.dtype), slot.host[:nbytes].view(source.dtype)
-            slot.stream.wait_event(self._ready)
-            _launch(f"gather_{8 * source.itemsize}", places.size, source, places, picked)
-            picked.get(stream=slot.stream, out=staged, blocking=False)
-            slot.done.record(slot.stream)
-            slot.done.synchronize()
-            np.copyto(target, staged)
-
-    @contextmanager
-    def _slot(self) -> Iterator[_Slot]:
-        """Take the slot free for longest, once its transfer is complete."""
-        slot = self._free.get()
-        try:
-            slot.done.synchronize()
-            yield slot
-        finally:
-            self._free.put(slot)
+            low = np.uint64((1 << bits) - 1)
+            _launch("join", nonzeros, columns[mode], _pointer(places), np.int32(down), low, np.int32(up), words)
+        words.sort()  # a radix sort, as the words are integers
+        after = cupy.empty(nonzeros, np.uint32)
+        _launch("split", nonzeros, words, mask, _pointer(places), after)
+        places = after
+        del words
+    return places
 
 
-class _Slot:
-    """Buffers for one piece in transfer: page-locked host memory and device memory."""
-
-    def __init__(self) -> None:
-        memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(PIECE), 0)
-        self.host = np.frombuffer(memory, np.uint8, PIECE)
-        self.device = cupy.empty(PIECE, np.uint8)
-        self.stream, self.done = _stream(), _event()
-
-
-def _merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
+def merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
     """Sum nonzeros of equal indices into the first of them.
 
-    Returns the permutation without zero sums, and the number of distinct coordinates.
+    Parameters
+    ----------
+    table, numbers : (order, nonzeros) and (nonzeros,) arrays
+        Indices, and values, which are changed.
+    places : (nonzeros,) uint32 array
+        What puts them in order.
+
+    Returns
+    -------
+    places : array
+        Without those merged into others and zero sums.
+    distinct : int
+        How many coordinates there are.
     """
     order, nonzeros = table.shape
     first = cupy.empty(nonzeros, np.bool_)
@@ -182,9 +129,34 @@ def _merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
     return (places if kept.all() else places[kept]), int(starts.size)
 
 
-def _pieces(array: Array, itemsize: int = 0) -> Iterator[slice]:
-    step = PIECE // (itemsize or array.itemsize)
-    return (slice(begin, min(begin + step, array.size)) for begin in range(0, array.size, step))
+def take(array: Array, places: Array) -> Array:
+    """Return the elements of a 1-d array at some places."""
+    taken = cupy.empty(places.size, array.dtype)
+    if places.size:
+        _launch(f"gather_{8 * array.itemsize}", places.size, array, places, taken)
+    return taken
+
+
+def value_range(values: Array) -> ValueRange:
+    """Return what `SparseTensor.value_range` does."""
+    found = cupy.empty((BLOCKS, 3), np.float64)
+    _functions(values.device.id)[f"bounds_{8 * values.itemsize}"](
+        (BLOCKS,), (THREADS,), (values, np.int32(FINEST_GRAIN + 1), found, np.int64(values.size))
+    )
+    low, high, digits = found.get().T
+    exponent = int(digits.max())
+    return ValueRange(float(low.min()), float(high.max()), 0.0 if exponent > FINEST_GRAIN else 2.0**-exponent)
+
+
+def squares(values: Array, largest: float) -> list[float]:
+    """Return what `partitioner.coo.squares` does, but for the order in which a block's squares are added."""
+    blocks = -(-values.size // BLOCK)
+    found = cupy.empty(blocks, np.float64)
+    _functions(values.device.id)[f"squares_{8 * values.itemsize}"](
+        (blocks,), (THREADS,), (values, np.float64(largest), np.int64(BLOCK), found, np.int64(values.size))
+    )
+    sums: list[float] = found.get().tolist()
+    return sums
 
 
 def _launch(name: str, threads: int, *arguments: Any) -> None:
@@ -199,16 +171,8 @@ def _pointer(array: Array | None) -> Any:
 
 @cache
 def _functions(device: int) -> dict[str, Any]:
-    module = cupy.RawModule(code=text(), options=OPTIONS)
+    module = load(Source("cuda_sort", text(), OPTIONS))
     return {name: module.get_function(name) for name in KERNELS}
-
-
-def _stream() -> Any:
-    return cupy.cuda.Stream(non_blocking=True)
-
-
-def _event() -> Any:
-    return cupy.cuda.Event(block=True, disable_timing=True)
 
 
 @contextmanager

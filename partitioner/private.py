@@ -1,7 +1,9 @@
-"""Folders of compiled code, which runs with its user's rights: nobody else may be able to write it.
+"""What is kept on disk for later runs: compiled code, and which kernels were fastest.
 
-Trusted are files and folders of this user, or of root, that no other user may write to. What is not is left alone and a
-line says so, once per process; then kernels are compiled anew.
+Code runs with its user's rights, so nobody else may be able to write it. Trusted are files and folders of this user, or
+of root, that no other user may write to. What is not is left alone and a line says so, once per process; then kernels
+are compiled and timed anew. Whoever keeps something gives it a name that holds a digest of all it depends on: so a file
+that is found is valid and never changes, and ranks and runs may keep the same one at once.
 """
 
 from __future__ import annotations
@@ -11,9 +13,36 @@ import stat
 import sys
 from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
+SETTING = "NUMBA_CACHE_DIR"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+CHECK = 32  # bytes of a digest before what is kept
+
+
+def cache_folder() -> Path:
+    """Return the cache folder: under ``NUMBA_CACHE_DIR`` if that is set, else under the user's cache."""
+    given = os.environ.get(SETTING)
+    return Path(given or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "amped"
+
+
+def kept(name: str) -> bytes | None:
+    """Return what was kept under a name; None if it is missing or damaged, or others could have written it."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
+        folder = cache_folder()
+        stored = read_private(folder / name) if is_private(folder, SETTING) else None
+        if stored is not None and sha256(stored[CHECK:]).digest() == stored[:CHECK]:
+            return stored[CHECK:]
+    return None
+
+
+def keep(name: str, data: bytes) -> None:
+    """Keep data under a name for later runs, whole or not at all; a disk that refuses it costs time alone."""
+    with suppress(OSError, RuntimeError):
+        folder = cache_folder()
+        if is_private(folder, SETTING):
+            write_private(folder / name, sha256(data).digest() + data)
 
 
 @cache
@@ -80,4 +109,4 @@ def _fault(found: os.stat_result) -> str:
 
 @cache
 def _say(cause: str) -> None:
-    print(f"amped: kernels are compiled anew: {cause}", file=sys.stderr, flush=True)
+    print(f"amped: kernels are compiled and timed anew: {cause}", file=sys.stderr, flush=True)

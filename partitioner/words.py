@@ -12,7 +12,10 @@ from importlib.resources import files
 from typing import NamedTuple
 
 WORD = 64
-KERNELS = ("join", "split", "mark", "add_up_32", "add_up_64", "gather_32", "gather_64")
+KERNELS = (
+    *("number", "join", "split", "mark"),
+    *(f"{name}_{bits}" for name in ("add_up", "gather", "bounds", "squares") for bits in (32, 64)),
+)
 OPTIONS = ("-std=c++17",)  # of the kernels' compiler
 MOST = 2**31 - 1  # nonzeros: 33 bits are left for indices, so one of 31 bits is in two passes at most
 

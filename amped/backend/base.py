@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,20 @@ class Clock(Protocol):
         """Count the work queued within."""
 
     def collect(self) -> dict[tuple[str, int], float]:
-        """Wait for the device, return the seconds by (kind, mode) and start anew."""
+        """Wait for the device, return the seconds by (kind, mode) and start anew.
+
+        After `Replay.wait` they are those of that launch, and nothing is waited for.
+        """
+
+
+class Replay(Protocol):
+    """Work that a device has noted down, to be queued again and again at once."""
+
+    def launch(self) -> None:
+        """Queue all of it."""
+
+    def wait(self) -> NDArray[np.uint8]:
+        """Wait for the oldest launch that was not waited for; return what the memory to be read held after it."""
 
 
 class Collectives(Protocol):
@@ -55,13 +69,19 @@ class Collectives(Protocol):
     overlaps: bool  # whether rows travel while the device computes
 
     def aside(self) -> AbstractContextManager[None]:
-        """Queue what is within beside the work that is queued from now on, until `join`."""
+        """Queue what is within, to send rows, beside the work that is queued from now on, until `join`."""
 
-    def join(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued aside."""
+    def join(self, forget: bool = True) -> None:
+        """Let the work that is queued from now on wait for all that was queued aside; the next `join` does not, unless
+        this one does not `forget`."""
 
-    def gather_rows(self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`."""
+    def gather_rows(
+        self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
+    ) -> None:
+        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`.
+
+        With it the ranks' arrays `sums` are added up: one message is there sooner than two.
+        """
 
     def reduce_rows(self, matrix: Array, offsets: NDArray[np.int64]) -> None:
         """Add up the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``, others are lost."""
@@ -73,24 +93,18 @@ class Collectives(Protocol):
         """Give up what is queued: the other ranks will not come."""
 
 
-class Trial(NamedTuple):
-    """How much work shows a device's speed: a millisecond or more."""
-
-    nonzeros: int
-    matrices: tuple[int, ...]  # bytes of those that fit into each level of cache, and into none
-    rows: int  # of a factor matrix
-
-
 class Device(Protocol):
     """One GPU, or the host's cores, as one rank uses it."""
 
     name: str  # the folder of its kernels in `amped.backend`, and its name in messages
     description: str
+    model: str  # devices of one model are equally fast
     on_host: bool  # whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed
     steady: bool  # whether equal work takes equal times, so that times tell how to share work out
     host_bytes: int  # host memory that its libraries take once a run computes
     code_bytes: int  # host memory of one compiled kernel
-    trial: Trial
+    sample: int  # nonzeros whose time tells that of more of them
+    least_speed: float  # bytes a second of factor rows, or of nonzeros, that it takes at the very least
 
     @property
     def xp(self) -> Any:
@@ -117,8 +131,24 @@ class Device(Protocol):
     def to_device(self, array: NDArray[Any]) -> Array:
         """Return a copy (or, on the host, the array itself) in device memory."""
 
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
+
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory (on the host, the array itself)."""
+
+    def beside(self) -> AbstractContextManager[None]:
+        """Queue what is within after all that is queued, beside the work that is queued from now on, until `meet`."""
+
+    def meet(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside."""
+
+    def note(self, queue: Callable[[], None], read: Array, clock: Any) -> Replay | None:
+        """Return the work that `queue` queues, without doing it; None if the device does nothing ahead of the host.
+
+        After each launch `read`, a (bytes,) uint8 array, is copied to the host, and a `clock` of this device has its
+        seconds. Nothing in it may be allocated or wait for the host.
+        """
 
     def slot(self, nbytes: int, clock: Any) -> Slot:
         """Return a buffer of so many bytes for streamed shards; its copies are counted by a `clock` of this device."""

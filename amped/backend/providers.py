@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import mttkrp, narrow, solve
+from . import equations, mttkrp, narrow, solve, sort
 from .base import Device
 
 
@@ -31,6 +31,17 @@ def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
     return found
 
 
+def equations_of(device: Device, rank: int) -> equations.Provider:
+    """Return what keeps the small matrices of so many columns; the last provider suits all."""
+    found: equations.Provider = next(p for p in _providers(device, equations.FAMILY) if p.suits(rank))
+    return found
+
+
 def roundings(device: Device) -> dict[str, narrow.Rounding]:
     """Return the 16-bit formats by name."""
     return {rounding.name: rounding for rounding in _providers(device, narrow.FAMILY)}
+
+
+def sorter(device: Device) -> sort.Sorter | None:
+    """Return what sorts nonzeros in device memory, if they need not be sorted on the host."""
+    return next(iter(_providers(device, sort.FAMILY)), None)

@@ -31,6 +31,7 @@ class RowSolver:
     """Solves rows by matrix products of blocks of rows; suits all. See `solve.Solver`."""
 
     name = "rows"
+    allocates = True
 
     def __init__(self, xp: ModuleType, blocks: int) -> None:
         """Compute with NumPy or CuPy, `xp`; that many `blocks` of rows, as doubles, are in memory at once."""
@@ -38,6 +39,9 @@ class RowSolver:
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         return True
+
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `Solver`: nothing is compiled."""
 
     def bytes(self, rows: int, rank: int) -> Takes:
         return Takes(8 * rank * 4 * rank, 8 * rank * self._blocks * min(rows, block_rows(rank)))

@@ -30,9 +30,13 @@ class Solver(Protocol):
     """One way to solve rows on a device: a provider of the family."""
 
     name: str
+    allocates: bool  # whether `run` allocates memory, so that it cannot be noted down
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         """Tell whether it solves rows of so many columns, stored as `dtype`."""
+
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """Begin to compile what solves rows of so many columns, where that takes long, and return at once."""
 
     def bytes(self, rows: int, rank: int) -> Takes:
         """Return the device memory that solving so many rows takes, small matrices included."""
@@ -41,7 +45,9 @@ class Solver(Protocol):
         """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
 
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`; `made` is from `make`.
+        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`, perhaps beside (`Device.meet` waits).
+
+        `made` is from `make`.
 
         All but `target` are in double precision; `inverse` is C-contiguous, as it is read by its address.
         """

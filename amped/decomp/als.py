@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..backend import rows
 from ..backend.base import Device
-from ..backend.providers import solver
+from ..backend.equations import Told
+from ..backend.exchange import Machine
+from ..backend.providers import equations_of, solver
 from ..backend.solve import Takes
 from ..models.kruskal import KruskalTensor
-from ..operators.base import Operator, in_turn
-from ..operators.limits import far
+from ..operators.base import Operator
 from ..operators.placement import Solving
+from .ahead import Ahead
 from .driver import State
-from .fit import Fits, condition_limit
-from .updates import DivergedError, LeastSquares, Matrix, Totals, Vector
+from .updates import DivergedError, LeastSquares
 
-VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
+MOST_CHECKED = 64  # iterations in which the host takes part, before the device is let go ahead once more
 
 
 class CpAls:
@@ -42,6 +45,9 @@ class CpAls:
     fit
         ``1 - ||X - M|| / ||X||`` after each iteration.
 
+    In most iterations the host only launches and reads the fit. It takes part in the first one, and in those where a
+    number says that more than the usual is to be done: then the device goes back to where the iteration began.
+
     Parameters
     ----------
     operator : Operator
@@ -55,40 +61,87 @@ class CpAls:
         rank, shape = operator.ranks[0], (operator.order, operator.ranks[0])
         arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
         self.state = State(arrays, {"fit": []})
-        self._update, self._fits = LeastSquares(operator), Fits(operator)
-        self._grams: list[Matrix] = []
+        self._update = LeastSquares(operator)
+        self._goes_ahead = all(operator.machine.comm.allgather(self._update.goes_ahead))
+        self._ahead: Ahead | None = None
+        self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
+        self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
 
-    def step(self, stop: Callable[[], bool]) -> bool:
-        state, operator = self.state, self.operator
-        arrays, first = state.arrays, state.mode
-        self._grams = self._grams or [self._gram(mode) * np.outer(s, s) for mode, s in enumerate(arrays["scales"])]
-        for mode in range(first, operator.order):
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        state, equations = self.state, self._update.equations
+        if not self._loaded:
+            self._load()
+        if self._checked or state.mode or not self._goes_ahead:
+            return self._step_checked(stop)
+        ahead = self._ahead = self._ahead or Ahead(self.operator, equations, self._update.iteration)
+        told = ahead.next(self._exact, left)
+        flags, fit = self._agreed(told)
+        if flags:
+            ahead.back()
+            self._checked = self._next_checked
+            self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
+            return self._step_checked(stop)
+        self._next_checked = 1
+        self._take(told, self.operator.order - 1)
+        self._count(fit)
+        return True
+
+    def _load(self) -> None:
+        state = self.state
+        fits = state.series["fit"]
+        last, best = (fits[-1], max(fits)) if fits else (np.nan, 0.0)
+        self._update.load(Told(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"]), best)
+        self._loaded = True
+
+    def _agreed(self, told: Told) -> tuple[bool, float]:
+        """Return whether any rank has raised a flag, and rank 0's fit: ranks' arithmetic may differ in the last bit."""
+        comm = self.operator.machine.comm
+        agreed = np.array([told.flags, told.fit if comm.rank == 0 else -np.inf])
+        if comm.size > 1:
+            comm.all_reduce(agreed, "max")
+        return bool(agreed[0]), float(agreed[1])
+
+    def _step_checked(self, stop: Callable[[], bool]) -> bool:
+        state, first = self.state, self.state.mode
+        for mode in range(first, self.operator.order):
             if mode > first and stop():
                 state.mode = mode
                 return False
             with self._telling(mode):
-                dots = self._solve(mode)
-            arrays["weights"] = arrays["norms"][mode].copy()
+                self._take(self._update.checked(mode), mode)
         state.mode = 0
-        fit = self._fits.compute(state, self._grams, dots)
-        with self._telling(operator.order - 1):
-            if not np.isfinite(fit):
-                raise DivergedError(f"the fit is {fit}")
-        state.series["fit"].append(fit)
-        state.iterations += 1
+        told, self._exact = self._update.checked_fit()
+        with self._telling(self.operator.order - 1):
+            if not np.isfinite(told.fit):
+                raise DivergedError(f"the fit is {told.fit}")
+        if first == 0:  # a whole one: all that it takes is compiled
+            self._checked = max(0, self._checked - 1)
+        self._count(told.fit)
         return True
+
+    def _take(self, told: Told, mode: int) -> None:
+        arrays = self.state.arrays
+        arrays["norms"], arrays["scales"], arrays["weights"] = told.norms, told.scales, told.norms[mode].copy()
+
+    def _count(self, fit: float) -> None:
+        self.state.series["fit"].append(fit)
+        self.state.iterations += 1
 
     def change(self) -> float | None:
         """See `Method`: of the fit."""
         fits = self.state.series["fit"]
         return fits[-1] - fits[-2] if len(fits) > 1 else None
 
+    def factor(self, mode: int) -> NDArray[Any]:
+        """See `Method`."""
+        return self._ahead.factor(mode) if self._ahead else self.operator.factor(mode)
+
     def model(self) -> KruskalTensor:
         """See `Method`: unit 2-norm columns, weights descending."""
         state = self.state
         found = KruskalTensor(state.arrays["weights"], [], state.series["fit"], state.converged)
         for mode, scale in enumerate(state.arrays["scales"]):
-            found.factors.append(factor := self.operator.factor(mode))
+            found.factors.append(factor := self.factor(mode))
             np.multiply(factor, scale, out=factor, casting="same_kind")
         return found.arrange()
 
@@ -108,55 +161,20 @@ class CpAls:
             where = f"iteration {self.state.iterations + 1}, mode {mode}"
             raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
 
-    def _solve(self, mode: int) -> Vector:
-        """Compute, solve and publish the owned rows of a mode, and normalise its columns; return `Totals.dots`.
 
-        Where columns of the other modes nearly depend on each other, a small rounding error of the MTTKRP becomes a
-        large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision.
-        """
-        totals = self._solve_once(mode, condition_limit(self.operator.options, self.state))
-        if totals.noisy:
-            totals = self._solve_once(mode, double=True)
-        return totals.dots
-
-    def _solve_once(self, mode: int, limit: float = np.inf, double: bool = False) -> Totals:
-        operator, arrays, update = self.operator, self.state.arrays, self._update
-        norms, scales, most = arrays["norms"], arrays["scales"], far(operator.order)
-        divisor = norms[mode] * scales[mode]  # as they were stored last
-        solve = update.rows(mode, self._grams, scales, divisor, limit)
-        solved = operator.mttkrp(mode, solve, in_turn(mode, operator.order), double)
-        gram, _, largest, noisy = totals = update.totals(mode)
-        if noisy:
-            return totals
-        if not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):  # products could overflow
-            # By powers of two: so rows are rounded as if they were not divided. A component that has all but vanished
-            # beside the others is not enlarged: its scale would fall from mode to mode until it is 0.
-            lengths = largest * divisor
-            grown = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
-            divisor = np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
-            update.rows(mode, self._grams, scales, divisor)(solved, operator.owned(mode))
-            operator.publish(mode)
-            gram, _, largest, _ = totals = update.totals(mode)
-        if not np.all(np.isfinite(gram)):  # on every rank, as in a sum a NaN stays one
-            raise DivergedError("the factor matrix is not finite")
-        length = np.maximum(largest * divisor, 1.0) if self.state.iterations else np.sqrt(np.diag(gram)) * divisor
-        norms[mode] = np.where(length > 0, length, 1.0)
-        scales[mode] = scale = divisor / norms[mode]
-        self._grams[mode] = gram * np.outer(scale, scale)
-        return totals
-
-    def _gram(self, mode: int) -> Matrix:
-        device, rank = self.operator.machine.device, self.operator.ranks[mode]
-        total = device.zeros((rank, rank), np.float64)
-        rows.add_gram(device.xp, self.operator.owned(mode), total)
-        return np.array(self.operator.reduce(total, "sum", mode))
+def prepare(device: Device, rank: int, dtype: np.dtype[Any]) -> None:
+    """Begin to compile what a decomposition needs beside MTTKRPs, and return at once."""
+    solver(device, rank, dtype).prepare(rank, dtype)
+    equations_of(device, rank).prepare(rank, dtype)
 
 
-def solving_bytes(device: Device, dtype: np.dtype[np.floating]) -> Solving:
-    """Return how many bytes CP-ALS takes on a device beside an MTTKRP."""
+def solving_bytes(machine: Machine, dtype: np.dtype[np.floating], order: int) -> Solving:
+    """Return how many bytes CP-ALS of a tensor of so many modes takes on a device beside an MTTKRP."""
+    device, parts = machine.device, machine.comm.size
 
     def takes(count: int, rank: int) -> Takes:
         kept, passing = solver(device, rank, dtype).bytes(count, rank)
-        return Takes(kept, max(passing, min(8 * count * rank, rows.GRAM_BYTES)))  # the first Gram matrices
+        small = equations_of(device, rank).bytes(order, rank, parts)
+        return Takes(kept + small, max(passing, min(8 * count * rank, rows.GRAM_BYTES)))  # the first Gram matrices
 
     return takes

@@ -43,14 +43,20 @@ class Method(Protocol):
     """A decomposition that improves the factor matrices of an operator. Its methods are collective."""
 
     name: str
-    operator: Operator  # holds the factor matrices
+    operator: Operator  # holds the factor matrices, perhaps those of an iteration that is yet to be reported
     state: State  # new, or that of an earlier run whose factor matrices the operator holds
 
-    def step(self, stop: Callable[[], bool]) -> bool:
-        """Compute an iteration, or what is left of it; return False if `stop`, asked between modes, ended it."""
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        """Compute an iteration, or what is left of it; return False if `stop`, asked between modes, ended it.
+
+        At most `left` iterations are wanted: a method may compute the next one while it waits for this one.
+        """
 
     def change(self) -> float | None:
         """Return what is compared with the tolerance after an iteration, with its sign; None if there is nothing."""
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """Return a copy of a factor matrix in host memory, as it belongs to the state."""
 
     def model(self) -> KruskalTensor:
         """Return the decomposition in host memory."""
@@ -113,7 +119,7 @@ def iterate(method: Method, rule: Rule, stop: Callable[[], bool] = never) -> Ite
     state = method.state
     state.converged = _settled(method, rule.tol)
     while state.iterations < rule.max_iters and not state.converged:
-        if not method.step(stop):
+        if not method.step(stop, rule.max_iters - state.iterations):
             return
         state.converged = _settled(method, rule.tol)
         yield state

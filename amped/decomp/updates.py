@@ -2,104 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
+from ..backend import rows
 from ..backend.base import Array
-from ..backend.providers import solver
-from ..backend.solve import Sums
-from ..operators.base import Operator, Solve
-
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from ..backend.equations import NEAR, NOISY, NOT_FINITE, RANGE, SINGULAR, Terms, Told
+from ..backend.providers import equations_of, solver
+from ..operators.base import Operator, in_turn
+from ..operators.limits import far
+from ..options import Options
 
 
 class DivergedError(ArithmeticError):
     """A result is no longer a number."""
 
 
-class Totals(NamedTuple):
-    """What is added up of a factor matrix, over all ranks' rows."""
-
-    gram: Matrix  # (R, R), as it is stored
-    dots: Vector  # (R,) inner products of its columns with those of the MTTKRP; of the last mode only
-    largest: Vector  # (R,) magnitudes of its columns' largest numbers, before they were rounded
-    noisy: bool  # whether the product of Gram matrices was worse conditioned than it may be, on any rank
-
-
 class LeastSquares:
-    """Solves rows by the pseudo-inverse of the product of the other modes' Gram matrices (Kolda and Bader 2009).
+    """Solves rows by the (pseudo-)inverse of the product of the other modes' Gram matrices (Kolda and Bader 2009).
 
     Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
     precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
+
+    Each method queues work; those named `checked` wait for it, and do what the host has to decide.
     """
 
     def __init__(self, operator: Operator) -> None:
-        self._operator, self._rank = operator, operator.ranks[0]
+        self._operator, rank = operator, operator.ranks[0]
         device, comm, dtype = operator.machine.device, operator.machine.comm, operator.options.dtype
-        rows = max(len(operator.owned(mode)) for mode in range(operator.order))
-        self._solver = solver(device, self._rank, dtype)
-        self._made = self._solver.make(rows, self._rank, dtype)
-        # The Gram matrix, dots, whether it is noisy, and a row for each rank's largest numbers: one sum over the ranks
-        # combines them all.
-        self._totals = device.zeros((self._rank + 2 + comm.size, self._rank), np.float64)
-        self._largest = self._totals[self._rank + 2 + comm.rank]
+        count = max(len(operator.owned(mode)) for mode in range(operator.order))
+        self._solver = solver(device, rank, dtype)
+        self._made = self._solver.make(count, rank, dtype)
         # What is smaller is lost where rows are rounded.
-        self._cutoff = max(self._rank * np.finfo(np.float64).eps, float(np.finfo(dtype).eps) ** 2)
+        cutoff = max(rank * np.finfo(np.float64).eps, float(np.finfo(dtype).eps) ** 2)
+        terms = Terms(
+            operator.order, rank, comm.size, comm.rank, operator.norm, cutoff, far(operator.order),
+            gains(operator.options),
+        )  # fmt: skip
+        self.equations = equations_of(device, rank).make(terms, dtype)
 
-    def rows(self, mode: int, grams: Sequence[Matrix], scales: Matrix, divisor: Vector, limit: float = np.inf) -> Solve:
-        """Return what solves the rows of a mode as their MTTKRP comes.
+    @property
+    def goes_ahead(self) -> bool:
+        """Whether iterations can be queued ahead of the host: all is on this device, with room for a second copy."""
+        exchange, alone = self._operator.machine.exchange, self._operator.machine.comm.size == 1
+        queued = self.equations.memory is not None and not self._solver.allocates and (alone or exchange.overlaps)
+        return self._operator.plan.ahead and queued
 
-        Parameters
-        ----------
-        mode : int
-        grams : sequence of (R, R) arrays
-            Of all factor matrices with their columns scaled.
-        scales : (N, R) array
-            What the columns of the stored factor matrices are to be multiplied with.
-        divisor : (R,) array
-            What the columns of the new one are divided by when they are stored.
-        limit : float
-            The largest condition number of the product of Gram matrices that is not `Totals.noisy`.
-        """
-        totals, rank, device = self._totals, self._rank, self._operator.machine.device
-        totals.fill(0)
-        sums = Sums(totals[:rank], self._largest, totals[rank] if mode == self._operator.order - 1 else None)
+    def load(self, told: Told, best: float) -> None:
+        """Go on from the operator's factor matrices; the best fit so far is `best`. Collective."""
+        operator, equations = self._operator, self.equations
+        equations.load(told, best)
+        for mode in range(operator.order):
+            equations.totals.fill(0)
+            rows.add_gram(operator.machine.device.xp, operator.owned(mode), equations.sums(mode).gram)
+            operator.reduce(equations.totals, "sum", mode)
+            equations.hold(mode)
 
-        @cache
-        def inverse() -> Array:  # made when rows are there to be solved: a device computes meanwhile
-            others = [m for m in range(len(grams)) if m != mode]
-            product, condition = pseudo_inverse(np.prod([grams[m] for m in others], axis=0), self._cutoff)
-            if condition > limit:
-                totals[rank + 1] = 1.0
-            product *= np.prod(scales[others], axis=0)[:, None]
-            return device.to_device(np.ascontiguousarray(product / divisor))
+    def queue(self, mode: int, double: bool = False, checked: bool = False) -> Array:
+        """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""
+        operator, equations, device = self._operator, self.equations, self._operator.machine.device
+        inexact = checked
+        with device.beside():
+            equations.prepare(mode, double)
 
         def solve(source: Array, target: Array) -> None:
-            with self._operator.span("solve", mode):
-                self._solver.run(self._made, source, inverse(), target, sums)
+            nonlocal inexact
+            if inexact:  # while the device computes the MTTKRP
+                inexact = False
+                with device.beside():
+                    flags = equations.told().flags
+                    if flags & NOT_FINITE:
+                        raise DivergedError("the Gram matrices of the other modes are not finite")
+                    if flags & SINGULAR:
+                        equations.invert(mode, double)
+            device.meet()
+            with operator.span("solve", mode):
+                self._solver.run(self._made, source, equations.inverse, target, equations.sums(mode))
 
-        return solve
+        solved = operator.mttkrp(mode, solve, in_turn(mode, operator.order), double, equations.totals)
+        self._finish(mode)
+        return solved
 
-    def totals(self, mode: int) -> Totals:
-        """Return what was added up since `rows`. Collective."""
-        totals, rank = np.array(self._operator.reduce(self._totals, "sum", mode)), self._rank
-        return Totals(totals[:rank], totals[rank], totals[rank + 2 :].max(axis=0), bool(totals[rank + 1].any()))
+    def _finish(self, mode: int, again: bool = False) -> None:
+        machine = self._operator.machine
+        with machine.device.beside():
+            machine.exchange.join(forget=False)
+            self.equations.finish(mode, again)
+
+    def checked(self, mode: int) -> Told:
+        """Do what `queue` does, and what only the host can.
+
+        Where columns of the other modes nearly depend on each other, a small rounding error of the MTTKRP becomes a
+        large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision.
+        """
+        solved = self.queue(mode, checked=True)
+        told = self.told()
+        if told.flags & NOISY:
+            solved = self.queue(mode, double=True, checked=True)
+            told = self.told()
+        if told.flags & RANGE:  # products could overflow
+            device, operator = self._operator.machine.device, self._operator
+            self.equations.widen()
+            self._solver.run(
+                self._made, solved, self.equations.inverse, operator.owned(mode), self.equations.sums(mode)
+            )
+            device.meet()
+            operator.publish(mode, self.equations.totals)
+            self._finish(mode, True)
+            told = self.told()
+        if told.flags & NOT_FINITE:
+            raise DivergedError("the factor matrix is not finite")
+        return told
+
+    def iteration(self, exact: bool) -> None:
+        """Solve all modes and compute the fit, perhaps with an `exact` pass."""
+        for mode in range(self._operator.order):
+            self.queue(mode)
+        self.fit()
+        if exact:
+            self.refit()
+
+    def fit(self) -> None:
+        """Compute the fit after the last mode."""
+        with self._operator.machine.device.beside():
+            self.equations.fit()
+
+    def refit(self) -> None:
+        """Compute a fit that is near 1 once more, from inner products in double precision.
+
+        Mode 0 is the one that is computed next, and the first to be copied to a device that does not hold it.
+        """
+        operator, equations, device = self._operator, self.equations, self._operator.machine.device
+        source = operator.mttkrp(0, then=range(operator.order), double=True)
+        device.meet()
+        with operator.span("solve", 0):
+            equations.multiply(source, operator.owned(0))
+        with device.beside():
+            operator.reduce(equations.dots, "sum", 0)
+            equations.fit(exact=True)
+
+    def checked_fit(self) -> tuple[Told, bool]:
+        """Return what was told after the fit, rank 0's fit, and whether it was near 1. Collective."""
+        comm = self._operator.machine.comm
+        self.fit()
+        told = self.told()
+        near = any(comm.allgather(bool(told.flags & NEAR)))  # ranks' arithmetic may differ in the last bit
+        if near:
+            self.refit()
+            told = self.told()
+        return told._replace(fit=comm.bcast(told.fit)), near
+
+    def told(self) -> Told:
+        """Wait for what is queued; return what it told."""
+        self._operator.machine.device.meet()
+        return self.equations.told()
 
 
-def pseudo_inverse(gram: Matrix, cutoff: float) -> tuple[Matrix, float]:
-    """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
-
-    It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
-    `cutoff` times the largest count as 0.
-    """
-    if not np.all(np.isfinite(gram)):
-        raise DivergedError("the Gram matrices of the other modes are not finite")
-    values, vectors = np.linalg.eigh(gram)  # ascending
-    kept = values > cutoff * values[-1]
-    values, vectors = values[kept], vectors[:, kept]
-    return (vectors / values) @ vectors.T, values[-1] / values[0] if values.size else 1.0
+def gains(options: Options) -> bool:
+    """Return whether an operator computes better products if it is asked for double precision."""
+    return options.precision == "fp32" and options.gather == "full"

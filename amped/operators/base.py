@@ -37,13 +37,27 @@ class Operator(Protocol):
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         """Give every rank the (I_n, R_n) factor matrix of one mode, in host memory."""
 
-    def factor(self, mode: int) -> NDArray[Any]:
-        """Return a copy of the (I_n, R_n) factor matrix of one mode in host memory."""
+    @property
+    def matrices(self) -> Array:
+        """All factor matrices as they are stored, (bytes,) uint8."""
+
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        """Return the (I_n, R_n) factor matrix of one mode in host memory, or that of a copy of `matrices`."""
+
+    def changed(self, mode: int) -> None:
+        """Note that a factor matrix was written by others."""
 
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
         """Queue the MTTKRP of one mode from the factor matrices of the others; wait for nothing.
 
         Parameters
@@ -57,6 +71,8 @@ class Operator(Protocol):
         double : bool
             Compute all products in double precision, from numbers that are held in single precision; not of factor
             matrices in 16 bits. The first time takes seconds, to compile code.
+        sums : (any shape) float64 device array, optional
+            Added up over the ranks with the last rows that are sent; `solve` has queued what it is.
 
         Returns
         -------
@@ -64,14 +80,17 @@ class Operator(Protocol):
             The rows that this rank owns; valid until the next call.
         """
 
-    def publish(self, mode: int) -> None:
-        """All-gather the owned rows of a factor matrix."""
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
 
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
-        """Combine a small device array over the ranks and return it in host memory."""
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        """Queue the combination of a small device array over the ranks, in place."""
 
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         """Count the work queued within under `kind`."""
+
+    def join(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""

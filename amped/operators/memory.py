@@ -76,14 +76,26 @@ class ModePlan:
         return self.shard_bytes(nnz, streamed) + self.spare * nnz // max(1, self.nnz)
 
 
+class Passing(NamedTuple):
+    """Bytes of device memory that loading takes where a tensor is sorted on the device."""
+
+    held: int  # the whole tensor, until all modes are loaded
+    each: int  # for each nonzero of a rank's share, a sorted copy, while shards are made of it
+    sorting: int  # for each of them, while they are sorted
+    picking: int  # while a rank's nonzeros are found among all
+
+
 class Need:
     """Bytes of device memory, by what is there, for the modes that a rank computes.
 
     There are `limit`, of which some are `fixed`: always there, by use; the method takes `solving` beside an MTTKRP.
+    Until a kernel is chosen, `columns` bytes for each nonzero stay there to make shards of.
     """
 
-    def __init__(self, modes: Sequence[ModePlan], fixed: dict[str, int], solving: int, limit: int) -> None:
-        self._modes, self._solving, self._limit = modes, solving, limit
+    def __init__(
+        self, modes: Sequence[ModePlan], fixed: dict[str, int], solving: int, columns: int, limit: int
+    ) -> None:
+        self._modes, self._solving, self._columns, self._limit = modes, solving, columns, limit
         self.fixed, self.room = fixed, limit - sum(fixed.values())  # bytes that are left for nonzeros
         self.total, self.largest = sum(m.nnz for m in modes), max(m.nnz for m in modes)  # nonzeros: of all, the most
 
@@ -115,8 +127,18 @@ class Need:
         choice = any(len(m.kernels) > 1 for m in self._modes)  # then the best shard so far is beside the next one
         beside = (slot > 0) + choice * (making > 0)
         made = max(m.shard_bytes(piece) for m in self._modes) if beside else 0
-        before = max(running + choice * made, making + beside * made) - self.slots(slot)
+        timed = choice * (made + self._columns * min(piece, self.largest))
+        before = max(running + timed, making + beside * made) - self.slots(slot)
         return max(running + self._solving, before)
+
+    def loading(self, piece: int, passing: Passing) -> int:
+        """Of the same where nonzeros are sorted on the device: their columns stay while shards are made and timed."""
+        columns, made = passing.each * self.largest, max(m.shard_bytes(piece) for m in self._modes)
+        choice = any(len(m.kernels) > 1 for m in self._modes)
+        packing = self._making(piece) - passing.each * min(piece, self.largest)  # which counts a piece's columns
+        running = max(m.running_bytes(piece) for m in self._modes)
+        working = max(packing, running) + choice * made
+        return passing.held + max(passing.picking, columns + working, columns + passing.sorting * self.largest)
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""

@@ -22,7 +22,7 @@ from ..backend.rows import block_rows
 from ..backend.solve import Takes
 from ..errors import InputError
 from ..options import Options
-from .memory import ModePlan, Need, fit, fraction
+from .memory import ModePlan, Need, Passing, fit, fraction
 
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
@@ -50,6 +50,7 @@ class Loading(NamedTuple):
     streamed: int = 0  # for each nonzero that is streamed, on every rank
     columns: int = 0  # for each of a mode's that stay on a host: read from a store, until a shard is made of them
     others: Loading | None = None  # what every other rank needs; by default only what is streamed
+    device: Passing | None = None  # of every rank's device, if nonzeros can be sorted there
 
 
 ALREADY_LOADED = Loading()
@@ -65,6 +66,7 @@ class Setting(NamedTuple):
     memory: int  # bytes of device memory to use
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
+    ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,19 @@ class Plan:
     device_bytes: dict[str, int]  # by use; their sum is the peak
     # The peak of host memory: while the tensor is loaded, or with what is streamed (and, on a CPU, all of the above).
     host_bytes: int
+    on_device: bool = False  # whether nonzeros are sorted on the device: there is room for that beside its shards
+    ahead: bool = False  # whether there is room for a second copy of the factor matrices, and nothing is streamed
 
     @property
     def planned_bytes(self) -> dict[str, int]:
         """Bytes of all memory by use."""
         return self.device_bytes | {"host": self.host_bytes}
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of factor rows and of streamed nonzeros that an iteration reads."""
+        rows = sum(m.nnz * len(m.share.lengths) * m.share.row_bytes for m in self.modes)
+        return rows + sum(m.shard_bytes(m.streamed, streamed=True) for m in self.modes)
 
     @property
     def slot_bytes(self) -> int:
@@ -124,19 +134,27 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         )
         for m in modes
     ]
+    working = need.working(fitting.piece, fitting.slot)
+    passing = need.loading(fitting.piece, loading.device) if loading.device and not fitting.slot else None
+    on_device = passing is not None and need.resident(fitting.resident) + passing <= need.room
     bytes_of = {
         "resident nonzeros": need.resident(fitting.resident),
         "stream slots": need.slots(fitting.slot),
         **need.fixed,
-        "working memory": need.working(fitting.piece, fitting.slot),
+        "working memory": max(working, passing) if on_device and passing is not None else working,
     }
+    copies = need.fixed["factor matrices"]
+    ahead = setting.ahead and not fitting.slot and sum(bytes_of.values()) + fitting.spare + copies <= setting.memory
+    if ahead:
+        bytes_of["factor matrices before"] = copies
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, device, sum(bytes_of.values()), mine) + runtime
-    return Plan(tuple(modes), options.dtype, fitting.slot, fitting.piece, bytes_of, host)
+    facts = fitting.slot, fitting.piece, bytes_of, host
+    return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, ahead=ahead)
 
 
 def check_options(options: Options, device: Device) -> None:
@@ -197,7 +215,8 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     # Factor matrices come to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.dtype.itemsize
     solving = max(t.kept for t in takes) + max(moving, *(t.passing for t in takes))
-    return Need(modes, fixed, solving, setting.memory)
+    columns = 0 if setting.device.on_host else nonzero_bytes(len(modes), first.dtype)
+    return Need(modes, fixed, solving, columns, setting.memory)
 
 
 def _held_bytes(share: Share) -> int:

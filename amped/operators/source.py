@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.build import Facts, Reading
+from partitioner.build import Facts as ReadFacts
+from partitioner.build import Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
 from partitioner.hosts import check_same
@@ -35,6 +36,7 @@ from partitioner.threads import usable_cores
 
 from ..errors import InputError
 from ..parallel.mpi import Comm, on_root, together
+from .held import Facts, Kind, Room, hold, hold_together
 from .placement import INDEX_BYTES, Loading, nonzero_bytes
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
@@ -54,6 +56,7 @@ class Source(Protocol):
     duplicates: int  # merged on reading
     zeros: int  # dropped on reading
     stored: bool  # in a store
+    value_dtype: np.dtype[Any]
     labels: Labels | None  # what indices stand for, if not for themselves; on every rank
 
     @property
@@ -69,7 +72,8 @@ class Source(Protocol):
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
         """Yield this rank's share of the mode copy: its `order` index columns, then its values.
 
-        Arrays; if only the first `keep` nonzeros need to be in memory, perhaps a `StoredColumn`.
+        Arrays, in device memory if the tensor is held there; if only the first `keep` nonzeros need to be in memory,
+        perhaps a `StoredColumn`.
         """
 
     def tensor(self) -> SparseTensor | None:
@@ -81,29 +85,46 @@ class Source(Protocol):
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
 
+    def leave_device(self) -> None:
+        """Give back the device memory that loading has taken: from now on nonzeros are loaded from the host."""
+
 
 class TensorSource:
     """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `Source`."""
 
     stored = False
 
-    def __init__(self, tensor: SparseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> None:
-        """Take a tensor, read from the file at `path` if it was."""
+    def __init__(
+        self,
+        tensor: SparseTensor | None,
+        comm: Comm,
+        path: str | os.PathLike[str] | None = None,
+        room: Room | None = None,
+    ) -> None:
+        """Take a tensor, read from the file at `path` if it was; hold it on devices where they have `room` for it."""
         self._tensor, self._comm, self.path = tensor, comm, path
-        facts = None
-        if comm.rank == 0 and tensor is not None:
-            repaired = tensor.duplicates, tensor.zeros
-            facts = tensor.shape, tensor.nnz, tensor.norm(), tensor.value_range(), *repaired, tensor.labels
-        known = comm.bcast(facts)
+        root = self._root
+        known = comm.bcast(None if root is None else (_kind(root), root.labels))
         if known is None:
             raise InputError("no tensor on rank 0")
-        self.shape, self.nnz, self.norm, self.value_range, self.duplicates, self.zeros, self.labels = known
+        kind, self.labels = known
+        self.shape, self.value_dtype = kind.shape, kind.dtype
+        try:
+            there = hold(root, kind, room)
+        except InputError as error:
+            raise InputError(error.cause, path=path) from None
+        self._held = there[0] if there else None
+        facts = there[1] if there else comm.bcast(on_root(comm, lambda: None if root is None else _facts(root)))
+        assert facts is not None
+        self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
 
     def used(self, mode: int) -> int:
         root = self._root
         return self._comm.bcast(0 if root is None else distinct(root.columns[mode], self.shape[mode]).size)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
+        if self._held is not None:
+            return self._held.cut(mode, parts, targets)
         mine, length = None, self.shape[mode]
         if self._root is not None:
             mine = cut_mode(counted_rows(self._root.columns[mode], length), length, parts, targets)
@@ -112,6 +133,9 @@ class TensorSource:
         return cut
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+        if self._held is not None:
+            yield from self._held.share(mode, cut, self._comm.rank, dtype)
+            return
         copy = None if self._root is None else SortedTensor(self._root, mode, dtype)
         index = np.dtype(np.int32)
         for k in range(len(self.shape)):
@@ -133,15 +157,31 @@ class TensorSource:
         """See `Source`. Dealing a mode takes what sorting does, and the sorted copy where that is not kept."""
         root = self._root
         each = nonzero_bytes(len(self.shape), dtype)
+        if self._held is not None:
+            passing = self._held.passing(ranks)
+            mine = Loading(device=passing)
+            return mine if root is None else mine._replace(reading=root.build_bytes, tensor=root.nbytes, others=mine)
         if root is None:
             return Loading(streamed=each)
         if ranks > 1 and self.path is not None:  # they would read it together
-            return dealt_loading(self, root.values.dtype, dtype, ranks, is_divisible(self.path))
-        same, alone = root.values.dtype == dtype, ranks == 1 and on_host
+            return dealt_loading(self, self.value_dtype, dtype, ranks, is_divisible(self.path))
+        same, alone = self.value_dtype == dtype, ranks == 1 and on_host
         dealing = 0 if alone else self.nnz * each
         shareable = (root.columns.nbytes + (root.values.nbytes if same else 0)) if alone else 0
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
         return Loading(reading, tensor, dealing, key_bytes(self.nnz), shareable, each)
+
+    def leave_device(self) -> None:
+        self._held = None
+
+
+def _kind(tensor: SparseTensor) -> Kind:
+    values = tensor.given[0][1]
+    return Kind(tensor.shape, values.size, values.dtype)
+
+
+def _facts(tensor: SparseTensor) -> Facts:
+    return Facts(tensor.nnz, tensor.norm(), tensor.value_range(), tensor.duplicates, tensor.zeros)
 
 
 class DealtSource:
@@ -150,16 +190,21 @@ class DealtSource:
     stored = False
 
     def __init__(
-        self, path: str | os.PathLike[str], comm: Comm, progress: Progress | None = None, form: Form = PLAIN
+        self,
+        path: str | os.PathLike[str],
+        comm: Comm,
+        progress: Progress | None = None,
+        form: Form = PLAIN,
+        room: Room | None = None,
     ) -> None:
         self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
-        self._dtype, self._threads = reading.dtype, reading.threads
+        self.value_dtype, self._threads = reading.dtype, reading.threads
         runs = self._runs(range(reading.order), reading.order, reading.dtype)
         for columns, values, _ in reading.chunks(EVERYTHING):
             runs.add(columns, values)
         self.shape = reading.shape()
         self._columns, self._values = self._only(runs.pieces(runs.shares(), merge=True), reading.dtype)
-        mine = Facts(0, runs.duplicates, runs.zeros)
+        mine = ReadFacts(0, runs.duplicates, runs.zeros)
         mine.add(self._values)
         facts = reading.facts(comm.allgather(mine))
         self.nnz, self.duplicates, self.zeros = facts.nnz, facts.duplicates, facts.zeros
@@ -173,6 +218,8 @@ class DealtSource:
         if renumbering is not None:
             self.shape = renumbering.shape
             renumbering.apply(self._columns)
+        kind = Kind(self.shape, self.nnz, self.value_dtype)
+        self._held = hold_together((self._columns, self._values), kind, room)
 
     def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
         return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
@@ -186,6 +233,8 @@ class DealtSource:
         return int(all_distinct(self._columns[mode], self.shape[mode], self._comm).size)
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
+        if self._held is not None:
+            return self._held.cut(mode, parts, targets)
         column, length = self._columns[mode], self.shape[mode]
         if is_long(length, self.nnz):
             return cut_mode(DealtRows(column, length, self._comm), length, parts, targets)
@@ -194,6 +243,9 @@ class DealtSource:
         return cut_mode(CountedRows(counts), length, parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+        if self._held is not None:
+            yield from self._held.share(mode, cut, self._comm.rank, dtype)
+            return
         runs, mine = self._runs([mode], len(self.shape), dtype), (self._columns, self._values.astype(dtype, copy=False))
         if mode:
             mine = sort_nonzeros(*mine, [mode], self.shape, threads=self._threads)[:2]
@@ -207,11 +259,11 @@ class DealtSource:
         yield values
 
     def tensor(self) -> SparseTensor | None:
-        runs = self._runs(range(len(self.shape)), len(self.shape), self._dtype)
+        runs = self._runs(range(len(self.shape)), len(self.shape), self.value_dtype)
         runs.add(self._columns, self._values, in_order=True)
         everything = Slice(np.zeros(self._comm.size, np.int64), np.array(self._comm.allgather(self._values.size)), True)
         columns, values = self._only(
-            runs.pieces([[everything], *([] for _ in range(self._comm.size - 1))]), self._dtype
+            runs.pieces([[everything], *([] for _ in range(self._comm.size - 1))]), self.value_dtype
         )
         if self._comm.rank:
             return None
@@ -223,7 +275,14 @@ class DealtSource:
         return sum(self._comm.allgather(digest(list(self._columns), self._values))) % (1 << 64)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        return dealt_loading(self, self._dtype, dtype, ranks, self._in_parts)
+        loading = dealt_loading(self, self.value_dtype, dtype, ranks, self._in_parts)
+        if self._held is None:
+            return loading
+        mine = loading._replace(dealing=0, sorting=0, streamed=0, device=self._held.passing(ranks))
+        return mine._replace(others=mine._replace(reading=(loading.others or loading).reading))
+
+    def leave_device(self) -> None:
+        self._held = None
 
 
 def _keys_at(cut: Cut) -> NDArray[np.int32]:
@@ -268,7 +327,7 @@ class StoreSource:
     def __init__(self, store: Store, comm: Comm) -> None:
         self.path, self._store, self._comm = store.path, store, comm
         self.shape, self.nnz, self.norm = store.shape, store.nnz, store.norm
-        self.value_range = store.value_range
+        self.value_range, self.value_dtype = store.value_range, store.value_dtype
         self.duplicates, self.zeros = store.duplicates, store.zeros
         self.labels = together(comm, store.labels)
 
@@ -306,6 +365,9 @@ class StoreSource:
         mine = Loading(columns=INDEX_BYTES * order) if on_host else device
         return mine._replace(others=mine)
 
+    def leave_device(self) -> None:
+        """See `Source`: it is never there as a whole."""
+
 
 def open_source(
     path: str | os.PathLike[str],
@@ -313,14 +375,16 @@ def open_source(
     progress: Progress | None = None,
     verify: bool = True,
     form: Form = PLAIN,
+    room: Room | None = None,
 ) -> Source:
     """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
 
-    A store is checked against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
+    What is read from a file is held on devices where they have `room` for it, to be sorted there. A store is checked
+    against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
     """
     check_same(comm, path)
     if Path(path).is_dir():
         return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:
-        return DealtSource(path, comm, progress, form)
-    return TensorSource(read(path, progress=progress, **asdict(form)), comm, path)
+        return DealtSource(path, comm, progress, form, room)
+    return TensorSource(read(path, progress=progress, **asdict(form)), comm, path, room)

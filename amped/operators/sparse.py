@@ -27,7 +27,7 @@ from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
 from .source import Source
 from .stream import Step, Stream
-from .tuning import Tuner
+from .tuning import Budget, Tuner
 from .workspace import Workspace
 
 RECUTS = 2
@@ -37,8 +37,8 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 class SparseOperator:
     """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
 
-    def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
-        """Load this rank's share of `source`."""
+    def __init__(self, source: Source, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
+        """Load this rank's share of `source`; choose kernels within a budget, if there is one."""
         options = setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
@@ -47,11 +47,13 @@ class SparseOperator:
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
         self.work = Workspace(self.plan, machine, options)
-        tuner = Tuner(self.work, machine, self.clock, options)
+        tuner = Tuner(self.work, machine, self.clock, options, budget or Budget())
+        tuner.prepare(self.plan.modes)
         self.stream = Stream(machine.device, self.clock, tuner.choose)
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
         self.norm = self._held_norm(source)
+        source.leave_device()
         self.work.reserve(self.stream.scratch_bytes(self.plan))
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
@@ -63,7 +65,11 @@ class SparseOperator:
     def _planned(self, source: Source, cuts: Sequence[Cut]) -> Plan:
         comm, device = self.machine.comm, self.machine.device
         loading = source.loading(comm.size, self.options.dtype, device.on_host)
-        return together(comm, lambda: make_plan(cuts, comm.rank, self._setting, loading))
+        plan = together(comm, lambda: make_plan(cuts, comm.rank, self._setting, loading))
+        if loading.device is None or all(comm.allgather(plan.on_device)):
+            return plan
+        source.leave_device()
+        return self._planned(source, cuts)
 
     def _even_out(self, source: Source, cuts: list[Cut], tuner: Tuner) -> None:
         """Load modes anew that ranks computed for unequal times, cut where the times would have been equal."""
@@ -79,7 +85,7 @@ class SparseOperator:
 
     def _held_norm(self, source: Source) -> float:
         """Return the tensor's norm after its values were rounded: what a fit near 1 has to be compared with."""
-        if source.value_range.exact_in(self.options.dtype):
+        if source.value_dtype == self.options.dtype or source.value_range.exact_in(self.options.dtype):
             return source.norm
         sums = self.machine.comm.allgather(self.stream.modes[0].squares)
         return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
@@ -91,8 +97,15 @@ class SparseOperator:
     def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
         self.work.set_factor(mode, factor)
 
-    def factor(self, mode: int) -> NDArray[Any]:
-        return self.work.factor(mode)
+    @property
+    def matrices(self) -> Array:
+        return self.work.matrices
+
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        return self.work.factor(mode, matrices)
+
+    def changed(self, mode: int) -> None:
+        self.work.changed(mode)
 
     def owned(self, mode: int) -> Array:
         return self.work.owned[mode]
@@ -100,7 +113,14 @@ class SparseOperator:
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self.clock.span(kind, mode)
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -117,7 +137,7 @@ class SparseOperator:
             if solve:
                 rows = block.rows(self.machine.comm.rank, self.plan.modes[mode].owned.start)
                 solve(work.sums[mode][rows], work.owned[mode][rows])
-                self._send(mode, block.begin, block.end)
+                self._send(mode, block.begin, block.end, sums if block.last else None)
         return work.sums[mode]
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[Block]:
@@ -127,23 +147,30 @@ class SparseOperator:
         row = mode.share.stride * self.plan.dtype.itemsize
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if exchange.overlaps else None)
 
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> NDArray[Any]:
-        with self.clock.span("exchange", mode):
-            self.machine.exchange.reduce(array, reduction)
-        return self.machine.device.to_host(array)
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        if self.machine.comm.size > 1:
+            with self.clock.span("exchange", mode):
+                self.machine.exchange.reduce(array, reduction)
 
-    def publish(self, mode: int) -> None:
+    def publish(self, mode: int, sums: Array | None = None) -> None:
         rows = self.plan.modes[mode].cut.rows
-        self._send(mode, rows[:-1], rows[1:])
+        self._send(mode, rows[:-1], rows[1:], sums)
 
-    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None) -> None:
         exchange = self.machine.exchange
-        with exchange.aside(), self.clock.span("exchange", mode):
-            exchange.gather_rows(self.work.factors[mode], begin, end)
+        if self.machine.comm.size > 1:
+            if sums is not None:  # perhaps made beside
+                self.machine.device.meet()
+            with exchange.aside(), self.clock.span("exchange", mode):
+                exchange.gather_rows(self.work.factors[mode], begin, end, sums)
         self.work.changed(mode)
 
-    def synchronize(self) -> None:
+    def join(self) -> None:
         self.machine.exchange.join()
+        self.machine.device.meet()
+
+    def synchronize(self) -> None:
+        self.join()
         self.machine.device.synchronize()
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import BLOCK, squares
 from partitioner.shards import BALANCE, equal_offsets
+from partitioner.stages import STAGES
 from partitioner.stored import StoredColumn
 
 from ..backend.base import NOTHING, Clock, Device, Slot
@@ -68,7 +69,11 @@ class Stream:
                 self.modes[m] = _derived(self.modes[0], plan.modes[m], self._choose)
             else:
                 keep = plan.modes[m].resident if self._device.on_host else None
-                self.modes[m] = _load(plan, plan.modes[m], source, self._choose, keep)
+                with STAGES.of("sort"):
+                    columns = list(source.load(m, plan.modes[m].cut, plan.dtype, keep))
+                rounded = m == 0 and source.value_dtype != plan.dtype
+                self.modes[m] = _load(plan, plan.modes[m], _Columns(columns, self._device), self._choose, rounded)
+                del columns
         # By mode: the name of the kernel that its shards are made for, and their steps.
         self.kernels = [shards.kernel.name if shards.kernel else "" for shards in self.modes]
         self.steps = [shards.steps for shards in self.modes]
@@ -115,9 +120,8 @@ class Stream:
         return first + [shard for shards in others for shard in shards][:SLOTS]
 
 
-def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose, in_memory: int | None) -> ModeShards:
-    """Make the shards of one mode; the nonzeros after the first ones that must be `in_memory` may stay in files."""
-    columns = _Columns(list(source.load(mode.mode, mode.cut, plan.dtype, in_memory)))
+def _load(plan: Plan, mode: ModePlan, columns: _Columns, choose: Choose, rounded: bool) -> ModeShards:
+    """Make the shards of one mode; note the squares of its values if they are `rounded`."""
     keep, nnz = mode.resident, mode.nnz
     parts = [*(int(keep * share) for share in accumulate(mode.parts[:-1], initial=0.0)), keep]
     bounds = [x for a, b in pairwise(parts) for x in range(a, b, plan.piece)]
@@ -141,8 +145,7 @@ def _load(plan: Plan, mode: ModePlan, source: Source, choose: Choose, in_memory:
             resident.append(shard)
         else:
             streamed.append(shard)
-    rounded = mode.mode == 0 and not mode.share.values.exact_in(mode.share.dtype)
-    squares = columns.squares(mode.share) if rounded else ()
+    squares = columns.squares(mode.share) if rounded and not mode.share.values.exact_in(plan.dtype) else ()
     return ModeShards(chosen, resident, streamed, columns.steps(mode.rows, [stop for _, stop in pieces]), squares)
 
 
@@ -162,8 +165,12 @@ def _derived(first: ModeShards, mode: ModePlan, choose: Choose) -> ModeShards:
 class _Columns:
     """A rank's share of a mode copy, on its way to the device."""
 
-    def __init__(self, columns: Sequence[Any]) -> None:
-        self._indices, self._values = columns[:-1], columns[-1]
+    def __init__(self, columns: Sequence[Any], device: Device) -> None:
+        self._indices, self._values, self._device = columns[:-1], columns[-1], device
+        self._to_copy = not device.on_host and isinstance(self._values, np.ndarray)
+        self._there: tuple[tuple[int, int], list[Any]] | None = (
+            None  # nonzeros that were copied last: from, to, columns
+        )
 
     def squares(self, share: Share) -> list[float]:
         """Return the sums of squares of blocks of values, rounded as kernels read them."""
@@ -194,14 +201,28 @@ class _Columns:
         """Make the shard of the nonzeros `start` to `stop`; if it is `streamed`, unloaded."""
         rows = self._indices[0]
         continues = bool(start and rows[start] == rows[start - 1])
-        columns, values = [column[start:stop] for column in self._indices], self._values[start:stop]
+        *columns, values = self._on_device(start, stop, mode.share.dtype) if self._to_copy else self._part(start, stop)
         if not streamed:  # streamed values are cast whenever they are copied
             values = values.astype(mode.share.dtype, copy=False)
-        shard = kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
+        with STAGES.of("pack"):
+            shard = kernel.make(columns, values, replace(mode.share, streamed=streamed), continues)
         if not streamed:
             return shard
         stored = [_part(column, start, stop) for column in (*self._indices, self._values)]
         return shard.unloaded({id(a): part for a, part in zip((*columns, values), stored, strict=True)})
+
+    def _part(self, start: int, stop: int) -> list[Any]:
+        return [column[start:stop] for column in (*self._indices, self._values)]
+
+    def _on_device(self, start: int, stop: int, dtype: np.dtype[Any]) -> list[Any]:
+        """Copy nonzeros to the device, unless they are there: several kernels' shards are made of the same ones."""
+        if self._there is None or self._there[0] != (start, stop):
+            self._there = None  # its memory is needed
+            copies = [self._device.empty((stop - start,), kind) for kind in (*[np.int32] * len(self._indices), dtype)]
+            with STAGES.of("copy"):
+                self._device.fill(copies, self._part(start, stop))
+            self._there = (start, stop), copies
+        return self._there[1]
 
 
 def _part(column: Any, begin: int, end: int) -> Any:

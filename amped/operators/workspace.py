@@ -16,12 +16,16 @@ from ..backend.rows import block_rows
 from ..options import Options
 from .placement import Plan
 
+ALIGNED = 256  # bytes
+
 
 class Workspace:
     """What kernels read and write; all of it is allocated before the first iteration.
 
     Attributes
     ----------
+    matrices : (bytes,) uint8 device array
+        All factor matrices, one after the other.
     factors : list of (I_n, stride) device arrays
         All factor matrices, on every rank; columns from the rank on are zero.
     outs : list of (rows, stride) float64 device arrays
@@ -33,8 +37,10 @@ class Workspace:
     def __init__(self, plan: Plan, machine: Machine, options: Options) -> None:
         self._device, self._exchange = machine.device, machine.exchange
         zeros, modes = self._device.zeros, plan.modes
-        self.factors = [zeros((int(m.cut.rows[-1]), m.share.stride), plan.dtype) for m in modes]
+        self._shapes = [(int(m.cut.rows[-1]), m.share.stride) for m in modes]
         self._ranks, self._dtype = [m.rank for m in modes], plan.dtype
+        self.matrices = zeros((sum(map(self._held_bytes, self._shapes)),), np.uint8)
+        self.factors = self._views(self.matrices)
         self._rounding = None if options.gather == "full" else roundings(self._device)[options.gather]
         self._narrow = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
         self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
@@ -42,6 +48,19 @@ class Workspace:
         self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
         self._scratch: Array = None
         self.allocate(plan)
+
+    def _held_bytes(self, shape: tuple[int, int]) -> int:
+        return -(-math.prod(shape) * self._dtype.itemsize // ALIGNED) * ALIGNED
+
+    def _views(self, memory: Array) -> list[Array]:
+        """Return the factor matrices that lie in `memory`."""
+        bounds, nbytes = [0], self._dtype.itemsize
+        for shape in self._shapes:
+            bounds.append(bounds[-1] + self._held_bytes(shape))
+        return [
+            memory[begin : begin + math.prod(shape) * nbytes].view(self._dtype).reshape(shape)
+            for begin, shape in zip(bounds[:-1], self._shapes, strict=True)
+        ]
 
     def allocate(self, plan: Plan) -> None:
         """Make room for the rows that this rank computes, as a new plan says."""
@@ -63,11 +82,15 @@ class Workspace:
 
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
+        shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self._scratch, double)
+
+    def inputs(self, mode: int) -> list[Array]:
+        """Return the factor matrices of the other modes as kernels read them."""
         if self._rounding:
             for n in self._stale - {mode}:
                 self._rounding.run(self.factors[n], self._narrow[n])
             self._stale &= {mode}
-        shard.kernel.run(shard, self._inputs[mode], self.outs[mode], new, self._scratch, double)
+        return self._inputs[mode]
 
     def changed(self, mode: int) -> None:
         """Note that a factor matrix is new."""
@@ -83,9 +106,10 @@ class Workspace:
             self.factors[mode][b : b + step, :rank] = self._device.to_device(rows)
         self.changed(mode)
 
-    def factor(self, mode: int) -> NDArray[Any]:
-        """Return a copy of a factor matrix, (I_n, R_n), in host memory."""
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        """Return a copy of a factor matrix, (I_n, R_n), in host memory; or that in a copy of `matrices`."""
         self._exchange.join()
-        whole = self._device.to_host(self.factors[mode])[:, : self._ranks[mode]]
+        stored = self.factors if matrices is None else self._views(matrices)
+        whole = self._device.to_host(stored[mode])[:, : self._ranks[mode]]
         # What comes from a device is a copy already.
         return np.array(whole, order="C") if self._device.on_host else np.ascontiguousarray(whole)

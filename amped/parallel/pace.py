@@ -13,14 +13,14 @@ from .recorder import HERE
 
 T = TypeVar("T")
 
-# First iteration, which also compiles: MANY x the predicted iteration time. Later: SOME x the longest so far.
-FIRST_SECONDS, MANY = 120.0, 100
+# First iteration, which also compiles: what a very slow machine would take. Later: SOME x the longest so far.
+FIRST_SECONDS = 120.0
 LEAST_SECONDS, SOME = 20.0, 5
 
 
-def first_limit(expected: float) -> float:
-    """Return the limit of the first iteration, from the predicted iteration time; both in seconds."""
-    return max(FIRST_SECONDS, MANY * expected)
+def first_limit(slowest: float) -> float:
+    """Return the limit of the first iteration, from the seconds that it takes at the very most."""
+    return FIRST_SECONDS + slowest
 
 
 def paced(steps: Iterator[T], done: int, first: float, deadline: float | None = None) -> Iterator[T]:

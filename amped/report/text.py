@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from signal import Signals
 from typing import Any
@@ -14,8 +13,8 @@ from partitioner.coo import SparseTensor
 
 from ..backend.base import Device
 from ..decomp.driver import Rule, State
+from ..decomp.prediction import Forecast
 from ..operators.placement import Plan
-from ..operators.prediction import Forecast
 from ..options import Options
 
 LOW = 10  # times the tolerance: a fit below that is hardly one
@@ -170,13 +169,8 @@ def time_line(totals: dict[str, float], seconds: float) -> str:
     return f"time {seconds:.3g} s: " + ", ".join(parts)
 
 
-def forecast_line(forecasts: Sequence[Forecast], exchanged: bool, measured: Sequence[float] = ()) -> str:
-    """Return the slowest rank's forecast of an iteration, against the median of what iterations took, if any.
-
-    Speeds of exchange are known, `exchanged`, where as many ranks run as are forecast.
-    """
-    slowest = max(forecasts, key=lambda forecast: forecast.seconds)
-    if measured:
-        return f"iterations took {statistics.median(measured) * 1e3:.3g} ms; foreseen: {slowest}"
-    missing = "" if exchanged else "; exchange is not in it: start as many ranks to have it measured"
-    return f"an iteration of CP-ALS will take about {slowest}{missing}"
+def forecast_line(forecast: Forecast | None, doubt: str | None) -> str:
+    """Return what an iteration will take, or why that is not told."""
+    if forecast is None or doubt:
+        return f"how long an iteration of CP-ALS takes is not told: {doubt}"
+    return f"an iteration of CP-ALS will take about {forecast}"

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import amped
-from amped.assembly import bring_up, place, solving_bytes
+from amped.assembly import bring_up, open_tensor, place, solving_bytes
 from amped.backend.base import Device
 from amped.backend.cpu import sums
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
@@ -26,7 +26,7 @@ from amped.backend.exchange import Machine
 from amped.backend.mttkrp import Kernel
 from amped.backend.providers import mttkrp_kernels
 from amped.operators import memory, placement
-from amped.operators.source import Source, TensorSource
+from amped.operators.source import Source
 from amped.operators.sparse import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -202,8 +202,8 @@ def make_operator(
     chosen = Options(**options)
     machine = on if isinstance(on, Machine) else bring_up(chosen, on)
     if source is None or isinstance(source, amped.SparseTensor):
-        source = TensorSource(source, machine.comm)
-    rank, solving = factors[0].shape[1], solving_bytes(machine, chosen)
+        source = open_tensor(source, machine, chosen)
+    rank, solving = factors[0].shape[1], solving_bytes(machine, chosen, len(factors))
     operator = place(source, rank, machine, chosen, solving)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)

@@ -59,6 +59,42 @@ def test_sorted_nonzeros_are_not_copied() -> None:
     assert (tensor.duplicates, tensor.zeros) == (0, 0)
 
 
+def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coo, "LATER", 3)
+    indices, values = np.array([[2, 1], [0, 3], [2, 1]], np.int8), np.array([1.0, 2.0, 3.0])
+    tensor = SparseTensor(indices, values)
+    indices[:], values[:] = 0, 0  # the caller's arrays may change
+    (columns, given_values), ordered = tensor.given
+    assert (columns.tolist(), given_values.tolist(), ordered) == ([[2, 0, 2], [1, 3, 1]], [1, 2, 3], False)
+    assert tensor.shape == (3, 4)
+    assert (tensor.nnz, tensor.duplicates, tensor.zeros) == (2, 1, 0)
+    assert tensor.columns.tolist() == [[0, 2], [3, 1]]
+    assert tensor.values.tolist() == [2, 4]
+    assert tensor.given[1]
+    few = SparseTensor([[2, 1], [0, 3]], [1.0, 2.0])
+    assert few.given[1]
+    with pytest.raises(InputError, match="negative index"):
+        SparseTensor([[2, 1], [0, -3], [2, 1]], [1.0, 2.0, 3.0])
+    cancelled = SparseTensor.from_columns(np.array([[0, 0, 1], [0, 0, 1]]), np.array([1.0, -1.0, 0]), path="t.npz")
+    with pytest.raises(InputError, match=r"^t\.npz: .*every value is zero"):
+        cancelled.columns  # noqa: B018
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_blocks_of_nonzeros_are_taken_side_by_side(monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
+    monkeypatch.setattr(coo, "TAKEN", 7)
+    rng = np.random.default_rng(0)
+    for nonzeros in (1, 6, 7, 8, 50):
+        indices, values = rng.permutation(nonzeros * 3).reshape(nonzeros, 3), rng.random(nonzeros)
+        tensor = SparseTensor(np.array(indices, order=order), values)
+        assert tensor.shape == tuple(indices.max(axis=0) + 1)
+        assert tensor.indices.tolist() == sorted(indices.tolist())
+        assert tensor.values.tolist() == values[np.argsort(indices[:, 0])].tolist()
+        values[-1] = np.nan
+        with pytest.raises(InputError, match=f"nonzero {nonzeros - 1} is not finite"):
+            SparseTensor(indices, values)
+
+
 def test_a_sorted_zero_is_dropped() -> None:
     tensor = SparseTensor([[0, 0], [0, 1], [1, 0]], [1.0, -0.0, 2.0])
     assert tensor.indices.tolist() == [[0, 0], [1, 0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,12 +38,15 @@ HOW: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The sort on a GPU, which copies few nonzeros at a time."""
     cuda_sort = pytest.importorskip("partitioner.cuda_sort")
-    monkeypatch.setattr(cuda_sort, "PIECE", 4096)
+    cuda_copies = pytest.importorskip("partitioner.cuda_copies")
+    monkeypatch.setattr(cuda_copies, "PIECE", 4096)
+    cuda_copies.copies.cache_clear()
     assert isinstance(cuda_sort, ModuleType)
-    return cuda_sort
+    yield cuda_sort
+    cuda_copies.copies.cache_clear()
 
 
 def keys(columns: np.ndarray, fields: Any, nonzeros: int, order: np.ndarray) -> np.ndarray:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from partitioner.threads import fair_threads
 
 from ...parallel.mpi import Comm
-from ..base import Array, Movable, Trial
+from ..base import Array, Movable
 from ..blas import limit_blas
 from .threads import Threads, aligned
 from .vectors import LANE, LINE
@@ -31,12 +32,14 @@ class CpuDevice:
     steady = False
     host_bytes = 0
     code_bytes = 7 << 20
-    trial = Trial(1 << 15, (1 << 18, 1 << 21, 1 << 24), 1 << 12)
+    sample = 1 << 22
+    least_speed = 1e8
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
         fair = fair_threads(comm)
         count = threads or fair
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
+        self.model = f"{self.description} of {platform.processor() or platform.machine()}"
         self.threads = Threads(count, spare=count <= fair)
         limit_blas(count)
 
@@ -67,8 +70,22 @@ class CpuDevice:
     def to_device(self, array: NDArray[Any]) -> Array:
         return array
 
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        for target, source in zip(targets, sources, strict=True):
+            np.copyto(target, source, casting="same_kind")
+
     def to_host(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)
+
+    def beside(self) -> AbstractContextManager[None]:
+        """See `Device`: work is done when it is queued."""
+        return nullcontext()
+
+    def meet(self) -> None:
+        """See `Device`: as `beside`."""
+
+    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> None:
+        """See `Device`: as `beside`."""
 
     def slot(self, nbytes: int, clock: HostClock) -> HostSlot:
         return HostSlot(self.empty((nbytes,), np.uint8), clock)

@@ -2,14 +2,13 @@
 
 constexpr int FAN_IN = 16;
 
-// One level of the tree reduction of carries. Item i stands for chunk i * step. It has a carry if its first run began
+// A thread's part of one level of the tree reduction of carries. Item i stands for chunk i * step. It has a carry if its first run began
 // earlier: in an earlier chunk (level 0, `back` is 0), else at or before the chunk `back` before it. A thread takes one
 // column of FAN_IN items and sums the carries of each run. If an item before them belongs to the thread's first run, that
 // sum goes up a level. So one thread per level writes an output row. `starts` and `runs` as in mttkrp.cu.
-extern "C" __global__ void __launch_bounds__(128)
-combine(const int* __restrict__ starts, const int* __restrict__ runs, const double* __restrict__ carry,
-        double* __restrict__ up, double* __restrict__ out, long long items, long long step, long long back, int columns) {
-  const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+__device__ __forceinline__ void level(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry,
+                                      double* up, double* out, long long items, long long step, long long back,
+                                      int columns, long long thread) {
   const long long group = thread / columns, first = group * FAN_IN;
   const int column = thread % columns;
   if (first >= items) return;
@@ -45,6 +44,26 @@ combine(const int* __restrict__ starts, const int* __restrict__ runs, const doub
     sum += carries[k];
   }
   flush();
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+combine(const int* __restrict__ starts, const int* __restrict__ runs, const double* __restrict__ carry,
+        double* __restrict__ up, double* __restrict__ out, long long items, long long step, long long back, int columns) {
+  level(starts, runs, carry, up, out, items, step, back, columns, blockIdx.x * (long long)blockDim.x + threadIdx.x);
+}
+
+// All levels from one on that has few items, by one block of threads: launching a kernel for each takes longer.
+extern "C" __global__ void __launch_bounds__(512)
+combine_rest(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry, double* up, double* out,
+             long long items, long long step, long long back, int columns) {
+  while (true) {
+    const long long groups = (items + FAN_IN - 1) / FAN_IN;
+    for (long long thread = threadIdx.x; thread < groups * columns; thread += blockDim.x)
+      level(starts, runs, carry, up, out, items, step, back, columns, thread);
+    if (items <= FAN_IN) return;
+    __syncthreads();
+    carry = up, up += groups * columns, back = step, step *= FAN_IN, items = groups;
+  }
 }
 
 // Add single-precision sums to the double-precision `out`: the first `added` vectors accumulate, the others are set.

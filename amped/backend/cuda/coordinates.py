@@ -10,11 +10,13 @@ from typing import Any
 import cupy
 import numpy as np
 
+from partitioner.cuda_code import load
+
 from ..base import Array
 from ..mttkrp import NOTHING_STORED, Kernel, Share
 from .layout import ALIGNMENT, SORTING, VECTOR, row_lanes
 from .shard import copied, unloaded
-from .source import by_value, compile_options, coordinate_macros, text
+from .source import by_value, coordinate_macros, unit
 
 ATOMIC = "atomic"
 """Algorithm 2 of AMPED as published, to compare with: each nonzero is added to its row by itself."""
@@ -126,4 +128,4 @@ def _kernel(
     inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool, device: int
 ) -> Any:
     macros = coordinate_macros(inputs, dtype, lanes, width, column, atomic, double)
-    return cupy.RawModule(code=text("coordinates"), options=compile_options(macros)).get_function("mttkrp")
+    return load(unit("coordinates", macros)).get_function("mttkrp")

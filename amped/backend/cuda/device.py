@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import mmap
 import weakref
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,14 +12,23 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner import words
+from partitioner.cubins import Source
+from partitioner.cuda_code import prepare
+from partitioner.cuda_copies import Copies, copies
 from partitioner.threads import side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
-from ..base import Array, Collectives, Movable, Trial
+from ..base import Array, Collectives, Movable
 from ..blas import limit_blas
+from .clock import CudaClock, untimed
 from .layout import VECTOR, Limits
+from .replay import CudaReplay
+from .source import unit
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
+HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
+LARGE = 1 << 24  # bytes of a copy from which it is staged by threads
 TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
 
 
@@ -31,9 +39,10 @@ class CudaDevice:
     xp = cupy
     on_host = False
     steady = True
-    host_bytes = 120 << 20
+    host_bytes = 170 << 20  # staging of copies included
     code_bytes = 0
-    trial = Trial(1 << 22, (1 << 21, 1 << 25, 1 << 27), 1 << 16)
+    sample = 1 << 26
+    least_speed = 5e9
 
     def __init__(self, local_rank: int) -> None:
         # The host inverts small matrices only; a BLAS thread for each core on every rank would cost 10 ms for each.
@@ -45,15 +54,19 @@ class CudaDevice:
         self.capability = int(device.compute_capability)  # 80 is 8.0
         self.identity = str(device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self.number)
-        self.description = f"{properties['name'].decode()} ({self.identity})"
+        name = properties["name"].decode()
+        self.description = f"{name} ({self.identity})"
         self.limits = Limits(
             properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"], properties["l2CacheSize"]
         )
+        self.model = f"{name}, {self.limits}"
+        prepare([unit("combine", {}), Source("cuda_sort", words.text(), words.OPTIONS)])  # what nearly every run needs
         self._copies = cupy.cuda.Stream(non_blocking=True)
+        # Small work that others wait for: it runs ahead of kernels that fill the device.
+        self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._done: Any = None  # what `meet` is to wait for, if anything
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
-        one = cupy.ones((1, 1))
-        cupy.matmul(one, one)  # makes the cuBLAS handle and its workspace
         self._resting_bytes: int = self._pool.total_bytes()
         self._peak_bytes = 0
 
@@ -66,9 +79,9 @@ class CudaDevice:
         self._peak_bytes = 0
 
     def memory(self, local_ranks: int) -> int:
-        """See `Device`: an equal share of what is free, less the runtime's own need."""
+        """See `Device`: what is held already and an equal share of what is free, less the runtime's own need."""
         free: int = cupy.cuda.runtime.memGetInfo()[0]
-        return free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
+        return self._held() + free * 95 // 100 // max(1, -(-local_ranks // self._devices)) - RUNTIME_BYTES
 
     def peak_bytes(self) -> int:
         return max(self._peak_bytes, self._held())
@@ -91,9 +104,42 @@ class CudaDevice:
     def to_device(self, array: NDArray[Any]) -> Array:
         return cupy.asarray(array)
 
+    def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
+        if sum(target.nbytes for target in targets) < LARGE:
+            for target, source in zip(targets, sources, strict=True):
+                target.set(np.ascontiguousarray(source, target.dtype))
+            return
+        through = self._staging()
+        pairs = zip(sources, targets, strict=True)
+        through.wait([piece for source, target in pairs for piece in through.send(source, target)])
+
     def to_host(self, array: Array) -> NDArray[Any]:
-        result: NDArray[Any] = cupy.asnumpy(array)
+        if array.nbytes < LARGE or not array.flags.c_contiguous:
+            small: NDArray[Any] = cupy.asnumpy(array)
+            return small
+        result = np.empty(array.shape, array.dtype)
+        self._staging().fetch([array.reshape(-1)], [result.reshape(-1)])
         return result
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        stream, before = self._beside, cupy.cuda.get_current_stream()
+        stream.wait_event(before.record(untimed()))
+        with stream:
+            yield
+        self._done = stream.record(untimed())
+
+    def meet(self) -> None:
+        if self._done is not None:
+            cupy.cuda.get_current_stream().wait_event(self._done)
+            self._done = None
+
+    def note(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
+        """See `Device`: as CUDA graphs."""
+        return CudaReplay(queue, read, clock)
+
+    def _staging(self) -> Copies:
+        return copies(self.number, usable_cores() // self._devices)
 
     def slot(self, nbytes: int, clock: CudaClock) -> CudaSlot:
         return CudaSlot(nbytes, clock, self._copies)
@@ -135,39 +181,6 @@ class CudaSlot:
 
     def release(self) -> None:
         self._released.record(cupy.cuda.get_current_stream())
-
-
-class CudaClock:
-    """See `Clock`. Times are taken by events, so nothing waits until they are collected."""
-
-    def __init__(self) -> None:
-        self._spans: list[tuple[str, int, Any, Any]] = []
-        self._spare: list[Any] = []
-
-    @contextmanager
-    def span(self, kind: str, mode: int) -> Iterator[None]:
-        with self.span_on(cupy.cuda.get_current_stream(), kind, mode):
-            yield
-
-    @contextmanager
-    def span_on(self, stream: Any, kind: str, mode: int) -> Iterator[None]:
-        """Count the work queued on another stream."""
-        start, stop = (self._spare.pop() if self._spare else cupy.cuda.Event() for _ in range(2))
-        start.record(stream)
-        try:
-            yield
-        finally:
-            stop.record(stream)
-            self._spans.append((kind, mode, start, stop))
-
-    def collect(self) -> dict[tuple[str, int], float]:
-        seconds: dict[tuple[str, int], float] = defaultdict(float)
-        for kind, mode, start, stop in self._spans:
-            stop.synchronize()
-            seconds[kind, mode] += cupy.cuda.get_elapsed_time(start, stop) * 1e-3
-            self._spare += [start, stop]
-        self._spans.clear()
-        return dict(seconds)
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:

@@ -19,6 +19,15 @@ HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
 
+def _event() -> Any:
+    return cupy.cuda.Event(disable_timing=True)
+
+
+def _now() -> Any:
+    """Return an event that is reached when all queued work is done."""
+    return cupy.cuda.get_current_stream().record(_event())
+
+
 class NcclExchange:
     """Collectives on device arrays, on a stream of their own; one GPU per rank."""
 
@@ -31,17 +40,22 @@ class NcclExchange:
         self._nccl = nccl.NcclCommunicator(comm.size, unique, comm.rank)
         # Runs ahead of kernels queued earlier: it takes few multiprocessors, and other ranks wait for it.
         self._stream = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
+        self._sent: Any = None  # what `join` is to wait for, if anything
         self.reduce(cupy.zeros(1, np.float64), "sum")  # NCCL connects the ranks at their first collective
         cupy.cuda.get_current_stream().synchronize()
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        self._stream.wait_event(cupy.cuda.get_current_stream().record())
+        self._stream.wait_event(_now())
         with self._stream:
             yield
+        self._sent = self._stream.record(_event())
 
-    def join(self) -> None:
-        cupy.cuda.get_current_stream().wait_event(self._stream.record())
+    def join(self, forget: bool = True) -> None:
+        """See `Collectives`: sums that were queued since on behalf of another stream are not waited for."""
+        if self._sent is not None:
+            cupy.cuda.get_current_stream().wait_event(self._sent)
+            self._sent = None if forget else self._sent
 
     @contextmanager
     def _in_turn(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
@@ -50,22 +64,25 @@ class NcclExchange:
         if cupy.cuda.get_current_stream() == self._stream:
             yield self._nccl, self._stream.ptr
             return
-        with self.aside():
-            yield self._nccl, self._stream.ptr
-        self.join()
+        self._stream.wait_event(_now())
+        yield self._nccl, self._stream.ptr
+        cupy.cuda.get_current_stream().wait_event(self._stream.record(_event()))
 
-    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Any = None) -> None:
         """See `Collectives`. Blocks are unequal: one broadcast per owner, fused by NCCL into rings."""
         counts = (end - begin) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
         with self._in_turn("all-gather", matrix.nbytes) as (communicator, stream):
+            nccl.groupStart()
+            if sums is not None:
+                to = sums.data.ptr
+                communicator.allReduce(to, to, sums.size, TYPES[sums.dtype], nccl.NCCL_SUM, stream)
             if np.all(counts == counts[0]) and np.array_equal(begin[1:], end[:-1]):
                 communicator.allGather(at[self._rank], at[0], int(counts[0]), kind, stream)
-                return
-            nccl.groupStart()
-            for owner in np.flatnonzero(counts):
-                communicator.broadcast(at[owner], at[owner], int(counts[owner]), kind, int(owner), stream)
+            else:
+                for owner in np.flatnonzero(counts):
+                    communicator.broadcast(at[owner], at[owner], int(counts[owner]), kind, int(owner), stream)
             nccl.groupEnd()
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from partitioner.cubins import Source
+
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
+@cache
 def text(name: str) -> str:
     """Return the text of the CUDA source file `name`."""
     return files(__package__).joinpath(f"{name}.cu").read_text()
@@ -19,6 +23,11 @@ def text(name: str) -> str:
 def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the options for NVRTC."""
     return ("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()))
+
+
+def unit(name: str, macros: Mapping[str, Any]) -> Source:
+    """Return a CUDA source file and its macros, to be compiled."""
+    return Source(name, text(name), compile_options(macros))
 
 
 def by_value(*arrays: Any) -> Any:

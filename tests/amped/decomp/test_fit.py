@@ -9,11 +9,12 @@ import pytest
 from oracle import PRECISIONS, kernel_of, machine_of, make_operator, random_factors, small_pieces, true_fit
 
 import amped
+from amped.backend.equations import NEARBY
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
-from amped.decomp import fit
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
+from amped.decomp.updates import LeastSquares
 from amped.parallel.mpi import Comm
 
 ACCURACY = 1e-6
@@ -68,7 +69,7 @@ def test_every_kernel(device: str, comm: Comm) -> None:
 
 
 def test_fits_that_are_far_from_1_take_no_second_pass(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fit.Fits, "_inner_products", lambda _: pytest.fail("it is computed again"))
+    monkeypatch.setattr(LeastSquares, "refit", lambda _: pytest.fail("it is computed again"))
     shape = (9, 10, 11)
     noisy = tensor_of(low_rank(shape, 4, 1.0))
     assert amped.cp_als(noisy, 4, tol=0, max_iters=10, device=device).fits[-1] < 0.7
@@ -77,15 +78,15 @@ def test_fits_that_are_far_from_1_take_no_second_pass(comm: Comm, device: str, m
 
 def test_once_fits_are_near_1_all_are_computed_in_one_way(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = []
-    inner = fit.Fits._inner_products
-    monkeypatch.setattr(fit.Fits, "_inner_products", lambda self: passes.append(1) or inner(self))
+    refit = LeastSquares.refit
+    monkeypatch.setattr(LeastSquares, "refit", lambda self: passes.append(1) or refit(self))
     dense = low_rank((9, 10, 11), 4)
     operator = make_operator(tensor_of(dense), random_factors(7, dense.shape, 2), comm, device="cpu")
     method, since = CpAls(operator), None
     for state in iterate(method, Rule(12, 0)):
         computed, before = bool(passes), state.series["fit"][:-1]
         passes.clear()
-        if max(before, default=0) > fit.NEAR:
+        if max(before, default=0) > NEARBY:
             assert computed
         since = since or (state.iterations if computed else None)
     assert since is not None
@@ -123,7 +124,7 @@ def test_a_second_pass_allocates_nothing(comm: Comm, placement: str) -> None:
             tensor_of(ONES), random_factors(1, ONES.shape, 4), connect(device, comm), placement=placement
         )
     iterations = iterate(CpAls(operator), Rule(4, 0))
-    assert next(iterations).series["fit"][-1] > fit.NEAR
+    assert next(iterations).series["fit"][-1] > NEARBY
     del device.allocated[:]
     next(iterations)
     assert not device.allocated

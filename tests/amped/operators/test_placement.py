@@ -17,6 +17,7 @@ from amped.backend.base import Device
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cuda import probe
+from amped.backend.exchange import HostExchange, Machine
 from amped.backend.null.device import NullDevice
 from amped.backend.rows import block_rows
 from amped.decomp import als
@@ -26,7 +27,7 @@ from amped.operators import placement as placement_module
 from amped.operators.memory import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
 from amped.operators.placement import Plan, Setting, make_plan, nonzero_bytes
 from amped.options import DTYPES, Options
-from amped.parallel.mpi import Comm
+from amped.parallel.mpi import Comm, SingleComm
 from partitioner.coo import SparseTensor, ValueRange
 from partitioner.shards import Cut, cut_mode
 from partitioner.threads import fair_threads
@@ -77,7 +78,7 @@ def setting(
 ) -> Setting:
     """Return what plans of CP-ALS have in common."""
     options = options or Options()
-    solving = als.solving_bytes(device, options.dtype)
+    solving = als.solving_bytes(Machine(SingleComm(), device, HostExchange(SingleComm())), options.dtype, order)
     return Setting((rank,) * order, options, device, VALUES, memory, overlaps, solving)
 
 
@@ -166,6 +167,15 @@ def test_ample_memory_keeps_everything_resident(job: Job) -> None:
         assert auto.device_bytes == resident.device_bytes
         assert auto.slot == resident.slot == 0
         assert all(m.streamed == 0 for m in auto.modes)
+
+
+@given(jobs())
+def test_what_an_iteration_reads(job: Job) -> None:
+    """Factor rows of every nonzero, and what is streamed."""
+    resident, streamed = (job.plan(0, memory=1 << 50, placement=where) for where in ("resident", "stream"))
+    rows = sum(m.nnz * (len(job.cuts) - 1) * m.share.row_bytes for m in resident.modes)
+    assert resident.read_bytes == rows
+    assert streamed.read_bytes == rows + sum(m.shard_bytes(m.nnz, streamed=True) for m in streamed.modes)
 
 
 @given(jobs(), st.integers(1, 100))

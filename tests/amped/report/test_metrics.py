@@ -49,11 +49,11 @@ def test_events_of_cpd(folder: Path) -> None:
     flags = ["--rank", RANK, "--tol", 0, "--max-iters", 4, "--seed", 2, "--metrics", "m.jsonl", "--output", "out"]
     succeeded(run_amped("cpd", path, *flags, *CPU))
     found = events("m.jsonl")
-    assert [e["event"] for e in found] == ["start", *["iteration"] * 4, "memory", "end"]
+    assert [e["event"] for e in found] == ["start", *["iteration"] * 4, "memory", "stages", "end"]
     times = [e["time"] for e in found]
     assert times == sorted(times)
     assert began - 0.01 <= times[0] <= times[-1] <= time.time() + 0.01
-    start, *iterations, memory, end = found
+    start, *iterations, memory, stages, end = found
     assert (start["tensor"], start["shape"], start["nonzeros"]) == (str(path), [9, 7, 5], 80)
     assert (start["rank"], start["ranks"]) == (RANK, 1)
     assert start["norm"] == pytest.approx(amped.read(path).norm(), rel=1e-12)
@@ -66,6 +66,9 @@ def test_events_of_cpd(folder: Path) -> None:
     assert [e["fit"] for e in iterations] == record["fits"]
     assert sum(e["seconds"] for e in iterations) <= record["seconds"] + 1e-6
     assert len(memory["used_and_planned_bytes"]) == 1
+    assert {"read", "iterate", "write"} <= set(stages["seconds"])
+    assert stages["seconds"]["iterate"] >= sum(e["seconds"] for e in iterations) - 1e-3
+    assert sum(stages["seconds"].values()) <= time.time() - began
     assert {key: end[key] for key in record} == record
     check_times("m.jsonl", 1, 3)
     totals = {kind: sum(s[kind] for _, s in splits("m.jsonl")) for kind in KINDS}

@@ -72,6 +72,9 @@ class Segmented:
         """See `Kernel`: where they are streamed, or modes are long; indices of other modes are copied to 16 bits."""
         return share.streamed or index_type(share) == WIDE
 
+    def prepare(self, share: Share) -> None:
+        """See `Kernel`: Numba compiles in one thread, when code is first called."""
+
     def bytes(self, share: Share, nnz: int) -> Bytes:
         wide, inputs = self.keeps_columns(share), len(share.lengths)
         indices = WIDE.itemsize * (inputs + 1) if wide else NARROW.itemsize * inputs

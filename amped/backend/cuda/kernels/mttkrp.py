@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from partitioner.coo import MAX_ORDER
+from partitioner.cuda_code import allow_shared, load, prepare
 
 from ...base import NOTHING, Array
 from ...mttkrp import Bytes, Kernel, Share
@@ -20,10 +21,11 @@ from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
 from ..device import CudaDevice
 from ..layout import Layout, Limits, Part, gains, kernel_names, make_layout, most_long_runs, shard_bytes
 from ..shard import CudaShard, Functions
-from ..source import by_value, compile_options, text
+from ..source import by_value, unit
 
 FAN_IN = 16  # as in combine.cu
 THREADS = 128
+REST_THREADS, REST_SUMS = 512, 2048  # one block of threads adds up levels of at most so many sums
 MOST_NONZEROS = 1 << 30  # of a shard
 
 
@@ -48,6 +50,10 @@ class Packed:
     def keeps_columns(self, share: Share) -> bool:
         """See `Kernel`: they are packed."""
         return False
+
+    def prepare(self, share: Share) -> None:
+        layout = make_layout(self.name, share, self._limits)
+        prepare([packing.packer(layout.share), unit("combine", {}), unit("mttkrp", dict(layout.macros))])
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
         if not nnz:
@@ -135,6 +141,9 @@ class Coordinates:
         """See `Kernel`: they are copied to the device."""
         return False
 
+    def prepare(self, share: Share) -> None:
+        """See `Kernel`: code is compiled when it is first called."""
+
     def bytes(self, share: Share, nnz: int) -> Bytes:
         making = coordinates.packing_bytes(share, nnz)
         return Bytes(coordinates.shard_bytes(share, nnz), making, coordinates.scratch_bytes(share, self.name))
@@ -169,23 +178,21 @@ def providers(device: CudaDevice) -> Sequence[Kernel]:
 
 @cache
 def _compiled(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
-    # CuPy keeps compiled kernels on disk, keyed by source, options and architecture.
-    module = cupy.RawModule(code=text("mttkrp"), options=compile_options(dict(macros)))
-    function = module.get_function("mttkrp")
-    function.max_dynamic_shared_size_bytes = cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"]
+    function = load(unit("mttkrp", dict(macros))).get_function("mttkrp")
+    allow_shared(function, cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"])
     return function
 
 
 @cache
 def _sums(name: str, device: int) -> Any:
-    return cupy.RawModule(code=text("combine"), options=compile_options({})).get_function(name)
+    return load(unit("combine", {})).get_function(name)
 
 
 def _functions(layout: Layout, shard: CudaShard, device: int) -> Functions:
     """Return the code that computes a shard, and that which adds its sums up."""
     after: dict[str, Any] = {}
     if not layout.tiled:
-        after = {"combine": _sums("combine", device)}
+        after = {"combine": _sums("combine", device), "combine_rest": _sums("combine_rest", device)}
     elif layout.share.dtype == np.float32:
         after = {"widen": _sums("widen", device), "gather_long": _sums("gather_long", device)}
     return Functions(_compiled(layout.macros, device), **after)
@@ -243,9 +250,12 @@ def _combine(shard: CudaShard, carry: int, out: int, columns: int) -> None:
     for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
         numbers = np.int64(items), np.int64(step), np.int64(back), np.int32(columns)
-        grid = (-(-groups * columns // THREADS),)
         places = np.uint64(carry), np.uint64(up), np.uint64(out)
-        shard.functions.combine(grid, (THREADS,), (shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers))
+        arguments = shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers
+        if groups * columns <= REST_SUMS:
+            shard.functions.combine_rest((1,), (REST_THREADS,), arguments)
+            return
+        shard.functions.combine((-(-groups * columns // THREADS),), (THREADS,), arguments)
         carry, up = up, up + groups * columns * 8
 
 

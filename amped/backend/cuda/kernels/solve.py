@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.cubins import Source
+from partitioner.cuda_code import allow_shared, load, prepare
+
 from ...base import Array
 from ...rows import RowSolver
 from ...solve import Solver, Sums, Takes
 from ..device import CudaDevice
-from ..source import REALS, compile_options, text
+from ..source import REALS, unit
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
 MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
@@ -41,13 +44,17 @@ class FusedSolver:
     """Solves rows in one pass over the MTTKRP; see `Solver`."""
 
     name = "fused"
+    allocates = False
 
     def __init__(self, device: CudaDevice) -> None:
-        self._limits, self._number, self._capability = device.limits, device.number, device.capability
+        self._device, self._limits, self._number = device, device.limits, device.number
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
-        capable = self._capability >= LEAST_CAPABILITY
+        capable = self._device.capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
+
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        prepare([_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> Takes:
         """See `Solver`: the parts, and small matrices."""
@@ -62,7 +69,7 @@ class FusedSolver:
         return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
 
     def run(self, made: Made, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """See `Solver`; queued on the current stream."""
+        """See `Solver`; rows on the current stream, sums beside it: the next MTTKRP wants rows alone."""
         rows, rank = source.shape
         if not rows:
             return
@@ -72,7 +79,8 @@ class FusedSolver:
         made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
         grid = -(-(rank + 2) * rank // THREADS)
         dots = NOWHERE if sums.dots is None else sums.dots
-        made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
+        with self._device.beside():
+            made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
 
 
 def providers(device: CudaDevice) -> Sequence[Solver]:
@@ -80,9 +88,13 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), RowSolver(cupy, blocks=3)]
 
 
+def _unit(rank: int, dtype: np.dtype[Any]) -> Source:
+    return unit("solve", {"RANK": rank, "REAL": REALS[dtype]})
+
+
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    module = cupy.RawModule(code=text("solve"), options=compile_options({"RANK": rank, "REAL": REALS[dtype]}))
+    module = load(_unit(rank, dtype))
     function = module.get_function("solve")
-    function.max_dynamic_shared_size_bytes = shared_bytes(rank)
+    allow_shared(function, shared_bytes(rank))
     return function, module.get_function("add_parts")

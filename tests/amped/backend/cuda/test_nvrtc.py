@@ -30,6 +30,7 @@ RANKS = (1, 7, 16, 32, 33, 64, 130)
 VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
 DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+EQUATIONS = {"prepare", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
 MOST_IN_DOUBLE = 128
@@ -128,9 +129,10 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
 
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_packing_and_sums_of_chunks(architecture: str) -> None:
-    check(compiled("combine", {}, architecture), {"combine", "widen", "gather_long"})
+    check(compiled("combine", {}, architecture), {"combine", "combine_rest", "widen", "gather_long"})
     for rank, real in product((1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), REALS.values()):
         check(compiled("solve", {"RANK": rank, "REAL": real}, architecture), {"solve", "add_parts"}, FEW)
+        check(compiled("equations", {"RANK": rank, "REAL": real}, architecture), EQUATIONS, FEW)
     for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "pack"})
 

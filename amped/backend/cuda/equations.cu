@@ -1,0 +1,182 @@
+// The small matrices of CP-ALS between the modes of an iteration; see amped/backend/equations.py for what they are. Nothing
+// waits for the host. All but `add_dots` and `keep` run as one thread block: a matrix has at most 128 columns.
+//
+//   RANK  columns
+//   REAL  type of the factor matrices
+//
+// Sums are added up in the same order every time.
+
+constexpr int ENTRIES = RANK * RANK;
+constexpr int MOST = RANK > 96 ? 512 : 1024;  // threads: each has its part of a matrix in registers
+constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
+constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
+enum Fact { ITERATIONS, FIT, BEST, FLAGS, FACTS };  // of `facts`
+enum Flag { SINGULAR = 1, NOISY = 2, RANGE = 4, NOT_FINITE = 8, NEAR = 16 };
+struct State {  // addresses; `order` matrices of each kind where they are plural
+  double *facts, *norms, *scales, *divisor, *grams, *totals, *inverse;
+  int order, parts;
+};
+struct Limits {  // as in equations.py
+  double norm, most, noise, condition, accuracy, rounding, near;
+  int gains;
+};
+
+__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
+__device__ void raise(const State& s, int flag) { s.facts[FLAGS] = (int)s.facts[FLAGS] | flag; }
+
+__device__ double add_up(double value) {  // over the block, to all of its threads
+  __shared__ double of_warp[32];
+  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  double total = 0;
+#pragma unroll 4
+  for (int w = 0; w < THREADS / 32; w++) total += of_warp[w];
+  return total;
+}
+
+// Writes the inverse of the elementwise product of the other modes' Gram matrices, with the scales of the stored columns in
+// it, and clears the totals. Gauss and Jordan's elimination: of a positive definite matrix it needs no pivoting.
+extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits limits, int mode, int exactly) {
+  __shared__ double line[2][RANK], scale[RANK], over_divisor[RANK];
+  const int t = threadIdx.x;
+  double a[EACH], size = 0;
+#pragma unroll
+  for (int n = 0; n < EACH; n++) {
+    const int e = n * THREADS + t;
+    a[n] = 1;
+    if (e >= ENTRIES) continue;
+    for (int m = 0; m < s.order; m++)
+      if (m != mode) a[n] *= s.grams[m * ENTRIES + e];
+    size += a[n] * a[n];
+    if (e < RANK) line[0][e] = a[n];
+  }
+  for (int k = t; k < (RANK + 2 + s.parts) * RANK; k += THREADS) s.totals[k] = 0;
+  if (t < RANK) {
+    scale[t] = 1;
+    for (int m = 0; m < s.order; m++)
+      if (m != mode) scale[t] *= s.scales[m * RANK + t];
+    s.divisor[t] = s.norms[mode * RANK + t] * s.scales[mode * RANK + t];
+    over_divisor[t] = 1 / s.divisor[t];
+  }
+  bool positive = true;
+  for (int k = 0; k < RANK; k++) {
+    __syncthreads();
+    const double *row = line[k % 2], pivot = row[k], over = 1 / pivot;
+    int thread = t;
+    asm volatile("" : "+r"(thread));  // or rows and columns are kept in registers that are not there
+    positive &= pivot > 0;
+#pragma unroll
+    for (int n = 0; n < EACH; n++) {
+      const int e = n * THREADS + thread, i = e / RANK, j = e % RANK;
+      if (e >= ENTRIES) continue;
+      if (i == k) a[n] = j == k ? -over : row[j] * over;
+      else if (j == k) a[n] = row[i] * over;
+      else a[n] -= row[i] * row[j] * over;
+      if (i == k + 1) line[(k + 1) % 2][j] = a[n];
+    }
+  }
+  double inverse_size = 0;
+#pragma unroll
+  for (int n = 0; n < EACH; n++) {
+    const int e = n * THREADS + t;
+    if (e >= ENTRIES) continue;
+    inverse_size += a[n] * a[n];
+    s.inverse[e] = -a[n] * scale[e / RANK] * over_divisor[e % RANK];
+  }
+  size = add_up(size), inverse_size = add_up(inverse_size);
+  if (t) return;
+  const double fit = s.facts[FIT], distance = isnan(fit) ? 1 : fmax(1 - fit, limits.accuracy);
+  const double most = exactly ? limits.condition : fmin(limits.condition, limits.noise * distance);
+  if (!isfinite(size)) raise(s, NOT_FINITE);
+  else if (!positive || !(sqrt(size) * sqrt(inverse_size) <= most)) raise(s, SINGULAR);
+}
+
+// Takes the norms out of the columns of a factor matrix whose rows are solved, and keeps its Gram matrix, from the totals.
+extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits limits, int mode, int again) {
+  __shared__ double scale[RANK];
+  __shared__ int found;  // flags
+  const int t = threadIdx.x;
+  const double* gram = s.totals;
+  double largest = 0;
+  if (!t) found = 0;
+  __syncthreads();
+  for (int e = t; e < ENTRIES; e += THREADS)
+    if (!isfinite(gram[e])) atomicOr(&found, NOT_FINITE);
+  if (t < RANK) {
+    for (int p = 0; p < s.parts; p++) largest = larger(gram[(RANK + 2 + p) * RANK + t], largest);
+    if (gram[(RANK + 1) * RANK + t] != 0) atomicOr(&found, NOISY);
+    if (!again && largest != 0 && !(largest > 1 / limits.most && largest < limits.most)) atomicOr(&found, RANGE);
+  }
+  __syncthreads();
+  if (found) {  // the first thing to be done about it
+    if (!t) raise(s, found & NOISY ? NOISY : found & RANGE ? RANGE : NOT_FINITE);
+    return;
+  }
+  if (t < RANK) {
+    const double divisor = s.divisor[t], grown = larger(largest * divisor, 1);
+    const double length = s.facts[ITERATIONS] ? grown : sqrt(gram[t * RANK + t]) * divisor, norm = length > 0 ? length : 1;
+    s.norms[mode * RANK + t] = norm;
+    s.scales[mode * RANK + t] = scale[t] = divisor / norm;
+  }
+  __syncthreads();
+  for (int e = t; e < ENTRIES; e += THREADS) s.grams[mode * ENTRIES + e] = gram[e] * (scale[e / RANK] * scale[e % RANK]);
+}
+
+// Computes the fit from the inner products of the stored columns with those of an MTTKRP, as `blocks` parts; `exact` ones are
+// in double precision, and count only where the others were not good enough.
+extern "C" __global__ void __launch_bounds__(THREADS) fit(State s, Limits limits, const double* dots, int blocks, int exact) {
+  const int t = threadIdx.x, flags = s.facts[FLAGS];
+  if (exact && !(flags & NEAR)) return;
+  const double* norms = s.norms + (s.order - 1) * RANK;
+  double squared = 0, part = 0;
+#pragma unroll 1
+  for (int e = t; e < ENTRIES; e += THREADS) {
+    double product = norms[e / RANK] * norms[e % RANK];
+    for (int m = 0; m < s.order; m++) product *= s.grams[m * ENTRIES + e];
+    squared += product;
+  }
+  if (t < RANK) {
+    for (int b = 0; b < blocks; b++) part += dots[b * RANK + t];
+    part *= norms[t];
+    for (int m = 0; m < s.order; m++) part *= s.scales[m * RANK + t];
+  }
+  squared = add_up(squared);
+  const double inner = add_up(part), size = add_up(fabs(part)) / limits.norm / limits.norm;
+  if (t) return;
+  const double left = limits.norm * limits.norm + squared - 2 * inner, distance = sqrt(left < 0 ? 0 : left) / limits.norm;
+  const bool rounded = limits.rounding * size > limits.accuracy * distance || s.facts[BEST] > limits.near;
+  if (!isfinite(distance)) raise(s, NOT_FINITE);
+  else if (limits.gains && !exact && rounded) raise(s, NEAR);
+  else {
+    s.facts[FIT] = 1 - distance;
+    s.facts[BEST] = larger(1 - distance, s.facts[BEST]);
+    s.facts[ITERATIONS] += 1;
+    s.facts[FLAGS] = flags & ~NEAR;
+  }
+}
+
+// Writes, per thread block, the inner products of two matrices' columns.
+extern "C" __global__ void __launch_bounds__(DOT_THREADS)
+add_dots(const double* __restrict__ source, long long source_stride, const REAL* __restrict__ target, long long target_stride,
+         long long rows, double* __restrict__ parts) {
+  __shared__ double dots[DOT_THREADS];
+  const int column = threadIdx.x % RANK, first = threadIdx.x / RANK;
+  double dot = 0;
+  if (first < TOGETHER)
+    for (long long row = blockIdx.x * (long long)TOGETHER + first; row < rows; row += gridDim.x * (long long)TOGETHER)
+      dot += source[row * source_stride + column] * (double)target[row * target_stride + column];
+  dots[threadIdx.x] = dot;
+  __syncthreads();
+  if (threadIdx.x >= RANK) return;
+  for (int k = 1; k < TOGETHER; k++) dot += dots[k * RANK + column];
+  parts[blockIdx.x * RANK + column] = dot;
+}
+
+// Copies memory unless a flag is set: what led to it is kept.
+extern "C" __global__ void keep(const double* facts, const uint4* __restrict__ source, uint4* __restrict__ target, long long count) {
+  if (facts[FLAGS]) return;
+  for (long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; k < count; k += gridDim.x * (long long)blockDim.x)
+    target[k] = source[k];
+}

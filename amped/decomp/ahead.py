@@ -1,0 +1,83 @@
+"""Iterations that a device computes ahead of the host.
+
+An iteration is noted down once and launched as a whole. The host waits for one while the device computes the next,
+reads a few numbers, and decides. So the last iteration may have been computed in vain: what it began from is kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.base import Replay
+from ..backend.equations import Equations, Told
+from ..operators.base import Operator
+
+AHEAD = 2  # iterations that are queued at a time
+
+
+class Ahead:
+    """Launches the iterations of a method.
+
+    Parameters
+    ----------
+    operator : Operator
+    equations : Equations
+    queue : callable
+        Queues an iteration; its argument says whether the fit needs an exact pass.
+    """
+
+    def __init__(self, operator: Operator, equations: Equations, queue: Callable[[bool], None]) -> None:
+        self._operator, self._equations, self._queue = operator, equations, queue
+        device, memory = operator.machine.device, equations.memory
+        assert memory is not None
+        self._states = operator.matrices, memory
+        self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
+        self._replays: dict[bool, Replay] = {}
+        self._flying = deque[Replay]()  # launched, and not waited for
+
+    def next(self, exact: bool, left: int) -> Told:
+        """Wait for the next of `left` iterations; return what it told. Those that follow are launched before."""
+        while len(self._flying) < min(AHEAD, left):
+            if exact not in self._replays:
+                self._replays[exact] = self._noted(exact)
+            self._replays[exact].launch()
+            self._flying.append(self._replays[exact])
+        return self._equations.read(self._flying.popleft().wait())
+
+    def back(self) -> None:
+        """Give up all that was computed since the last iteration that raised no flag."""
+        self._wait()
+        for state, kept in zip(self._states, self._kept, strict=True):
+            state[...] = kept
+        for mode in range(self._operator.order):
+            self._operator.changed(mode)
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """Return a copy of a factor matrix in host memory, as it was after the iteration that was waited for last."""
+        return self._operator.factor(mode, self._kept[0] if self._flying else None)
+
+    def _wait(self) -> None:
+        while self._flying:
+            self._flying.popleft().wait()
+        self._operator.clock.collect()
+
+    def _noted(self, exact: bool) -> Replay:
+        operator, equations = self._operator, self._equations
+        states, queue = list(zip(self._states, self._kept, strict=True)), self._queue
+
+        def iteration() -> None:  # without `self`, which holds it
+            with operator.machine.device.beside():
+                for state, kept in states:
+                    equations.keep(state, kept)
+            queue(exact)
+            operator.join()
+
+        operator.synchronize()
+        replay = operator.machine.device.note(iteration, self._states[1][: equations.told_bytes], operator.clock)
+        assert replay is not None
+        return replay

@@ -1,0 +1,246 @@
+"""How long an iteration of CP-ALS will take, from small parts of the run, before anything of it is placed.
+
+Two things are measured on the machine at hand. What an iteration takes whatever the nonzeros (solving and exchanging
+rows, launches, the host) is that of a tensor of the same shape with hardly any. What nonzeros take is that of samples
+of the real ones, from all over a mode, by the kernels that the run would choose from, the modes in turn.
+
+A forecast that may be wrong by more than 20 % is not told: see `hopeless` and `Forecast.doubt`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor
+
+from ..backend.base import Array, Clock
+from ..backend.exchange import Machine
+from ..backend.mttkrp import Kernel, Shard, Share
+from ..operators.memory import ModePlan
+from ..operators.placement import Plan, Setting
+from ..operators.source import Source, TensorSource
+from ..operators.sparse import SparseOperator
+from .als import CpAls
+from .driver import Method, Rule, Spans, run
+from .initial import initial_factors
+
+WINDOWS = 64  # places of a mode that a sample comes from
+WARM, ITERATIONS, ROUNDS = 4, 16, 9  # iterations, before those and that count; rounds of all modes
+FEW, ENOUGH = 3, 0.5  # of these at least, if so many seconds are over
+TRIES = 2  # of each kernel
+LEAST_SECONDS = 1e-3  # of an iteration that is told: in shorter ones launches and caches decide
+MOST_SPREAD = 0.1  # how far the quartiles of rounds may be from their median, relative to it
+LEAST_A_RANK, LEAST_A_COLUMN = (
+    64,
+    4,
+)  # nonzeros of the tensor with hardly any: ranks share them, equations have solutions
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seconds of an iteration, of the slowest rank; copies and computing overlap."""
+
+    compute: float  # with nonzeros
+    copy: float  # of nonzeros from the host
+    rest: float
+    spread: float  # of measurements, relative to their median
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole iteration."""
+        return max(self.compute, self.copy) + self.rest
+
+    @property
+    def doubt(self) -> str | None:
+        """Why it may be wrong; None if it may be told."""
+        if self.seconds < LEAST_SECONDS:
+            return f"it is less than {LEAST_SECONDS * 1e3:g} ms, which launches and caches decide on"
+        if self.spread > MOST_SPREAD:
+            return f"equal work takes times that differ by {self.spread:.0%} on this machine now"
+        return None
+
+    def __str__(self) -> str:
+        parts = (f"{name} {getattr(self, name) * 1e3:.3g}" for name in ("compute", "copy", "rest"))
+        return f"{self.seconds * 1e3:.3g} ms ({', '.join(parts)})"
+
+
+class _Try(NamedTuple):
+    """A sample of a rank's nonzeros of a mode, as one kernel has them."""
+
+    mode: int
+    share: Share
+    shard: Shard
+    out: Array
+
+
+def hopeless(plan: Plan, machine: Machine) -> str | None:
+    """Return why no iteration of a plan can be foretold, if that is known without a trial."""
+    if not machine.device.steady:
+        return "on a CPU equal work takes unequal times"
+    if any(mode.any_row for mode in plan.modes):
+        return "one copy of the nonzeros serves all modes"
+    return None
+
+
+def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> Forecast:
+    """Return what an iteration will take. Collective.
+
+    Parameters
+    ----------
+    source : Source
+    plan : Plan
+        This rank's; not `hopeless`.
+    machine : Machine
+    setting : Setting
+        Of the run.
+    """
+    comm, few = machine.comm, _hardly_any(source, machine, setting)
+    rest = _iterations(few)
+    trial = _Trial(few, machine)
+    chosen = [trial.choose(source, mode, plan) for mode in plan.modes]
+    empty = [trial.placed(mode) for mode in plan.modes]
+    rounds, began = list[list[float]](), time.perf_counter()
+    while len(rounds) < ROUNDS and (len(rounds) < FEW or time.perf_counter() - began < ENOUGH):
+        rounds.append([trial.seconds(of) for of in (*chosen, *empty)])
+    mine = [statistics.median(of) for of in zip(*rounds, strict=True)]
+    full, bare = mine[: len(chosen)], mine[len(chosen) :]
+    scales = [mode.nnz / of.share.nnz if of else 0.0 for mode, of in zip(plan.modes, chosen, strict=True)]
+    seconds = [max(0.0, f * s - b) for f, s, b in zip(full, scales, bare, strict=True)]
+    by_rank = np.array(comm.allgather(seconds))
+    compute = by_rank.mean(axis=0)  # modes are cut anew where ranks take unequal times
+    copy = max(comm.allgather(trial.copying(chosen, plan)))
+    spreads = [_spread([sum(of[: len(chosen)]) for of in rounds]), _spread(rest)]
+    weights = [float(compute.sum()), statistics.median(rest)]
+    spread = max(comm.allgather(float(np.average(spreads, weights=weights))))
+    machine.device.rest()
+    return Forecast(float(compute.sum()), copy, max(comm.allgather(weights[1])), spread)
+
+
+def _spread(seconds: Sequence[float]) -> float:
+    low, middle, high = np.percentile(seconds, (25, 50, 75))
+    return float(max(high - middle, middle - low) / middle) if middle else 0.0
+
+
+def _hardly_any(source: Source, machine: Machine, setting: Setting) -> SparseOperator:
+    """Place a tensor of the same shape with few nonzeros, as far apart as can be."""
+    rank, comm = setting.ranks[0], machine.comm
+    count = max(LEAST_A_COLUMN * rank, LEAST_A_RANK * comm.size)
+    columns = np.stack([np.arange(count) * length // count for length in source.shape]).astype(np.int32)
+    values = np.linspace(setting.values.low, setting.values.high, count)
+    few = TensorSource(SparseTensor.from_columns(columns, np.where(values, values, 1.0), source.shape), comm)
+    options = replace(setting.options, placement="auto", kernel="auto")
+    operator = SparseOperator(few, machine, setting._replace(options=options, values=few.value_range))
+    for mode, factor in enumerate(initial_factors(few, rank, comm, options.dtype)):
+        operator.set_factor(mode, factor)
+    return operator
+
+
+def _iterations(operator: SparseOperator) -> list[float]:
+    """Return the seconds of iterations as they follow one another."""
+    ends = list[float]()
+
+    def note(method: Method, spans: Spans, seconds: float) -> None:
+        ends.append(time.perf_counter())
+
+    method = CpAls(operator)
+    run(method, Rule(WARM, tol=0), [note])
+    usual = max(operator.machine.comm.allgather(ends[-1] - ends[-2]))
+    run(method, Rule(WARM + max(FEW, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [note])
+    each: list[float] = np.diff(ends)[WARM:].tolist()  # without the first one of the second run
+    return each
+
+
+class _Trial:
+    """Times samples on the factor matrices of an operator."""
+
+    def __init__(self, operator: SparseOperator, machine: Machine) -> None:
+        self._operator, self._device = operator, machine.device
+        self._clock: Clock = machine.device.clock()
+        self._comm = machine.comm
+
+    def choose(self, source: Source, mode: ModePlan, plan: Plan) -> _Try | None:
+        """Return a sample of a mode's nonzeros as the fastest kernel has them; None if there are none. Collective."""
+        windows = _windows(mode.nnz, self._device.sample)
+        columns = [_taken(column, windows) for column in source.load(mode.mode, mode.cut, plan.dtype, 0)]
+        if not mode.nnz:
+            return None
+        share = mode.share
+        if len(windows) > 1:
+            columns[0] = _renumbered(columns[0])
+            share = replace(share, rows=slice(0, int(columns[0][-1]) + 1), nnz=columns[0].size)
+        *indices, values = [self._device.to_device(column) for column in columns]
+        values = values.astype(share.dtype, copy=False)
+        out = self._device.zeros((share.rows.stop - share.rows.start, share.stride), np.float64)
+        best, chosen = np.inf, None
+        for kernel in mode.kernels:
+            if not kernel.suits(share):
+                continue
+            found = _Try(mode.mode, share, kernel.make([*indices], values, share, False), out)
+            # What is streamed is copied for longer than it is computed: then the smallest shard is kept.
+            cost = min(self.seconds(found) for _ in range(TRIES)) if mode.resident else found.shard.nbytes
+            if cost < best:
+                best, chosen = cost, found
+        return chosen
+
+    def placed(self, mode: ModePlan) -> _Try | None:
+        """Return what the operator itself computes of a mode."""
+        own, shards = self._operator.plan.modes[mode.mode], self._operator.stream.modes[mode.mode].resident
+        return _Try(mode.mode, own.share, shards[0], self._operator.work.outs[mode.mode]) if shards else None
+
+    def seconds(self, of: _Try | None) -> float:
+        """Return how long a sample takes."""
+        if of is None:
+            return 0.0
+        kernel: Kernel = of.shard.kernel
+        scratch = self._device.empty((kernel.bytes(of.share, of.share.nnz).running,), np.uint8)
+        inputs = self._operator.work.inputs(of.mode)
+        with self._clock.span("tune", of.mode):
+            kernel.run(of.shard, inputs, of.out, slice(0, len(of.out)), scratch)
+        return self._clock.collect()["tune", of.mode]
+
+    def copying(self, chosen: Iterable[_Try | None], plan: Plan) -> float:
+        """Return how long this rank copies what it streams in an iteration. Collective."""
+        seconds = 0.0
+        for mode, of in zip(plan.modes, chosen, strict=True):
+            streamed = mode.streamed / of.share.nnz if of else 0.0
+            if any(self._comm.allgather(streamed)):
+                self._comm.allgather(None)  # all at once
+                seconds += streamed * self._copied(of) if of else 0.0
+        return seconds
+
+    def _copied(self, of: _Try) -> float:
+        host = of.shard.unloaded()
+        slot, each = self._device.slot(host.nbytes, self._clock), list[float]()
+        for _ in range(TRIES):
+            slot.fill(host, of.mode)
+            slot.shard()
+            self._device.synchronize()
+            each.append(self._clock.collect()["copy", of.mode])
+        return min(each)
+
+
+def _windows(nnz: int, most: int) -> list[slice]:
+    """Return where samples are taken: everything, or at most so many nonzeros from places far apart."""
+    if nnz <= most:
+        return [slice(0, nnz)]
+    starts = (np.arange(WINDOWS) * nnz // WINDOWS).tolist()
+    return [slice(start, start + most // WINDOWS) for start in starts]
+
+
+def _taken(column: Any, windows: Sequence[slice]) -> Any:
+    parts = [column[window] for window in windows]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _renumbered(rows: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return ascending rows with the same runs, and none left out."""
+    found = np.zeros_like(rows)
+    np.cumsum(rows[1:] != rows[:-1], out=found[1:])
+    return found

@@ -1,0 +1,241 @@
+"""Milliseconds of an iteration of CP-ALS from end to end: by the host's clock, beside the sums of the kernels' times.
+
+On as many ranks as it is started with. On CPUs with each number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from amped import assembly
+from amped.assembly import bring_up, setting_for, solving_bytes
+from amped.backend.exchange import Machine
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Method, Rule, Spans
+from amped.decomp.driver import run as iterate
+from amped.decomp.prediction import foretell, hopeless
+from amped.errors import InputError
+from amped.operators.placement import Setting, make_plan, nonzero_bytes
+from amped.operators.source import open_source
+from amped.options import DTYPES, Options, PrecisionName
+from amped.parallel.mpi import world
+from amped.report.metrics import KINDS
+from amped.run import EXAMPLE
+
+from . import pictures, record
+from .groups import free_memory
+from .measure import fill_factors, with_room
+from .pauses import BURST, Pauses
+from .synthetic import SHAPES, SyntheticSource, recipe
+
+WARM = 5  # iterations before those that count: kernels are compiled, and what can be prepared is
+FIRST = 2  # iterations of a burst that do not count, as the device has nothing queued before them
+SHORTEST = 8  # iterations of a burst, beside these
+MOST_ON_A_CPU = 10_000_000  # nonzeros of a case that is measured there unless it is asked for
+
+
+class Case(NamedTuple):
+    """A tensor, and what is computed with it."""
+
+    tensor: str  # a shape of `synthetic.SHAPES`, or the name of a file
+    rank: int
+    precision: PrecisionName = "fp32"
+    nonzeros: int | None = None  # of a shape, instead of its own
+
+
+CASES = {
+    "uber393k": Case(EXAMPLE, 16),
+    "nycflights": Case("nycflights_5d.tns.gz", 16),
+    "kdd99_6d": Case("kdd99_6d.tns.gz", 16),
+    "uber": Case("uber", 32),
+    "lbnl": Case("lbnl", 32),
+    "nell2-8m": Case("nell2", 32, nonzeros=8_000_000),
+    "nell2": Case("nell2", 32),
+    "nell2-fp64": Case("nell2", 32, "fp64"),
+    "amazon": Case("amazon", 32),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    few = f"on a CPU those of at most {MOST_ON_A_CPU // 10**6} million nonzeros"
+    parser.add_argument("--case", nargs="+", choices=CASES, help=f"(all; {few})")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="where files are that are not amped's own")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument(
+        "--threads", nargs="+", type=int, metavar="T", help="of a rank, on a CPU (its share of the cores)"
+    )
+    parser.add_argument("--iterations", type=int, default=100, help="at least (100)")
+    parser.add_argument("--name", help="of the result (latency-DEVICE-RANKS)")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure; rewrite the results file after each case. Collective."""
+    comm = world()
+    machine = bring_up(Options(args.device), comm)
+    device = machine.device
+    devices = comm.allgather(device.description)
+    name, found = args.name or f"latency-{device.name}-{comm.size}", list[dict[str, Any]]()
+    for facts in _all(args, machine):
+        found.append(facts)
+        if comm.rank == 0:
+            path = record.write(name, devices, {"ranks": comm.size, "iterations": found}, args.output)
+            print(line(facts), flush=True)
+    if comm.rank == 0 and any("skipped" not in facts for facts in found):
+        pictures.draw(path)
+
+
+def _all(args: argparse.Namespace, machine: Machine) -> Iterator[dict[str, Any]]:
+    """Measure each case with each number of threads."""
+    comm, device = machine.comm, machine.device
+    threads = args.threads if device.on_host and args.threads else [None]
+    for name in args.case or [n for n, case in CASES.items() if not device.on_host or _small(case)]:
+        case = CASES[name]
+        asked = {"case": name, "rank": case.rank, "precision": case.precision}
+        try:
+            source = opened(case, machine, args.data)
+        except InputError as error:
+            yield asked | {"skipped": str(error)}
+            continue
+        for count in threads:
+            options = Options(args.device, case.precision, threads=count)
+            try:
+                facts = measured(source, case.rank, bring_up(options, comm), options, args.iterations)
+            except InputError as error:
+                facts = {"skipped": str(error)}
+            yield asked | facts
+            free_memory(device.xp)
+
+
+def _small(case: Case) -> bool:
+    return case.tensor not in SHAPES or (case.nonzeros or SHAPES[case.tensor][1]) <= MOST_ON_A_CPU
+
+
+def opened(case: Case, machine: Machine, folder: Path | None) -> Any:
+    """Return the `Source` of a case's tensor. Collective.
+
+    Raises
+    ------
+    InputError
+        If it is not there, or memory has no room for it.
+    """
+    if case.tensor not in SHAPES:
+        own = Path(str(files("amped").joinpath("data", case.tensor)))
+        if not own.exists() and folder is None:
+            raise InputError("--data FOLDER says where it is", path=case.tensor)
+        return open_source(own if folder is None or own.exists() else folder / case.tensor, machine.comm)
+    made = recipe(case.tensor, case.nonzeros)
+    needed = made.nonzeros * len(made.lengths) * nonzero_bytes(len(made.lengths), DTYPES[case.precision])
+    room = min(machine.comm.allgather(machine.device.memory(machine.comm.local_size))) * machine.comm.size
+    if needed > room:
+        raise InputError(f"{needed:,} bytes are needed, {room:,} are there")
+    return SyntheticSource(made, machine.comm, machine.device.xp)
+
+
+def measured(source: Any, rank: int, machine: Machine, options: Options, least: int) -> dict[str, Any]:
+    """Place a tensor and time at least so many iterations. Collective."""
+    comm = machine.comm
+    room = with_room(source, options, comm) if isinstance(source, SyntheticSource) else options
+    solving = solving_bytes(machine, room, len(source.shape))
+    foreseen = _foreseen(source, machine, setting_for(source, rank, machine, room, solving))
+    free_memory(machine.device.xp)
+    begin = time.perf_counter()
+    operator = assembly.place(source, rank, machine, room, solving)
+    operator.synchronize()
+    loading = time.perf_counter() - begin
+    fill_factors(operator)
+    seconds, kinds = timed(CpAls(operator), least)
+    return {
+        "device": machine.device.name,
+        "description": machine.device.description,
+        "lengths": source.shape,
+        "nonzeros": source.nnz,
+        "ranks": comm.size,
+        "exchange": machine.exchange.name,
+        "kernels": comm.allgather(operator.kernels),
+        "streamed": any(comm.allgather(bool(operator.plan.slot))),
+        "seconds_to_load": loading,
+        "seconds_an_iteration": record.summary(seconds),
+        "seconds_each_iteration": [round(s, 7) for s in seconds],
+        "seconds_by_kind": kinds,
+        "seconds_of_kernels": sum(kinds.values()),
+        "foreseen": foreseen,
+    }
+
+
+def _foreseen(source: Any, machine: Machine, setting: Setting) -> dict[str, Any]:
+    """Return what `plan` would tell of an iteration, before anything is placed; or why not. Collective."""
+    comm, device = machine.comm, machine.device
+    cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
+    loading = source.loading(comm.size, setting.options.dtype, device.on_host)
+    plan = make_plan(cuts, comm.rank, setting, loading)
+    if doubt := hopeless(plan, machine):
+        return {"doubt": doubt}
+    found = foretell(source, plan, machine, setting)
+    return {**asdict(found), "seconds": found.seconds, "doubt": found.doubt}
+
+
+class _Watch:
+    """Notes when iterations end, and their spans."""
+
+    def __init__(self) -> None:
+        self.ends, self.spans = list[float](), list[Spans]()
+
+    def __call__(self, method: Method, spans: Spans, seconds: float) -> None:
+        self.ends.append(time.perf_counter())
+        self.spans.append(spans)
+
+
+def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
+    """Return the seconds of at least so many iterations, and those of each kind of work; of the slowest rank.
+
+    Nothing is asked between iterations: they follow one another as in a run. There are pauses between bursts of them.
+    """
+    comm, pauses = method.operator.machine.comm, Pauses()
+    whole = _burst(method, WARM).ends
+    usual = max(comm.allgather(min(np.diff(whole))))
+    length = int(max(SHORTEST, min(least, BURST / usual)))
+    seconds, spans = list[float](), list[Spans]()
+    while len(seconds) < least:
+        watch = _burst(method, FIRST + length)
+        each = np.diff(watch.ends)[FIRST - 1 :].tolist()
+        seconds += [max(of_ranks) for of_ranks in zip(*comm.allgather(each), strict=True)]
+        spans += watch.spans[FIRST:]
+        pauses.after(sum(seconds[-length:]))
+        comm.allgather(None)
+    mine = {kind: [sum(s for (k, _), s in of.items() if k == kind) for of in spans] for kind in KINDS}
+    by_rank = comm.allgather({kind: statistics.median(of) for kind, of in mine.items()})
+    return seconds, {kind: max(each[kind] for each in by_rank) for kind in KINDS}
+
+
+def _burst(method: CpAls, count: int) -> _Watch:
+    watch = _Watch()
+    iterate(method, Rule(method.state.iterations + count, tol=0), [watch])
+    return watch
+
+
+def line(facts: dict[str, Any]) -> str:
+    """Return a result as one line of text."""
+    head = f"{facts['case']} rank {facts['rank']} {facts['precision']}"
+    if "skipped" in facts:
+        return f"{head}: skipped: {facts['skipped']}"
+    each, kinds = facts["seconds_an_iteration"], facts["seconds_by_kind"]
+    low, middle, high = (each[key] * 1e3 for key in ("quartile_1", "median", "quartile_3"))
+    foreseen = facts["foreseen"]
+    told = f"foreseen {foreseen['seconds'] * 1e3:.3f}, " if "seconds" in foreseen else ""
+    told += f"not told: {foreseen['doubt']}" if foreseen["doubt"] else "told"
+    parts = ", ".join(f"{kind} {seconds * 1e3:.3f}" for kind, seconds in kinds.items() if seconds)
+    return (
+        f"{head} x{facts['ranks']} {facts['description']}: {middle:.3f} ms ({low:.3f}-{high:.3f}), "
+        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); {told}"
+    )
