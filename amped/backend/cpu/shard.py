@@ -81,6 +81,7 @@ class HostShard:
 
 def constant(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array as one that cannot be written to, as those of mapped files are: kernels are compiled once."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array

@@ -86,11 +86,11 @@ def _add_columns(
 ) -> None:
     """Compute the columns of the output from `column` on that `factors` have."""
     out, others, carries, way, new, double = output
-    columns, inputs = [*shard.indices], [*map(constant, factors)]
+    columns, inputs = [*map(constant, shard.indices)], [*map(constant, factors)]
     lanes, fibres = lanes_of(factors[0], double), None
     if shard.fibres:
         fibres = *shard.fibres, columns.pop(0), inputs.pop(0)
-    nonzeros = *shard.pieces, tuple(columns), shard.values
+    nonzeros = *shard.pieces, tuple(columns), constant(shard.values)
     layout = shard.permutation, fibres, tuple(shard.blocks), shard.ahead
     parts = size, np.empty(len(carries), np.int64), carries, *shard.parts
     outs, origin = (out, others), (shard.row_begin, column)

@@ -100,8 +100,8 @@ class Segmented:
     ) -> HostShard:
         kept = rows if self.keeps_columns(share) else None
         types = index_type(share), share.dtype
-        if not share.streamed:  # else columns are known by the arrays that they were read into; see `Shard.unloaded`
-            indices, values = [constant(column) for column in indices], constant(values)
+        if kept is None:  # else columns are known by the arrays that they were read into; see `Shard.unloaded`
+            indices, values = [*map(constant, indices)], constant(values)
         return HostShard(self, indices, values, kept, pieces, parts, share.rows.start, types)
 
     def run(
