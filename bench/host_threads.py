@@ -124,7 +124,10 @@ def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
                 gains = [case["threads"][str(n)]["gain"][name][mode] for n in numbers]
                 label = f"mode {mode}" if name == "amped" else "reads" if mode == 0 else None
                 axes.plot(numbers, gains, style, color=f"C{mode}", label=label, markersize=3)
-        axes.set(title=f"{case['shape']}, {case['nonzeros'] / 1e6:.1f} M", xlabel="threads", ylim=(0, None))
+        axes.set(
+            title=f"{case['shape']}, {case['nonzeros'] / 1e6:.1f} M", xlabel="threads", ylim=(0, None), xticks=numbers
+        )
     grid[0][0].set_ylabel("times as fast as on one")
-    grid[0][-1].legend(frameon=False)
+    most = max(grid.flat, key=lambda axes: len(axes.get_lines()))
+    most.legend(frameon=False, fontsize=7)
     return figure

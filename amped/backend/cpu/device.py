@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioner.threads import fair_threads
+from partitioner.threads import fair_threads, usable_cores
 
 from ...parallel.mpi import Comm
 from ..base import Array, Movable, Replay
@@ -37,11 +37,10 @@ class CpuDevice:
     least_speed = 1e8
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
-        fair = fair_threads(comm)
-        count = threads or fair
+        count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
         self.model = f"{self.description} of {platform.processor() or platform.machine()}"
-        self.threads = Threads(count, spare=count <= fair)
+        self.threads = Threads(count, spare=not threads or threads * comm.size <= usable_cores())
         limit_blas(count)
 
     def stride(self, rank: int, itemsize: int) -> int:

@@ -74,6 +74,14 @@ class HostShard:
                 source.copy_to(view)
             else:
                 np.copyto(view, source, casting="unsafe")
-            views.append(view)
+            views.append(constant(view))
             at += view.nbytes
         return replace(self, values=views[0], indices=views[1:])
+
+
+def constant(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array as one that cannot be written to, as those of mapped files are: kernels are compiled once."""
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .segmented import add_up, copy_panels, segmented
-from .shard import HostShard
+from .shard import HostShard, constant
 from .threads import Threads, check
 from .vectors import ADD, LANE, LINE, PAST, STORE
 
@@ -86,18 +86,15 @@ def _add_columns(
 ) -> None:
     """Compute the columns of the output from `column` on that `factors` have."""
     out, others, carries, way, new, double = output
-    columns, inputs = [*map(_constant, shard.indices)], [*map(_constant, factors)]
+    columns, inputs = [*map(constant, shard.indices)], [*map(constant, factors)]
     lanes, fibres = lanes_of(factors[0], double), None
     if shard.fibres:
         fibres = *shard.fibres, columns.pop(0), inputs.pop(0)
-    nonzeros = *shard.pieces, tuple(columns), _constant(shard.values)
+    nonzeros = *shard.pieces, tuple(columns), constant(shard.values)
     layout = shard.permutation, fibres, tuple(shard.blocks), shard.ahead
     parts = size, np.empty(len(carries), np.int64), carries, *shard.parts
-    origin = shard.row_begin, column
-    faults = segmented(
-        0, threads.team, nonzeros, tuple(inputs), (out, others), origin, way, new, parts, *layout, *lanes
-    )
-    check(faults)
+    outs, origin = (out, others), (shard.row_begin, column)
+    check(segmented(0, threads.team, nonzeros, tuple(inputs), outs, origin, way, new, parts, *layout, *lanes))
 
 
 def threads_worth(most: int, shard: HostShard, factor: Matrix) -> int:
@@ -112,23 +109,17 @@ def _panels(threads: Threads, factors: Sequence[Matrix], room: _Room) -> Sequenc
     width, ends = PANEL // kind.itemsize, np.cumsum([len(factor) for factor in factors])
     panels, turn = room.take((factors[0].shape[1] // width, int(ends[-1]), width), kind), np.zeros(1, np.int64)
     for factor, end in zip(factors, ends.tolist(), strict=True):
-        check(copy_panels(0, threads.team, threads.count, turn, _constant(factor), panels, end - len(factor)))
+        check(copy_panels(0, threads.team, threads.count, turn, constant(factor), panels, end - len(factor)))
     return [np.split(panel, ends[:-1]) for panel in panels]
-
-
-def _constant(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as one that cannot be written to, as those of mapped files are: kernels are compiled once."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
     """Return how the first sum of a row is brought into the output."""
     if shard.permutation is not None or shard.apart or shard.units > 1:
         return ADD
-    lines = out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0
-    return PAST if lines and out.nbytes > CACHED and not shard.panels else STORE
+    if shard.panels or out.nbytes <= CACHED:
+        return STORE
+    return PAST if out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0 else STORE
 
 
 def lanes_of(factor: NDArray[np.floating], double: bool = False) -> tuple[tuple[float, ...], tuple[float, ...] | None]:

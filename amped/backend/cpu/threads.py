@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.threads import usable_cores
-
 from .team import ASLEEP, SPINS, WORDS, dismiss, serve
 from .vectors import LINE
 
@@ -34,7 +32,7 @@ class Threads:
         self.count = count
         self.team = aligned((ASLEEP + WORDS * count,), np.dtype(np.int64))
         self.team.fill(0)
-        self.team[SPINS] = SPIN if spare and count <= usable_cores() else 0
+        self.team[SPINS] = SPIN if spare else 0
         others = [
             threading.Thread(target=serve, args=(self.team, k), name=f"amped-mttkrp-{k}", daemon=True)
             for k in range(1, count)

@@ -34,7 +34,7 @@ from ..layout import (
     tile_heights,
     tiled,
 )
-from ..shard import HostShard
+from ..shard import HostShard, constant
 from ..sums import PANEL, add_sums
 
 FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
@@ -45,9 +45,8 @@ SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than
 LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and compiling another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
 LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
-LEAST_RUN = 4  # nonzeros for each output row and tile
+LEAST_RUN, LONG_RUN = 8, 16  # nonzeros for each output row and tile
 LEAST_TILE = 2  # nonzeros of a thread for each row of a tile: fewer read a row only once
-TILE_SHARE = 2  # of the cache, the part for a tile: output rows and nonzeros pass through it too
 TILED_TURNS = 4  # parts for each thread
 LEAST_BLOCK = 2  # nonzeros for each output row and block
 
@@ -101,6 +100,8 @@ class Segmented:
     ) -> HostShard:
         kept = rows if self.keeps_columns(share) else None
         types = index_type(share), share.dtype
+        if kept is None:  # else columns are known by the arrays that they were read into; see `Shard.unloaded`
+            indices, values = [*map(constant, indices)], constant(values)
         return HostShard(self, indices, values, kept, pieces, parts, share.rows.start, types)
 
     def run(
@@ -200,7 +201,7 @@ class Blocked(Segmented):
 
 
 class Tiled(Segmented):
-    """Takes tiles in turn, a block of rows of each input matrix: together they fit a core's own cache.
+    """Takes tiles in turn, a block of rows of each input matrix: together they fit a core's own cache, or half of it.
 
     Each thread has parts of the output's rows, whose sums it adds up tile by tile.
     """
@@ -226,12 +227,19 @@ class Tiled(Segmented):
             return super().make(columns, values, share, continues)
         rows, indices, values = self._held(columns, values, share)
         count = parts_of(values.size, self._threads.count, TILED_TURNS)
-        made = tiled([rows, *indices], values, share.lengths, self._heights(share), count, continues)
+        heights = self._heights(share)
+        made = tiled([rows, *indices], values, share.lengths, heights, count, continues)
         shard = self._shard(rows, made.indices, made.values, made.pieces, made.parts, share)
-        return replace(shard, rows=None, ahead=NEAR)
+        tight = sum(heights) * share.row_bytes > own_cache() // 2  # what passes through drives some of it out
+        return replace(shard, rows=None, ahead=NEAR if tight else 0)
 
     def _heights(self, share: Share) -> list[int]:
-        return tile_heights(share.lengths, share.row_bytes, own_cache() // TILE_SHARE)
+        """Return the rows of a block of each input matrix: larger ones if rows have few nonzeros in a tile."""
+        rows = share.rows.stop - share.rows.start
+        heights = tile_heights(share.lengths, share.row_bytes, own_cache() // 2)
+        if share.nnz < LONG_RUN * rows * count_tiles(share.lengths, heights):
+            heights = tile_heights(share.lengths, share.row_bytes, own_cache())
+        return heights
 
 
 class Permuted(Segmented):

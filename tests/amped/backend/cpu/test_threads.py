@@ -52,13 +52,13 @@ def failing(number, team, threads, turn):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("spare", [True, False], ids=["spinning", "asleep"])
-@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("count", [1, 2, 5])
 def test_all_threads_come_if_they_have_time(count: int, spare: bool) -> None:
     threads, turn = Threads(count, spare), np.zeros(2, np.int64)
-    for most in (1, 2, 5, 8):
-        for _ in range(10):
+    for most in (1, 2, 5):
+        for _ in range(4):
             done, size = np.zeros(1000, np.int64), min(most, count)
-            assert shared_out(0, threads.team, most if most < count else count, turn, done, size) == 0
+            assert shared_out(0, threads.team, size, turn, done, size) == 0
             assert done.min() > 0
             assert done.max() <= size  # each place once, by a thread that was asked for
             assert turn[1] == size
