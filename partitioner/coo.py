@@ -54,6 +54,10 @@ class ValueRange(NamedTuple):
         return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
 
 
+Hear = Callable[[int, Callable[[], ValueRange]], None]
+"""Called with the number of duplicates that were merged, and what returns bounds on the values."""
+
+
 class SparseTensor:
     """A sparse tensor: the indices and values of its nonzeros.
 
@@ -93,6 +97,8 @@ class SparseTensor:
 
     labels: Labels | None = None
     _path: str | PathLike[str] | None = None
+    _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
+    _hear: Hear | None = None
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
         for name, array in (("indices", indices), ("values", values)):
@@ -142,6 +148,8 @@ class SparseTensor:
 
     def _settle(self) -> None:
         """Bring the nonzeros in order if they are not: once."""
+        if self._fault is not None:
+            raise self._fault
         if self._ordered:
             return
         if not (strictly_increasing(self._columns) and np.all(self._values)):
@@ -151,15 +159,31 @@ class SparseTensor:
             try:
                 check_merged(done.values.size, bool(np.all(np.isfinite(done.values))))
             except InputError as error:
-                raise InputError(error.cause, path=self._path) from None
+                self._fault = InputError(error.cause, path=self._path)
+                raise self._fault from None
             self._columns, self._values, room, *repaired = done
             self._repaired = repaired[0], repaired[1]
             self._build_bytes += room + (0 if writable else columns.nbytes + values.nbytes)
         self._ordered = True
+        self.merged(self._repaired[0], self.value_range)
+
+    def when_merged(self, hear: Hear) -> None:
+        """Have `hear` called once duplicates are merged, here or on a device: now, if they are."""
+        self._hear = hear
+        if self._ordered:
+            self.merged(self._repaired[0], self.value_range)
+
+    def merged(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
+        """Note that duplicates were merged: how many, and what bounds the values then."""
+        hear, self._hear = self._hear, None
+        if hear is not None:
+            hear(duplicates, values)
 
     @property
     def given(self) -> tuple[Nonzeros, bool]:
         """The nonzeros as they are now, and whether they are in order already."""
+        if self._fault is not None:
+            raise self._fault
         return (self._columns, self._values), self._ordered
 
     @property
@@ -200,7 +224,8 @@ class SparseTensor:
 
         Its `labels` are those that the indices have, or else the old indices, counted from `base`.
         """
-        tensor, used = copy(self), [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        used = [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        tensor = copy(self)
         tensor._columns = np.empty_like(self.columns)
         for mode, column in enumerate(self.columns):
             tensor._columns[mode] = renumbered(column, used[mode])

@@ -190,7 +190,9 @@ def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[He
         held = Held(kind, room.machine, sort)
         held.fill(0, nonzeros)
         with STAGES.of("sort"):
-            return held, held.facts((tensor.duplicates, tensor.zeros) if ordered else held.merge())
+            facts = held.facts((tensor.duplicates, tensor.zeros) if ordered else held.merge())
+        tensor.merged(facts.duplicates, lambda: facts.values)
+        return held, facts
 
     made = on_root(comm, first)
     facts = comm.bcast(None if made is None else made[1])

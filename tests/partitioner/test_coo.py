@@ -71,13 +71,26 @@ def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.Mo
     assert tensor.columns.tolist() == [[0, 2], [3, 1]]
     assert tensor.values.tolist() == [2, 4]
     assert tensor.given[1]
+    heard = list[int]()
+    for ready in (False, True):
+        again = SparseTensor([[2, 1], [0, 7], [2, 1]], [1.0, 2.0, 3.0])
+        if ready:
+            again.columns  # noqa: B018  which are sorted now
+        again.when_merged(lambda duplicates, bounds: heard.append(duplicates))
+        assert len(heard) == ready + ready
+        compact = again.compacted()
+        assert (compact.shape, compact.indices.tolist(), compact.values.tolist()) == ((2, 2), [[0, 1], [1, 0]], [2, 4])
+        assert heard == [1] * (1 + ready)
     few = SparseTensor([[2, 1], [0, 3]], [1.0, 2.0])
     assert few.given[1]
     with pytest.raises(InputError, match="negative index"):
         SparseTensor([[2, 1], [0, -3], [2, 1]], [1.0, 2.0, 3.0])
     cancelled = SparseTensor.from_columns(np.array([[0, 0, 1], [0, 0, 1]]), np.array([1.0, -1.0, 0]), path="t.npz")
-    with pytest.raises(InputError, match=r"^t\.npz: .*every value is zero"):
-        cancelled.columns  # noqa: B018
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"^t\.npz: .*every value is zero"):
+            cancelled.columns  # noqa: B018
+    with pytest.raises(InputError, match="every value is zero"):
+        cancelled.given  # noqa: B018  what is there are sums
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
