@@ -25,7 +25,7 @@ MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
 TAKEN = 1 << 16  # nonzeros checked and copied together, by one thread
-LATER = 1 << 22  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
+LATER = 1 << 20  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
 FINEST_GRAIN = 8  # binary digits after the point
 
 
@@ -62,7 +62,7 @@ class SparseTensor:
     """A sparse tensor: the indices and values of its nonzeros.
 
     Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero: duplicates are
-    summed and zeros dropped, and counted. Four million nonzeros or more are sorted when they are first asked for, as
+    summed and zeros dropped, and counted. A million nonzeros or more are sorted when they are first asked for, as
     `cp_als` and `mttkrp` sort them on a GPU if there is one; other things are checked on construction in any case.
 
     Parameters

@@ -24,7 +24,7 @@ from .memory import Passing
 from .placement import nonzero_bytes
 
 LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
-PICKED = 3  # bytes for each nonzero of the tensor while a rank's are picked: masks
+PICKED = 16  # bytes for each nonzero of the tensor while those of a rank are picked: masks, and their places
 
 
 class Kind(NamedTuple):
