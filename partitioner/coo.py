@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import InputError
 from .indices import Labels, distinct, labels_of, renumbered
 from .sort import Sort, sort_nonzeros, strictly_increasing
-from .tables import Nonzeros, mapped
+from .tables import Nonzeros
+from .taking import Found, room_for, take
 from .threads import side_by_side, usable_cores
 
 T = TypeVar("T")
@@ -24,7 +25,6 @@ MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
-TAKEN = 1 << 16  # nonzeros checked and copied together, by one thread
 LATER = 1 << 20  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
 FINEST_GRAIN = 8  # binary digits after the point
 
@@ -138,8 +138,8 @@ class SparseTensor:
         refuse_masked(values, "values")
         _check_kinds(columns, values)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        self._columns, self._values = _room(columns, np.dtype(np.int32), owned), _room(values, narrow, owned)
-        self.shape = _checked_shape(_taken((columns, values), (self._columns, self._values)), values, shape)
+        self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
+        self.shape = _checked_shape(take((columns, values), (self._columns, self._values)), values, shape)
         self._sort, self._ordered, self._repaired = sort, False, (0, 0)
         given = 0 if not owned or self._columns is columns else columns.nbytes  # the caller holds the original
         self._build_bytes = self._columns.nbytes + self._values.nbytes + given
@@ -330,45 +330,7 @@ def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
         raise InputError("no nonzeros")
 
 
-def _room(array: NDArray[Any], dtype: np.dtype[Any], owned: bool) -> NDArray[Any]:
-    """Return the array if it can be kept as it is, or memory of this type for a copy."""
-    if owned and array.dtype == dtype and array.flags.c_contiguous:
-        return array
-    return mapped(array.size, dtype).reshape(array.shape)
-
-
-class _Found(NamedTuple):
-    """What is to be checked of some nonzeros."""
-
-    low: NDArray[Any]  # (order,) least index
-    high: NDArray[Any]
-    finite: bool  # all values
-
-
-def _taken(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> _Found:
-    """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
-    fits = np.can_cast(given[0].dtype, np.int32)
-
-    def take(begin: int) -> _Found:
-        part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
-        for source, target in zip(given[0], kept[0], strict=True):
-            if kept[0] is not given[0]:
-                np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
-            column = (target if fits else source)[part]
-            ends.append((int(column.min()), int(column.max())))
-        values = given[1][part]
-        with np.errstate(over="ignore"):
-            if kept[1] is not given[1]:
-                np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
-        low, high = np.array(ends, object).T
-        return _Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
-
-    begins = range(0, given[1].size, TAKEN)
-    low, high, finite = zip(*side_by_side(take, begins, min(usable_cores(), len(begins))), strict=True)
-    return _Found(np.min(low, axis=0), np.max(high, axis=0), all(finite))
-
-
-def _checked_shape(found: _Found, values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
+def _checked_shape(found: Found, values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
     if not found.finite:
         raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
     lengths = tuple(h + 1 for h in found.high) if shape is None else _whole_lengths(shape)
