@@ -329,9 +329,7 @@ class _Build:
         blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
         sums = side_by_side(lambda block: checked.checksum(self._folder / block[0], block[1]), mine, self._threads)
-        for name in names:
-            with open(self._folder / name, "rb") as file:
-                checked.sync(file)
+        checked.sync_files([self._folder / name for name in names])
         entries: dict[str, checked.Entry] = {
             name: {"bytes": (self._folder / name).stat().st_size, "crc32": []} for name in names
         }

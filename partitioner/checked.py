@@ -32,11 +32,16 @@ Entry = dict[str, Any]
 
 def write_array(path: Path, array: NDArray[Any]) -> Entry:
     """Write an ``.npy`` file to the disk; return its entry in the manifest."""
-    return write_arrays([path], [array], 1)[0]
+    (entry,) = write_arrays([path], [array], 1)
+    sync_files([path])
+    return entry
 
 
 def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads: int) -> list[Entry]:
-    """Write ``.npy`` files to the disk, their blocks in so many threads; return their entries in the manifest."""
+    """Write ``.npy`` files, their blocks in so many threads; return their entries in the manifest.
+
+    They are on the disk after `sync_files`.
+    """
     with ExitStack() as opened:
         # Never through a link, or over a file, that somebody has put there.
         files = [opened.enter_context(open(path, "xb", buffering=0)) for path in paths]
@@ -55,7 +60,6 @@ def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads:
         sums: list[list[int]] = [[] for _ in paths]
         for (_, k), checksum in zip(blocks, side_by_side(write, blocks, threads), strict=True):
             sums[k].append(checksum)
-        side_by_side(sync, files, min(threads, len(files)))
     return [{"bytes": size, "crc32": each} for size, each in zip(sizes, sums, strict=True)]
 
 
@@ -213,6 +217,13 @@ def read_blocks(handle: int, data: NDArray[np.uint8], begin: int, entry: Entry) 
         if start < begin or stop > end:
             low, high = max(start, begin), min(stop, end)
             data[low - begin : high - begin] = whole[low - start : high - start]
+
+
+def sync_files(paths: Sequence[Path]) -> None:
+    """Have the system write files to the disk that were written before."""
+    for path in paths:
+        with open(path, "rb") as file:
+            sync(file)
 
 
 def sync(file: Any) -> None:

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from .errors import InputError
 from .indices import Labels, distinct, labels_of, renumbered
 from .sort import Sort, sort_nonzeros, strictly_increasing
-from .tables import Nonzeros, mapped
+from .tables import Nonzeros
+from .taking import Found, room_for, take
 from .threads import side_by_side, usable_cores
 
 T = TypeVar("T")
@@ -24,8 +25,7 @@ MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
-TAKEN = 1 << 16  # nonzeros checked and copied together, by one thread
-LATER = 1 << 22  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
+LATER = 1 << 20  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
 FINEST_GRAIN = 8  # binary digits after the point
 
 
@@ -54,11 +54,15 @@ class ValueRange(NamedTuple):
         return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
 
 
+Hear = Callable[[int, Callable[[], ValueRange]], None]
+"""Called with the number of duplicates that were merged, and what returns bounds on the values."""
+
+
 class SparseTensor:
     """A sparse tensor: the indices and values of its nonzeros.
 
     Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero: duplicates are
-    summed and zeros dropped, and counted. Four million nonzeros or more are sorted when they are first asked for, as
+    summed and zeros dropped, and counted. A million nonzeros or more are sorted when they are first asked for, as
     `cp_als` and `mttkrp` sort them on a GPU if there is one; other things are checked on construction in any case.
 
     Parameters
@@ -93,6 +97,8 @@ class SparseTensor:
 
     labels: Labels | None = None
     _path: str | PathLike[str] | None = None
+    _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
+    _hear: Hear | None = None
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
         for name, array in (("indices", indices), ("values", values)):
@@ -132,8 +138,8 @@ class SparseTensor:
         refuse_masked(values, "values")
         _check_kinds(columns, values)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        self._columns, self._values = _room(columns, np.dtype(np.int32), owned), _room(values, narrow, owned)
-        self.shape = _checked_shape(_taken((columns, values), (self._columns, self._values)), values, shape)
+        self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
+        self.shape = _checked_shape(take((columns, values), (self._columns, self._values)), values, shape)
         self._sort, self._ordered, self._repaired = sort, False, (0, 0)
         given = 0 if not owned or self._columns is columns else columns.nbytes  # the caller holds the original
         self._build_bytes = self._columns.nbytes + self._values.nbytes + given
@@ -142,6 +148,8 @@ class SparseTensor:
 
     def _settle(self) -> None:
         """Bring the nonzeros in order if they are not: once."""
+        if self._fault is not None:
+            raise self._fault
         if self._ordered:
             return
         if not (strictly_increasing(self._columns) and np.all(self._values)):
@@ -151,15 +159,31 @@ class SparseTensor:
             try:
                 check_merged(done.values.size, bool(np.all(np.isfinite(done.values))))
             except InputError as error:
-                raise InputError(error.cause, path=self._path) from None
+                self._fault = InputError(error.cause, path=self._path)
+                raise self._fault from None
             self._columns, self._values, room, *repaired = done
             self._repaired = repaired[0], repaired[1]
             self._build_bytes += room + (0 if writable else columns.nbytes + values.nbytes)
         self._ordered = True
+        self.merged(self._repaired[0], self.value_range)
+
+    def when_merged(self, hear: Hear) -> None:
+        """Have `hear` called once duplicates are merged, here or on a device: now, if they are."""
+        self._hear = hear
+        if self._ordered:
+            self.merged(self._repaired[0], self.value_range)
+
+    def merged(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
+        """Note that duplicates were merged: how many, and what bounds the values then."""
+        hear, self._hear = self._hear, None
+        if hear is not None:
+            hear(duplicates, values)
 
     @property
     def given(self) -> tuple[Nonzeros, bool]:
         """The nonzeros as they are now, and whether they are in order already."""
+        if self._fault is not None:
+            raise self._fault
         return (self._columns, self._values), self._ordered
 
     @property
@@ -200,7 +224,8 @@ class SparseTensor:
 
         Its `labels` are those that the indices have, or else the old indices, counted from `base`.
         """
-        tensor, used = copy(self), [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        used = [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        tensor = copy(self)
         tensor._columns = np.empty_like(self.columns)
         for mode, column in enumerate(self.columns):
             tensor._columns[mode] = renumbered(column, used[mode])
@@ -305,45 +330,7 @@ def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
         raise InputError("no nonzeros")
 
 
-def _room(array: NDArray[Any], dtype: np.dtype[Any], owned: bool) -> NDArray[Any]:
-    """Return the array if it can be kept as it is, or memory of this type for a copy."""
-    if owned and array.dtype == dtype and array.flags.c_contiguous:
-        return array
-    return mapped(array.size, dtype).reshape(array.shape)
-
-
-class _Found(NamedTuple):
-    """What is to be checked of some nonzeros."""
-
-    low: NDArray[Any]  # (order,) least index
-    high: NDArray[Any]
-    finite: bool  # all values
-
-
-def _taken(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> _Found:
-    """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
-    fits = np.can_cast(given[0].dtype, np.int32)
-
-    def take(begin: int) -> _Found:
-        part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
-        for source, target in zip(given[0], kept[0], strict=True):
-            if kept[0] is not given[0]:
-                np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
-            column = (target if fits else source)[part]
-            ends.append((int(column.min()), int(column.max())))
-        values = given[1][part]
-        with np.errstate(over="ignore"):
-            if kept[1] is not given[1]:
-                np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
-        low, high = np.array(ends, object).T
-        return _Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
-
-    begins = range(0, given[1].size, TAKEN)
-    low, high, finite = zip(*side_by_side(take, begins, min(usable_cores(), len(begins))), strict=True)
-    return _Found(np.min(low, axis=0), np.max(high, axis=0), all(finite))
-
-
-def _checked_shape(found: _Found, values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
+def _checked_shape(found: Found, values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
     if not found.finite:
         raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
     lengths = tuple(h + 1 for h in found.high) if shape is None else _whole_lengths(shape)

@@ -19,7 +19,7 @@ from .sort import How, Sorted, result_room, sort_nonzeros
 from .tables import Indices, Values
 from .words import KERNELS, MOST, OPTIONS, passes, place_bits, text
 
-SORTING = 40  # scratch bytes a nonzero: words, radix sort and positions; merging and gathering need no more
+SORTING = 44  # scratch bytes a nonzero: words, radix sort and positions, or positions and the gathered nonzeros
 FREE_SHARE = 0.9  # of the device's free memory
 THREADS = 256  # of a block
 BLOCKS = 1024  # of threads, for what is reduced

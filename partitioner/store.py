@@ -8,6 +8,7 @@ manifest's checksums, so a rank reads and verifies only its own nonzeros.
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -184,11 +185,16 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
     """Partition `tensor` and write all files of its store."""
     files = dict[str, checked.Entry]()
     narrow, threads = exact_dtype(tensor.values), usable_cores()
-    for mode in range(tensor.order):
-        copy, names = SortedTensor(tensor, mode, narrow, sort), file_names(tensor.order, mode)
-        arrays = [*(copy.column(k) for k in range(tensor.order)), copy.values]
-        files |= dict(zip(names, checked.write_arrays([folder / name for name in names], arrays, threads), strict=True))
-        del copy, arrays  # free them before the next mode
+    with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is sorted
+        synced = list[Future[None]]()
+        for mode in range(tensor.order):
+            copy, names = SortedTensor(tensor, mode, narrow, sort), file_names(tensor.order, mode)
+            arrays, paths = [*(copy.column(k) for k in range(tensor.order)), copy.values], [folder / n for n in names]
+            files |= dict(zip(names, checked.write_arrays(paths, arrays, threads), strict=True))
+            synced.append(disk.submit(checked.sync_files, paths))
+            del copy, arrays  # free them before the next mode
+        for each in synced:
+            each.result()
     files |= write_labels(folder, tensor.labels)
     facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
     counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}

@@ -24,7 +24,7 @@ from .memory import Passing
 from .placement import nonzero_bytes
 
 LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
-PICKED = 3  # bytes for each nonzero of the tensor while a rank's are picked: masks
+PICKED = 16  # bytes for each nonzero of the tensor while those of a rank are picked: masks, and their places
 
 
 class Kind(NamedTuple):
@@ -38,6 +38,16 @@ class Kind(NamedTuple):
     def nbytes(self) -> int:
         """Their bytes."""
         return self.nonzeros * nonzero_bytes(len(self.shape), self.dtype)
+
+
+class Facts(NamedTuple):
+    """What is known of a tensor once it is in order."""
+
+    nonzeros: int
+    norm: float
+    values: ValueRange
+    duplicates: int
+    zeros: int
 
 
 class Room(NamedTuple):
@@ -99,9 +109,11 @@ class Held:
         """Return bounds on the values."""
         return self._sort.value_range(self._values)
 
-    def norm(self, values: ValueRange) -> float:
-        """Return the Frobenius norm."""
-        return norm(values[:2], self._sort.squares(self._values, values.largest))
+    def facts(self, repaired: tuple[int, int]) -> Facts:
+        """Return what is known of the tensor, in which so many duplicates were merged and zeros dropped."""
+        values = self.value_range()
+        found = norm(values[:2], self._sort.squares(self._values, values.largest))
+        return Facts(int(self._values.size), found, values, *repaired)
 
     def counts(self, mode: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]] | None]:
         """Return how many nonzeros each row of a mode has; of a long mode only those that have any, and which."""
@@ -110,6 +122,10 @@ class Held:
             rows, counts = xp.unique(column, return_counts=True)
             return host(counts), host(rows)
         return host(xp.bincount(column, minlength=self._shape[mode])), None
+
+    def used(self, mode: int) -> int:
+        """Return how many indices of a mode are used."""
+        return int(np.count_nonzero(self.counts(mode)[0]))
 
     def cut(self, mode: int, parts: int, targets: NDArray[np.int64] | None) -> Cut:
         """See `Source`."""
@@ -161,16 +177,6 @@ class Held:
         return columns, values
 
 
-class Facts(NamedTuple):
-    """What is known of a tensor once it is in order."""
-
-    nonzeros: int
-    norm: float
-    values: ValueRange
-    duplicates: int
-    zeros: int
-
-
 def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[Held, Facts] | None:
     """Hold rank 0's `tensor` on the devices of all ranks; None if it is better on the host. Collective."""
     sort = _sorter(kind, room)
@@ -184,9 +190,9 @@ def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[He
         held = Held(kind, room.machine, sort)
         held.fill(0, nonzeros)
         with STAGES.of("sort"):
-            repaired = (tensor.duplicates, tensor.zeros) if ordered else held.merge()
-            values = held.value_range()
-        return held, Facts(held.kind.nonzeros, held.norm(values), values, *repaired)
+            facts = held.facts((tensor.duplicates, tensor.zeros) if ordered else held.merge())
+        tensor.merged(facts.duplicates, lambda: facts.values)
+        return held, facts
 
     made = on_root(comm, first)
     facts = comm.bcast(None if made is None else made[1])
@@ -197,8 +203,11 @@ def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[He
     return held, facts
 
 
-def hold_together(nonzeros: Nonzeros, kind: Kind, room: Room | None) -> Held | None:
-    """Hold a tensor in order, of which each rank has some nonzeros, on all their devices, as `hold`. Collective."""
+def hold_together(nonzeros: Nonzeros, kind: Kind, room: Room | None, merge: bool = False) -> tuple[Held, Facts] | None:
+    """Hold a tensor, of which each rank has some nonzeros, on all their devices, as `hold`. Collective.
+
+    Those of ranks 0, 1, ... in turn are in order, or will be by `Held.merge`.
+    """
     sort = _sorter(kind, room)
     if sort is None or room is None:
         return None
@@ -207,7 +216,7 @@ def hold_together(nonzeros: Nonzeros, kind: Kind, room: Room | None) -> Held | N
     held = Held(kind, room.machine, sort)
     held.fill(offsets[comm.rank], nonzeros)
     held.gather(offsets)
-    return held
+    return held, comm.bcast(held.facts(held.merge() if merge else (0, 0)))
 
 
 def _sorter(kind: Kind, room: Room | None) -> Sorter | None:

@@ -115,6 +115,8 @@ class Need:
         """Return the most nonzeros of a resident shard, where so many bytes are left to make it in."""
         most = min(kernel.most_nonzeros for m in self._modes for kernel in m.kernels)
         largest = max(1, min(most, self.largest))
+        if self._making(largest) <= self._limit // PACKING_SHARE and self.working(largest, 0) <= spare:
+            return largest  # as mostly: the search below takes milliseconds
         sizes = range(min(largest, max(SMALLEST_SLOT, largest // PIECES)), largest + 1)
         fair = bisect_right(sizes, self._limit // PACKING_SHARE, key=self._making)
         fitting = bisect_right(sizes, spare, key=lambda size: self.working(size, 0))

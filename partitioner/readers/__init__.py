@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,7 +64,10 @@ def read(
         return open_store(path, Form(no_values, compact)).tensor()
     part = open_part(path, progress=progress, no_values=no_values)
     tensor = SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
-    warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)
+    if tensor.given[1]:
+        warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)
+    elif part.outcome.doubtful:
+        tensor.when_merged(partial(warn_of_keys, path, part.outcome))
     return tensor.compacted(part.outcome.base) if compact else tensor
 
 

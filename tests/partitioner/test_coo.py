@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitioner import coo
+from partitioner import coo, taking
 from partitioner.coo import MAX_MODE_LENGTH, SparseTensor
 from partitioner.errors import InputError
 
@@ -71,18 +71,31 @@ def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.Mo
     assert tensor.columns.tolist() == [[0, 2], [3, 1]]
     assert tensor.values.tolist() == [2, 4]
     assert tensor.given[1]
+    heard = list[int]()
+    for ready in (False, True):
+        again = SparseTensor([[2, 1], [0, 7], [2, 1]], [1.0, 2.0, 3.0])
+        if ready:
+            again.columns  # noqa: B018  which are sorted now
+        again.when_merged(lambda duplicates, bounds: heard.append(duplicates))
+        assert len(heard) == ready + ready
+        compact = again.compacted()
+        assert (compact.shape, compact.indices.tolist(), compact.values.tolist()) == ((2, 2), [[0, 1], [1, 0]], [2, 4])
+        assert heard == [1] * (1 + ready)
     few = SparseTensor([[2, 1], [0, 3]], [1.0, 2.0])
     assert few.given[1]
     with pytest.raises(InputError, match="negative index"):
         SparseTensor([[2, 1], [0, -3], [2, 1]], [1.0, 2.0, 3.0])
     cancelled = SparseTensor.from_columns(np.array([[0, 0, 1], [0, 0, 1]]), np.array([1.0, -1.0, 0]), path="t.npz")
-    with pytest.raises(InputError, match=r"^t\.npz: .*every value is zero"):
-        cancelled.columns  # noqa: B018
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"^t\.npz: .*every value is zero"):
+            cancelled.columns  # noqa: B018
+    with pytest.raises(InputError, match="every value is zero"):
+        cancelled.given  # noqa: B018  what is there are sums
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_blocks_of_nonzeros_are_taken_side_by_side(monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
-    monkeypatch.setattr(coo, "TAKEN", 7)
+    monkeypatch.setattr(taking, "TAKEN", 7)
     rng = np.random.default_rng(0)
     for nonzeros in (1, 6, 7, 8, 50):
         indices, values = rng.permutation(nonzeros * 3).reshape(nonzeros, 3), rng.random(nonzeros)

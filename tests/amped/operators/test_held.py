@@ -64,6 +64,7 @@ def test_facts_and_shares_are_those_of_the_host(name: str, machine: Machine) -> 
         assert getattr(there, fact) == getattr(expected, fact), fact
     assert there.norm == pytest.approx(expected.norm, rel=1e-14)
     for mode in range(len(expected.shape)):
+        assert there.used(mode) == expected.used(mode)
         for dtype in (np.dtype("f4"), np.dtype("f8")):
             found, wanted = (source.load(mode, source.cut(mode, 1), dtype) for source in (there, expected))
             for array, other in zip(host(machine, found), wanted, strict=True):

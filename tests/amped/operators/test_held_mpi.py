@@ -16,8 +16,9 @@ from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
 from amped.errors import InputError
 from amped.operators import held
+from amped.operators.dealt import DealtSource
 from amped.operators.held import Room
-from amped.operators.source import DealtSource, TensorSource
+from amped.operators.source import TensorSource
 from amped.parallel.mpi import Comm, on_root
 from partitioner import coo
 from partitioner.coo import SparseTensor
@@ -41,6 +42,7 @@ def check_shares(found: Any, expected: Any, machine: Machine) -> None:
     """Compare all shares of a source that is held on devices with those of one on the host."""
     assert found.loading(machine.comm.size, np.dtype("f4"), on_host=False).device is not None
     for mode in range(len(expected.shape)):
+        assert found.used(mode) == expected.used(mode)
         cut = found.cut(mode, machine.comm.size)
         assert np.array_equal(cut.nonzeros, expected.cut(mode, machine.comm.size).nonzeros)
         for dtype in (np.dtype("f4"), np.dtype("f8")):

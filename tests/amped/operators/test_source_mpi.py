@@ -11,7 +11,8 @@ import pytest
 from tensors import hard_nonzeros, write_tns
 
 from amped.errors import InputError
-from amped.operators.source import DealtSource, TensorSource, open_source
+from amped.operators.dealt import DealtSource
+from amped.operators.source import TensorSource, open_source
 from amped.parallel.mpi import Comm, on_root
 from partitioner import runs
 from partitioner.coo import SparseTensor

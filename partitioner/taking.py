@@ -1,0 +1,51 @@
+"""Take a caller's nonzeros: look at all of them and copy them, in one pass, on all cores."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .tables import mapped
+from .threads import side_by_side, usable_cores
+
+TAKEN = 1 << 16  # nonzeros looked at and copied together, by one thread
+
+
+def room_for(array: NDArray[Any], dtype: np.dtype[Any], owned: bool) -> NDArray[Any]:
+    """Return the array if it can be kept as it is, or memory of this type for a copy."""
+    if owned and array.dtype == dtype and array.flags.c_contiguous:
+        return array
+    return mapped(array.size, dtype).reshape(array.shape)
+
+
+class Found(NamedTuple):
+    """What is to be checked of some nonzeros."""
+
+    low: NDArray[Any]  # (order,) least index
+    high: NDArray[Any]
+    finite: bool  # all values
+
+
+def take(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> Found:
+    """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
+    fits = np.can_cast(given[0].dtype, np.int32)
+
+    def of(begin: int) -> Found:
+        part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
+        for source, target in zip(given[0], kept[0], strict=True):
+            if kept[0] is not given[0]:
+                np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
+            column = (target if fits else source)[part]
+            ends.append((int(column.min()), int(column.max())))
+        values = given[1][part]
+        with np.errstate(over="ignore"):
+            if kept[1] is not given[1]:
+                np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
+        low, high = np.array(ends, object).T
+        return Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
+
+    begins = range(0, given[1].size, TAKEN)
+    low, high, finite = zip(*side_by_side(of, begins, min(usable_cores(), len(begins))), strict=True)
+    return Found(np.min(low, axis=0), np.max(high, axis=0), all(finite))
