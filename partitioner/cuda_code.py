@@ -11,6 +11,7 @@ import cupy
 from cupy.cuda import nvrtc
 
 from .cubins import Cubins, Source
+from .stages import STAGES
 from .threads import usable_cores
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # of the compiler; it may come from elsewhere
@@ -37,7 +38,8 @@ def allow_shared(function: Any, nbytes: int) -> None:
 @cache
 def _loaded(source: Source, device: int) -> Any:
     module = cupy.cuda.Module()
-    module.load(_cubins(_capability()).of(source))
+    with STAGES.of("compile"):
+        module.load(_cubins(_capability()).of(source))
     return module
 
 
