@@ -43,7 +43,7 @@ def _tensor(name: str, given: Any) -> Any:
 def _shown_tensor(tensor: SparseTensor | str | None) -> str:
     """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
     if isinstance(tensor, SparseTensor):
-        return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.nnz} nonzeros,"
+        return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
     return str(tensor)
 
 

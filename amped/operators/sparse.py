@@ -113,7 +113,14 @@ class SparseOperator:
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self.clock.span(kind, mode)
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -130,7 +137,7 @@ class SparseOperator:
             if solve:
                 rows = block.rows(self.machine.comm.rank, self.plan.modes[mode].owned.start)
                 solve(work.sums[mode][rows], work.owned[mode][rows])
-                self._send(mode, block.begin, block.end)
+                self._send(mode, block.begin, block.end, sums if block.last else None)
         return work.sums[mode]
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[Block]:
@@ -145,15 +152,17 @@ class SparseOperator:
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce(array, reduction)
 
-    def publish(self, mode: int) -> None:
+    def publish(self, mode: int, sums: Array | None = None) -> None:
         rows = self.plan.modes[mode].cut.rows
-        self._send(mode, rows[:-1], rows[1:])
+        self._send(mode, rows[:-1], rows[1:], sums)
 
-    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None) -> None:
         exchange = self.machine.exchange
         if self.machine.comm.size > 1:
+            if sums is not None:  # perhaps made beside
+                self.machine.device.meet()
             with exchange.aside(), self.clock.span("exchange", mode):
-                exchange.gather_rows(self.work.factors[mode], begin, end)
+                exchange.gather_rows(self.work.factors[mode], begin, end, sums)
         self.work.changed(mode)
 
     def join(self) -> None:
