@@ -87,8 +87,8 @@ class CudaEquations:
         self._scales.set(np.ascontiguousarray(told.scales))
 
     def hold(self, mode: int) -> None:
-        scale = self._scales[mode]
-        self._grams[mode] = self.totals[: scale.size] * (scale[:, None] * scale)
+        scale = self._scales[mode].get()  # once a run: CuPy would compile three kernels for it
+        self._grams[mode].set(self.totals[: scale.size].get() * np.outer(scale, scale))
 
     def prepare(self, mode: int, double: bool = False) -> None:
         self._launch(self._functions.prepare, np.int32(mode), np.int32(double))
