@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
 from partitioner.flags import shown
+from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
 from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
 from .decomp import als, driver
 from .decomp.als import CpAls
-from .decomp.prediction import Forecast, foretell
+from .decomp.prediction import Forecast, foretell, hopeless
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
 from .operators.lengths import check_lengths
 from .operators.limits import check_result
-from .operators.placement import Plan, make_plan
+from .operators.placement import Loading, Plan, Setting, make_plan
 from .operators.source import Source, open_source
 from .operators.sparse import SparseOperator
 from .parallel.mpi import SingleComm, on_root, share, together
@@ -241,21 +242,30 @@ def plan(request: requests.Plan, session: Session) -> int:
         loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
         alone = setting._replace(overlaps=False)
         plans = on_root(comm, lambda: [make_plan(cuts, part, alone, loading) for part in range(ranks)])
-        forecast: Forecast | None = None
-        doubt: str | None = f"{ranks} ranks are not started here"
-        if ranks == comm.size:
-            mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
-            forecast = foretell(source, mine, job.machine, setting)
-            doubt = forecast.doubt if forecast else "one copy of the nonzeros serves all modes"
+        forecast, doubt = _forecast(job, source, setting, cuts, loading)
         if plans is not None:
-            _tell(job, source, plans, None if doubt else forecast)
+            _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
             say(text.plan_text(plans, job.machine.device) + "\n" + text.forecast_line(forecast, doubt))
         return job.exit_code()
 
 
-def _tell(job: Job, source: Source, plans: Sequence[Plan], forecast: Forecast | None) -> None:
-    """Record plans, and the seconds that an iteration will take, if they are known."""
-    request, seconds = job.request, None if forecast is None else forecast.seconds
+def _forecast(
+    job: Job, source: Source, setting: Setting, cuts: Sequence[Cut], loading: Loading
+) -> tuple[Forecast | None, str | None]:
+    """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
+    comm, ranks = job.comm, cuts[0].heads.size
+    if ranks != comm.size:
+        return None, f"{ranks} ranks are not started here"
+    mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
+    if doubt := hopeless(mine, job.machine):
+        return None, doubt
+    forecast = foretell(source, mine, job.machine, setting)
+    return forecast, forecast.doubt
+
+
+def _tell(job: Job, source: Source, plans: Sequence[Plan], seconds: float | None) -> None:
+    """Record plans, and the seconds that an iteration will take, if they are told."""
+    request = job.request
     assert isinstance(request, requests.Plan)
     job.metrics.event(
         "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank,

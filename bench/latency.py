@@ -22,7 +22,7 @@ from amped.backend.exchange import Machine
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Method, Rule, Spans
 from amped.decomp.driver import run as iterate
-from amped.decomp.prediction import Forecast, foretell
+from amped.decomp.prediction import foretell, hopeless
 from amped.errors import InputError
 from amped.operators.placement import Setting, make_plan, nonzero_bytes
 from amped.operators.source import open_source
@@ -169,18 +169,20 @@ def measured(source: Any, rank: int, machine: Machine, options: Options, least: 
         "seconds_each_iteration": [round(s, 7) for s in seconds],
         "seconds_by_kind": kinds,
         "seconds_of_kernels": sum(kinds.values()),
-        "foreseen": {**asdict(foreseen), "seconds": foreseen.seconds, "doubt": foreseen.doubt},
+        "foreseen": foreseen,
     }
 
 
-def _foreseen(source: Any, machine: Machine, setting: Setting) -> Forecast:
-    """Return what `plan` would tell of an iteration, before anything is placed. Collective."""
+def _foreseen(source: Any, machine: Machine, setting: Setting) -> dict[str, Any]:
+    """Return what `plan` would tell of an iteration, before anything is placed; or why not. Collective."""
     comm, device = machine.comm, machine.device
     cuts = [source.cut(mode, comm.size) for mode in range(len(source.shape))]
     loading = source.loading(comm.size, setting.options.dtype, device.on_host)
-    found = foretell(source, make_plan(cuts, comm.rank, setting, loading), machine, setting)
-    assert found is not None  # as one copy for all modes is not asked for
-    return found
+    plan = make_plan(cuts, comm.rank, setting, loading)
+    if doubt := hopeless(plan, machine):
+        return {"doubt": doubt}
+    found = foretell(source, plan, machine, setting)
+    return {**asdict(found), "seconds": found.seconds, "doubt": found.doubt}
 
 
 class _Watch:
@@ -230,10 +232,10 @@ def line(facts: dict[str, Any]) -> str:
     each, kinds = facts["seconds_an_iteration"], facts["seconds_by_kind"]
     low, middle, high = (each[key] * 1e3 for key in ("quartile_1", "median", "quartile_3"))
     foreseen = facts["foreseen"]
-    told = "" if foreseen["doubt"] is None else " (not told)"
+    told = f"foreseen {foreseen['seconds'] * 1e3:.3f}, " if "seconds" in foreseen else ""
+    told += f"not told: {foreseen['doubt']}" if foreseen["doubt"] else "told"
     parts = ", ".join(f"{kind} {seconds * 1e3:.3f}" for kind, seconds in kinds.items() if seconds)
     return (
         f"{head} x{facts['ranks']} {facts['description']}: {middle:.3f} ms ({low:.3f}-{high:.3f}), "
-        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); "
-        f"foreseen {foreseen['seconds'] * 1e3:.3f}{told}"
+        f"kernels {facts['seconds_of_kernels'] * 1e3:.3f} ({parts}); {told}"
     )

@@ -75,7 +75,7 @@ def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int)
     steps = iterate(method, Rule(WARM_UP + 2 * rounds * count, tol=0))
     for _ in range(WARM_UP):
         next(steps)
-    with Saver(folder, method, Origin({}, 0, {})) as saver:
+    with Saver(folder, method, Origin({}, 0, None, {})) as saver:
         for _ in range(rounds):
             for name, each in seconds.items():
                 for _ in range(count):

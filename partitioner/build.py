@@ -31,7 +31,8 @@ from .ranks import Alone, Ranks, agree, on_root, together
 from .readers import PLAIN, Form, Progress, chunks, open_part, read, settle, warn_of_keys
 from .runs import Runs
 from .shards import mode_order
-from .sort import sort_bytes
+from .sort import Sort, sort_bytes
+from .stages import STAGES
 from .tables import Files, Nonzeros
 from .threads import fair_threads, side_by_side
 
@@ -207,7 +208,7 @@ class _Build:
     """The work of one rank on a store. Methods are collective."""
 
     def __init__(self, reading: Reading, folder: Path, memory: int | None, sorter: Sorter) -> None:
-        self._reading, self._folder, self._sort = reading, folder, sorter.sort
+        self._reading, self._folder, self._sort = reading, folder, _counted(sorter.sort)
         self._ranks, self._order, self._threads = reading.ranks, reading.order, reading.threads
         limit = _limit(_budget(memory, self._ranks), 4 * self._order + reading.dtype.itemsize, self._ranks.size)
         self._limit = min(limit, sorter.most(self._order, reading.dtype))
@@ -216,7 +217,8 @@ class _Build:
 
     def run(self) -> None:
         """Write the files of the store."""
-        runs, coming = self._runs(range(self._order), self._reading.dtype), self._reading.chunks(self._limit)
+        runs = self._runs(range(self._order), self._reading.dtype)
+        coming = STAGES.over("read", self._reading.chunks(self._limit))
         first = next(coming, None)
         told = self._ranks.allgather(None if first is None else first[2])
         if told[0] is False and not any(more is not None for more in told[1:]):
@@ -229,12 +231,14 @@ class _Build:
             del columns, values
             first = next(coming, None)
         shape = self._reading.shape()
-        scratch, by_rank = self._canonical(runs)
+        with STAGES.of("sort"):
+            scratch, by_rank = self._canonical(runs)
         facts = self._reading.facts(by_rank)
         self._renumbering = self._reading.renumbering(self._used)
         if self._renumbering is not None:
             shape = self._renumbering.shape
-        self._write(shape, facts, scratch, [each.nnz for each in by_rank])
+        with STAGES.of("write"):
+            self._write(shape, facts, scratch, [each.nnz for each in by_rank])
 
     def _write_alone(self, nonzeros: tuple[NDArray[np.int32], NDArray[np.floating], bool] | None) -> None:
         """Have rank 0 write a file whose nonzeros are all in its memory."""
@@ -242,7 +246,9 @@ class _Build:
 
         def write() -> None:
             assert nonzeros is not None
-            store.write_files(self._whole(*nonzeros[:2], shape), self._folder, sort=self._sort)
+            tensor = self._whole(*nonzeros[:2], shape)
+            with STAGES.of("write"):
+                store.write_files(tensor, self._folder, sort=self._sort)
 
         on_root(self._ranks, write)
 
@@ -345,6 +351,16 @@ class _Build:
             copy.read_values(block * BLOCK, part)
             sums += squares(part, facts.ends)
         return sums
+
+
+def _counted(sort: Sort) -> Sort:
+    """Return the sort with its seconds counted."""
+
+    def counted(*arguments: Any, **how: Any) -> Any:
+        with STAGES.of("sort"):
+            return sort(*arguments, **how)
+
+    return counted
 
 
 def _share(items: int, ranks: Ranks) -> slice:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Stages(threading.local):
@@ -33,6 +37,16 @@ class Stages(threading.local):
             whole = time.perf_counter() - began
             self._seconds[stage] = self._seconds.get(stage, 0.0) + whole - self._inner.pop()
             self._inner[-1] += whole
+
+    def over(self, stage: str, items: Iterable[T]) -> Iterator[T]:
+        """Yield `items`; count the time in which they come."""
+        rest = iter(items)
+        while True:
+            with self.of(stage):
+                found = list(islice(rest, 1))
+            if not found:
+                return
+            yield found.pop()  # not kept while the next one is made
 
     def collect(self) -> dict[str, float]:
         """Return the seconds by stage, in the order in which stages were first left, and start anew."""

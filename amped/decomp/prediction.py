@@ -4,7 +4,7 @@ Two things are measured on the machine at hand. What an iteration takes whatever
 rows, launches, the host) is that of a tensor of the same shape with hardly any. What nonzeros take is that of samples
 of the real ones, from all over a mode, by the kernels that the run would choose from, the modes in turn.
 
-A forecast that may be wrong is not told: see `Forecast.doubt`.
+A forecast that may be wrong by more than 20 % is not told: see `hopeless` and `Forecast.doubt`.
 """
 
 from __future__ import annotations
@@ -80,20 +80,27 @@ class _Try(NamedTuple):
     out: Array
 
 
-def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> Forecast | None:
-    """Return what an iteration will take; None where one copy of nonzeros serves all modes. Collective.
+def hopeless(plan: Plan, machine: Machine) -> str | None:
+    """Return why no iteration of a plan can be foretold, if that is known without a trial."""
+    if not machine.device.steady:
+        return "on a CPU equal work takes unequal times"
+    if any(mode.any_row for mode in plan.modes):
+        return "one copy of the nonzeros serves all modes"
+    return None
+
+
+def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> Forecast:
+    """Return what an iteration will take. Collective.
 
     Parameters
     ----------
     source : Source
     plan : Plan
-        This rank's.
+        This rank's; not `hopeless`.
     machine : Machine
     setting : Setting
         Of the run.
     """
-    if any(mode.any_row for mode in plan.modes):
-        return None
     comm, few = machine.comm, _hardly_any(source, machine, setting)
     rest = _iterations(few)
     trial = _Trial(few, machine)
@@ -107,8 +114,7 @@ def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> 
     scales = [mode.nnz / of.share.nnz if of else 0.0 for mode, of in zip(plan.modes, chosen, strict=True)]
     seconds = [max(0.0, f * s - b) for f, s, b in zip(full, scales, bare, strict=True)]
     by_rank = np.array(comm.allgather(seconds))
-    # Devices on which equal work takes equal times get modes cut anew, where they were found to be uneven.
-    compute = by_rank.mean(axis=0) if machine.device.steady else by_rank.max(axis=0)
+    compute = by_rank.mean(axis=0)  # modes are cut anew where ranks take unequal times
     copy = max(comm.allgather(trial.copying(chosen, plan)))
     spreads = [_spread([sum(of[: len(chosen)]) for of in rounds]), _spread(rest)]
     weights = [float(compute.sum()), statistics.median(rest)]

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 from command import entries, in_process, on_ranks, random_tensor, run_amped, run_partitioner, small_tns, succeeded
 
-from amped import commands
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.kernels.mttkrp import Segmented
 from amped.backend.cpu.layout import PIECE
-from amped.decomp.prediction import Forecast
 from amped.report.text import human
 
 RANK = 32
@@ -65,7 +63,6 @@ def test_nothing_is_written_or_allocated(folder: Path, monkeypatch: pytest.Monke
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a plan allocates")
 
-    monkeypatch.setattr(commands, "foretell", lambda *_: Forecast(1.0, 0.0, 0.0, 0.0))  # by a small part of the run
     for kind, names in ((CpuDevice, ("empty", "zeros", "slot")), (Segmented, ("make", "run"))):
         for name in names:
             monkeypatch.setattr(kind, name, refuse)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -65,3 +67,19 @@ def test_other_threads_have_their_own(now: list[float]) -> None:
         thread.join()
     assert theirs == [{"sort": 1}]
     assert mine.collect() == {"read": 1}
+
+
+def test_items_that_take_time_to_come(now: list[float]) -> None:
+    mine = Stages()
+
+    def items() -> Iterator[list[int]]:
+        for k in range(3):
+            now[0] += 1
+            yield [k]
+        now[0] += 10
+
+    for item in mine.over("read", items()):
+        own = item
+        assert sys.getrefcount(own) <= sys.getrefcount([]) + 2, "nobody else keeps it"
+        now[0] += 100
+    assert mine.collect() == {"read": 13}
