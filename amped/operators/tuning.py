@@ -80,9 +80,11 @@ class Tuner:
     def __init__(self, work: Workspace, machine: Machine, clock: Clock, options: Options, budget: Budget) -> None:
         self._work, self._machine, self._clock, self.budget = work, machine, clock, budget
         self._by_time = options.kernel == "auto" and not options.deterministic
+        self._loading = time.perf_counter()  # when it began
 
     def prepare(self, modes: Sequence[ModePlan]) -> None:
-        """Begin to compile the kernels that will be timed or used."""
+        """Begin to compile the kernels that will be timed or used, before modes are loaded."""
+        self._loading = time.perf_counter()
         for mode in modes:
             known = self._known(mode)
             for kernel in mode.kernels if known.left else [_cheapest(mode.kernels, known.costs)]:
@@ -164,12 +166,14 @@ class Tuner:
         """Return where modes are to be cut instead, if ranks computed them for unequal times. Collective.
 
         A nonzero takes as long as its row is long and its factor rows are near: equal numbers are not equal times.
-        `shards` are this rank's resident ones, by mode.
+        `shards` are this rank's resident ones, by mode. Modes are loaded again for it: the budget has to afford that.
         """
         comm = self._machine.comm
         if comm.size == 1 or not self._machine.device.steady or not self._by_time:
             return {}
         if any(comm.allgather(bool(plan.slot))):  # what is streamed waits for its link
+            return {}
+        if not comm.bcast(self.budget.affords(time.perf_counter() - self._loading)):
             return {}
         mine = [self._seconds([shards[m.mode]], m)[0] for m in plan.modes]
         self._work.reserve(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -26,3 +27,23 @@ def test_kernels_are_kept_where_nobody_else_can_write(
     assert device.pick("cuda", Alone()) == "cuda"
     assert os.environ.get("CUPY_CACHE_IN_MEMORY") == in_memory
     assert folder.stat().st_mode & 0o777 == (0o700 if mode is None else mode)
+
+
+def test_a_gpu_that_is_not_there_is_not_woken(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever fails is told later, by the one that wants the GPU."""
+    started: list[object] = []
+    monkeypatch.setattr(device, "Thread", lambda **how: started.append(how["target"]) or Thread(**how))
+    device.wake("cpu", 0)
+    assert started == []
+    monkeypatch.setattr(device, "find_spec", lambda name: name)
+    monkeypatch.setattr(device.ctypes, "CDLL", refused)
+    device.wake("auto", 0)
+    device._wake(0)
+    assert started == [device._wake]
+    assert capfd.readouterr() == ("", "")
+
+
+def refused(name: str) -> None:
+    raise OSError(f"{name}: cannot open shared object file")
