@@ -38,7 +38,7 @@ class CpuDevice:
         count = threads or fair_threads(comm)
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
         self.threads = Threads(count)
-        limit_blas(count)
+        limit_blas(1)  # see `kernels.solve`
 
     def stride(self, rank: int, itemsize: int) -> int:
         """See `Device`: a single lane, or whole lines of the caches."""
