@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from partitioner.coo import SparseTensor
+from partitioner.device import wake
 from partitioner.jit import load_compiler
 from partitioner.stages import STAGES
 
@@ -27,6 +29,7 @@ from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
 from .operators.source import Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
+from .operators.tuning import Budget
 from .options import Options
 from .parallel.mpi import Comm, on_root, together
 from .parallel.recorder import HERE, LOADING_SECONDS
@@ -42,6 +45,8 @@ Tensor = SparseTensor | str | os.PathLike[str] | None
 
 def bring_up(options: Options, comm: Comm) -> Machine:
     """Bring up the device and what carries rows between ranks; refuse options that the device has not. Collective."""
+    wake(options.device, comm.local_rank)
+    load_compiler()  # meanwhile
     device = together(comm, lambda: choose(options.device, comm, options.threads))
     together(comm, lambda: check_options(options, device))
     return connect(device, comm)
@@ -76,10 +81,17 @@ def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
     return als.solving_bytes(machine, options.dtype, order)
 
 
-def place(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> SparseOperator:
-    """Place a tensor for factor matrices of `rank` columns. Collective."""
+def place(
+    source: Source,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    solving: Solving = nothing,
+    budget: Budget | None = None,
+) -> SparseOperator:
+    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective."""
     check_room(source, rank, machine, options)
-    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving))
+    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving), budget)
 
 
 def check_room(source: Source, rank: int, machine: Machine, options: Options) -> None:
@@ -87,9 +99,12 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
     check_lengths(source, setting_for(source, rank, machine, options), machine.comm)
 
 
-def decomposition(source: Source, rank: int, machine: Machine, options: Options) -> als.CpAls:
+def decomposition(
+    source: Source, rank: int, machine: Machine, options: Options, budget: Budget | None = None
+) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    return als.CpAls(place(source, rank, machine, options, solving_bytes(machine, options, len(source.shape))))
+    solving = solving_bytes(machine, options, len(source.shape))
+    return als.CpAls(place(source, rank, machine, options, solving, budget))
 
 
 def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
@@ -132,7 +147,8 @@ class Job:
     def __init__(self, request: Request, session: Session) -> None:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
-        self._room = 0
+        self._room, self._began, self._budget = 0, time.perf_counter(), Budget()
+        STAGES.collect()  # of calls before
 
     def __enter__(self) -> Job:
         """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
@@ -143,7 +159,6 @@ class Job:
             self._let_go()
             raise
         self._aborts.append(self.machine.exchange.abort)
-        load_compiler()
         self._resting = resident_bytes()
         self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
         self.display = display(self.comm.rank, self.request.quiet)
@@ -184,6 +199,11 @@ class Job:
         self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
         return source
 
+    def budget(self, repeats: int) -> Budget:
+        """Return what may be spent on choosing kernels, where each mode will be computed so many times at most."""
+        self._budget = Budget(repeats, self._began)
+        return self._budget
+
     def say_machine(self) -> None:
         """Say what the tensor was placed on. Collective."""
         devices = self.comm.allgather(self.machine.device.description)
@@ -193,12 +213,12 @@ class Job:
 
     def begin(self, operator: Operator, source: Source) -> None:
         """Say in the metrics what will run: nothing is left to be refused."""
-        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels
-        planned, devices, kernels = zip(*self.comm.allgather(mine), strict=True)
+        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
+        planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
             "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
             rank=operator.ranks[0], ranks=self.comm.size, devices=devices, kernels=kernels,
-            options=asdict(operator.options), versions=versions(), planned_bytes=planned,
+            choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip
 
     def memory_line(self, operator: Operator) -> str:

@@ -26,7 +26,7 @@ from partitioner.stages import STAGES
 
 from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
-from .decomp import driver
+from .decomp import als, driver
 from .decomp.als import CpAls
 from .decomp.prediction import Forecast, foretell, hopeless
 from .errors import EXIT_INCOMPLETE, InputError
@@ -51,9 +51,10 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
+        als.prepare(job.machine.device, request.rank, request.options.dtype)  # while the tensor is read
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
-        method = decomposition(source, request.rank, job.machine, request.options)
+        method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
         job.say_machine()
         origin, resumed = _start_or_resume(job, request, method, source)
         job.begin(method.operator, source)
@@ -173,7 +174,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
-        operator = place(source, request.rank, job.machine, request.options)
+        operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
         job.say_machine()
         start(operator, source, request.seed, request.init, as_is=True)
         job.begin(operator, source)

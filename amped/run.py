@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any
 
+from partitioner import __version__
 from partitioner.flags import Parser, add_flags, path, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
@@ -40,6 +41,7 @@ EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
 def parser() -> Parser:
     """Return the parser of the whole command line; flags are fields of requests and options."""
     top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
+    top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for function, (request, example) in VERBS.items():
         told, name = function.__doc__, function.__name__
@@ -56,7 +58,7 @@ def parser() -> Parser:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; flags without a verb, or nothing, stand for the example."""
-    example = not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help"))
+    example = not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"))
     if not example:
         return parser().parse_args(argv)
     tensor = files("amped").joinpath("data", EXAMPLE)

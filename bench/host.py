@@ -9,12 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import host_mttkrp, host_partition, host_reading, host_start, pictures, record
+from . import host_mttkrp, host_partition, host_reading, host_start, host_threads, pictures, record
 
 PARTS: dict[str, ModuleType] = {
     "reading": host_reading,
     "partition": host_partition,
     "mttkrp": host_mttkrp,
+    "threads": host_threads,
     "start": host_start,
 }
 """The parts: modules with ``add_arguments``, ``measure``, ``draw``, and ``PACKAGES`` whose versions are recorded."""

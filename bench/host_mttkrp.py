@@ -5,33 +5,23 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from amped.assembly import bring_up, place
-from amped.backend.base import Device
 from amped.backend.choose import choose
-from amped.backend.mttkrp import Share
-from amped.backend.providers import mttkrp_kernels
-from amped.operators.source import TensorSource
 from amped.operators.sparse import SparseOperator
-from amped.options import Options
 from amped.parallel.mpi import SingleComm
-from partitioner.coo import SparseTensor, ValueRange
-from partitioner.shards import mode_order
 
 from . import record
-from .draws import HostDraws
-from .synthetic import SHAPES, recipe
+from .host_problem import Problem, Sweep, operator_of, problem_of, reads_of
+from .synthetic import SHAPES
 from .workers import Worker, workers
 
 Matrix = NDArray[np.float32]
-Sweep = Callable[[], object]
 
 PACKAGES = ("numba", "pyttb", "scipy", "sparse", "tensorly")
 NONZEROS = {"nell2": 5_000_000}  # reduced numbers for shapes that are too large here
@@ -39,28 +29,6 @@ BLOCK = 1 << 18  # nonzeros that SciPy multiplies at once: their row products ar
 FEW, FEW_COLUMNS = 20_000, 4  # nonzeros and columns for tools that take seconds per column
 COMPARED = ("amped", "permuted", "plain", "gather")
 PAUSE = 0.02  # seconds after which idle threads of a library are asleep
-
-
-class Mode(NamedTuple):
-    """Nonzeros sorted by output row, then by the other modes; where the rows begin, (I_n + 1,)."""
-
-    rows: NDArray[np.int32]
-    indices: tuple[NDArray[np.int32], ...]
-    values: Matrix
-    offsets: NDArray[np.int64]
-
-
-class Problem(NamedTuple):
-    """A tensor, its nonzeros sorted for each mode, and factor matrices."""
-
-    tensor: SparseTensor
-    modes: tuple[Mode, ...]
-    factors: list[Matrix]
-
-    def inputs(self) -> Iterator[tuple[Mode, list[Matrix]]]:
-        """Yield each mode and the factor matrices of the others."""
-        for n, mode in enumerate(self.modes):
-            yield mode, [factor for m, factor in enumerate(self.factors) if m != n]
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -168,9 +136,8 @@ def prepare(shape: str, nonzeros: int | None, columns: int, names: Sequence[str]
     """Make a tensor and the named sweeps over it; return the kernels that amped chose."""
     global _problem
     _sweeps.clear()
-    rng = np.random.default_rng(0)
-    _problem = Problem(*_draw(shape, nonzeros), [rng.random((n, columns), np.float32) for n in SHAPES[shape][0]])
-    operator = _operator(_problem, cores)
+    _problem = problem_of(shape, nonzeros, columns)
+    operator = operator_of(_problem, cores)
     for name in names:
         _sweeps[name] = _modes(operator) if name == "amped" else SWEEPS[name](_problem, cores)
     return list(operator.kernels)
@@ -191,34 +158,9 @@ def nonzeros_of() -> int:
     return _problem.tensor.nnz
 
 
-@lru_cache(1)
-def _draw(shape: str, nonzeros: int | None) -> tuple[SparseTensor, tuple[Mode, ...]]:
-    made = recipe(shape, nonzeros)
-    draws, numbers = HostDraws(made), range(made.nonzeros)
-    drawn = np.stack([draws.indices(mode, numbers) for mode in range(len(made.lengths))])
-    tensor = SparseTensor.from_columns(drawn, draws.values(numbers, np.dtype(np.float64)), made.lengths)
-    return tensor, tuple(_mode(tensor, mode) for mode in range(len(made.lengths)))
-
-
-def _mode(tensor: SparseTensor, mode: int) -> Mode:
-    order = np.argsort(tensor.columns[mode], kind="stable")
-    rows, *others = (tensor.columns[m][order] for m in mode_order(len(tensor.shape), mode))
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=tensor.shape[mode]))])
-    return Mode(rows, tuple(others), tensor.values[order].astype(np.float32), offsets)
-
-
-def _operator(problem: Problem, cores: int, kernel: str = "auto") -> SparseOperator:
-    options, columns = Options("cpu", kernel=kernel, threads=cores), problem.factors[0].shape[1]
-    machine = bring_up(options, SingleComm())
-    operator = place(TensorSource(problem.tensor, machine.comm), columns, machine, options)
-    for mode, factor in enumerate(problem.factors):
-        operator.set_factor(mode, factor)
-    return operator
-
-
 def _permuted(problem: Problem, cores: int) -> Sweep:
     """amped's `permuted`: all modes from one copy of the nonzeros."""
-    return _modes(_operator(problem, cores, "permuted"))
+    return _modes(operator_of(problem, cores, "permuted"))
 
 
 def _modes(operator: SparseOperator) -> Sweep:
@@ -264,29 +206,8 @@ def kernel(cuts, rows, values, out, {names}):
 def _gather(problem: Problem, cores: int) -> Sweep:
     """Read as many random rows, one matrix after the other: the time if only reads of rows counted."""
     device, rng = choose("cpu", SingleComm(), cores), np.random.default_rng(1)
-    steps = [_reads(device, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
+    steps = [reads_of(device, rng, mode.values, factor) for mode, factors in problem.inputs() for factor in factors]
     return lambda: [step() for step in steps]
-
-
-def _reads(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
-    """Read rows of a matrix through MTTKRP with one input mode, in long sums whose cost is negligible."""
-    length, columns = factor.shape
-    rows = np.arange(values.size, dtype=np.int32) >> 10
-    matrix = device.zeros((length, device.stride(columns, factor.itemsize)), factor.dtype)
-    matrix[:, :columns] = factor
-    out = device.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
-    share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))
-    indices = rng.integers(0, length, values.size, dtype=np.int32)
-    kernels = [k for k in mttkrp_kernels(device) if k.name in ("segmented", "prefetched")]
-    shards = [kernel.make([rows, indices], values, share, False) for kernel in kernels]
-    best = min(shards, key=lambda shard: min(_seconds(shard, matrix, out) for _ in range(3)))
-    return lambda: best.kernel.run(best, [matrix], out, slice(0, len(out)))
-
-
-def _seconds(shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
-    started = time.perf_counter()
-    shard.kernel.run(shard, [matrix], out, slice(0, len(out)))
-    return time.perf_counter() - started
 
 
 def _scipy(problem: Problem, cores: int) -> Sweep:

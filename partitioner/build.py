@@ -218,13 +218,18 @@ class _Build:
     def run(self) -> None:
         """Write the files of the store."""
         runs = self._runs(range(self._order), self._reading.dtype)
-        for columns, values, more in STAGES.over("read", self._reading.chunks(self._limit)):
-            if self._ranks.size == 1 and not (more or runs.count):
-                tensor = self._whole(columns, values)
-                with STAGES.of("write"):
-                    return store.write_files(tensor, self._folder, sort=self._sort)
+        coming = STAGES.over("read", self._reading.chunks(self._limit))
+        first = next(coming, None)
+        told = self._ranks.allgather(None if first is None else first[2])
+        if told[0] is False and not any(more is not None for more in told[1:]):
+            # All is in rank 0's memory, as it read a file alone: dealing would take longer than writing.
+            return self._write_alone(first)
+        while first is not None:
+            columns, values, more = first
+            first = None  # it is freed before the next one is read
             runs.add(columns, values, spill=more or runs.count > 0)
             del columns, values
+            first = next(coming, None)
         shape = self._reading.shape()
         with STAGES.of("sort"):
             scratch, by_rank = self._canonical(runs)
@@ -235,10 +240,22 @@ class _Build:
         with STAGES.of("write"):
             self._write(shape, facts, scratch, [each.nnz for each in by_rank])
 
-    def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating]) -> SparseTensor:
+    def _write_alone(self, nonzeros: tuple[NDArray[np.int32], NDArray[np.floating], bool] | None) -> None:
+        """Have rank 0 write a file whose nonzeros are all in its memory."""
+        shape = self._reading.shape()
+
+        def write() -> None:
+            assert nonzeros is not None
+            tensor = self._whole(*nonzeros[:2], shape)
+            with STAGES.of("write"):
+                store.write_files(tensor, self._folder, sort=self._sort)
+
+        on_root(self._ranks, write)
+
+    def _whole(self, columns: NDArray[np.int32], values: NDArray[np.floating], shape: tuple[int, ...]) -> SparseTensor:
         """Return the tensor of a file that is in memory as a whole."""
         reading = self._reading
-        tensor = SparseTensor.from_columns(columns, values, reading.shape(), path=reading.path, sort=self._sort)
+        tensor = SparseTensor.from_columns(columns, values, shape, path=reading.path, sort=self._sort)
         reading.warn(tensor.duplicates, tensor.value_range)
         return tensor.compacted(reading.base) if reading.form.compact else tensor
 

@@ -12,6 +12,8 @@ import json
 import os
 import stat
 import zlib
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .threads import side_by_side
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 24  # bytes under one checksum
@@ -29,18 +32,40 @@ Entry = dict[str, Any]
 
 def write_array(path: Path, array: NDArray[Any]) -> Entry:
     """Write an ``.npy`` file to the disk; return its entry in the manifest."""
-    array = np.ascontiguousarray(array)
-    start, content = header(array.dtype, array.shape), array.reshape(-1).view(np.uint8).data
-    first = BLOCK - len(start)
-    blocks: list[bytes | memoryview] = [start + bytes(content[:first])]
-    blocks += (content[begin : begin + BLOCK] for begin in range(first, len(content), BLOCK))
-    sums = []
-    with open(path, "xb") as file:  # never through a link, or over a file, that somebody has put there
-        for block in blocks:
-            sums.append(zlib.crc32(block))
-            file.write(block)
-        sync(file)
-    return {"bytes": len(start) + len(content), "crc32": sums}
+    return write_arrays([path], [array], 1)[0]
+
+
+def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads: int) -> list[Entry]:
+    """Write ``.npy`` files to the disk, their blocks in so many threads; return their entries in the manifest."""
+    with ExitStack() as opened:
+        # Never through a link, or over a file, that somebody has put there.
+        files = [opened.enter_context(open(path, "xb", buffering=0)) for path in paths]
+        contents = [np.ascontiguousarray(array) for array in arrays]
+        starts = [header(array.dtype, array.shape) for array in contents]
+        sizes = [len(start) + array.nbytes for start, array in zip(starts, contents, strict=True)]
+        # Files take turns: threads that write to one file wait for each other.
+        blocks = sorted((at, k) for k, size in enumerate(sizes) for at in range(0, size, BLOCK))
+
+        def write(block: tuple[int, int]) -> int:
+            at, k = block
+            begin, data = len(starts[k]), contents[k].reshape(-1).view(np.uint8).data
+            part = data[max(0, at - begin) : max(0, at + BLOCK - begin)]
+            return _write_at(files[k].fileno(), (starts[k] + bytes(part[: BLOCK - begin])) if not at else part, at)
+
+        sums: list[list[int]] = [[] for _ in paths]
+        for (_, k), checksum in zip(blocks, side_by_side(write, blocks, threads), strict=True):
+            sums[k].append(checksum)
+        side_by_side(sync, files, min(threads, len(files)))
+    return [{"bytes": size, "crc32": each} for size, each in zip(sizes, sums, strict=True)]
+
+
+def _write_at(handle: int, data: bytes | memoryview, at: int) -> int:
+    """Write bytes to an open file at some place; return their checksum."""
+    left = memoryview(data)
+    while left:
+        written = os.pwrite(handle, left, at)
+        left, at = left[written:], at + written
+    return zlib.crc32(data)
 
 
 def header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:

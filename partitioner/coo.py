@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from operator import index
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,11 +18,13 @@ from .sort import Sort, sort_nonzeros, strictly_increasing
 from .tables import Nonzeros, mapped
 from .threads import side_by_side, usable_cores
 
+T = TypeVar("T")
+
 MIN_ORDER = 2
 MAX_ORDER = 8
 MAX_MODE_LENGTH = 2**31 - 1
 BLOCK = 1 << 20  # values processed together
-TAKEN = 1 << 18  # nonzeros checked and copied together, by one thread
+TAKEN = 1 << 16  # nonzeros checked and copied together, by one thread
 LATER = 1 << 22  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
 FINEST_GRAIN = 8  # binary digits after the point
 
@@ -245,24 +247,30 @@ class SparseTensor:
 
 def ends(values: NDArray[np.floating]) -> tuple[float, float]:
     """Return the smallest and the largest value."""
-    return float(values.min()), float(values.max())
+    found = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
+    return float(found[:, 0].min()), float(found[:, 1].max())
 
 
 def grain(values: NDArray[np.floating]) -> float:
     """Return the `ValueRange.grain` of some values."""
-    exponent = 0
-    for block in _blocks(values):
-        while not np.array_equal(scaled := np.ldexp(block, exponent), np.rint(scaled)):
-            exponent += 1
-            if exponent > FINEST_GRAIN:
-                return 0.0
-    return 2.0**-exponent
+    if _digits(values[:BLOCK]) > FINEST_GRAIN:  # as of most tensors that have none
+        return 0.0
+    digits = max(_of_blocks(_digits, values))
+    return 2.0**-digits if digits <= FINEST_GRAIN else 0.0
+
+
+def _digits(values: NDArray[np.floating]) -> int:
+    """Return the binary digits after the point of some values, at most one more than are looked for."""
+    digits = 0
+    while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
+        digits += 1
+    return digits
 
 
 def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
     """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
     largest = max(map(abs, range_))
-    return [float(np.square(block.astype(np.float64) / largest).sum()) for block in _blocks(values)]
+    return _of_blocks(lambda block: float(np.square(block.astype(np.float64) / largest).sum()), values)
 
 
 def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
@@ -270,8 +278,10 @@ def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
     return max(map(abs, range_)) * math.sqrt(sum(sums))
 
 
-def _blocks(values: NDArray[np.floating]) -> Iterator[NDArray[np.floating]]:
-    return (values[b : b + BLOCK] for b in range(0, values.size, BLOCK))
+def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
+    """Do some work on each block of values, in threads."""
+    blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
+    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))
 
 
 def check_merged(nonzeros: int, finite: bool) -> None:
@@ -312,20 +322,21 @@ class _Found(NamedTuple):
 
 def _taken(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> _Found:
     """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
+    fits = np.can_cast(given[0].dtype, np.int32)
 
     def take(begin: int) -> _Found:
         part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
         for source, target in zip(given[0], kept[0], strict=True):
-            column = np.ascontiguousarray(source[part])
-            ends.append((int(column.min()), int(column.max())))
             if kept[0] is not given[0]:
-                np.copyto(target[part], column, casting="unsafe")  # what does not fit is refused by its ends
+                np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
+            column = (target if fits else source)[part]
+            ends.append((int(column.min()), int(column.max())))
         values = given[1][part]
         with np.errstate(over="ignore"):
             if kept[1] is not given[1]:
                 np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
         low, high = np.array(ends, object).T
-        return _Found(low, high, bool(np.all(np.isfinite(values))))
+        return _Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
 
     begins = range(0, given[1].size, TAKEN)
     low, high, finite = zip(*side_by_side(take, begins, min(usable_cores(), len(begins))), strict=True)

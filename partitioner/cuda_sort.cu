@@ -11,6 +11,12 @@ __device__ count me() { return (count)blockIdx.x * blockDim.x + threadIdx.x; }
 
 __device__ count at(const place* order, count p) { return order ? order[p] : p; }
 
+// Number words from 0.
+extern "C" __global__ void number(word* words, count nonzeros) {
+  const count p = me();
+  if (p < nonzeros) words[p] = p;
+}
+
 // Insert a field of index bits into each word.
 extern "C" __global__ void join(const int* column, const place* order, int down, word mask, int up, word* words,
                                 count nonzeros) {

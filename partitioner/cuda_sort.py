@@ -85,7 +85,8 @@ def sorted_places(
     nonzeros = columns[0].size
     places, mask = None, np.uint64((1 << place_bits(nonzeros)) - 1)
     for fields in passes(modes, lengths, nonzeros):
-        words = cupy.arange(nonzeros, dtype=np.uint64)
+        words = cupy.empty(nonzeros, np.uint64)
+        _launch("number", nonzeros, words)
         for mode, down, bits, up in fields:
             if wait is not None:
                 wait(mode)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -39,6 +43,25 @@ class HostSorter:
     def most(self, order: int, dtype: np.dtype[Any]) -> int:
         """See `Sorter`."""
         return sys.maxsize
+
+
+def wake(device: DeviceName, local_rank: int) -> None:
+    """Begin to bring up the GPU of a rank, its number on its node, in a thread: that takes a quarter of a second.
+
+    The driver does it without Python, which loads libraries meanwhile. What fails is told by `pick`.
+    """
+    if device != "cpu" and find_spec("cupy") is not None:
+        Thread(target=_wake, args=(local_rank,), daemon=True).start()
+
+
+def _wake(local_rank: int) -> None:
+    with suppress(OSError):  # there is no driver
+        driver = ctypes.CDLL("libcuda.so.1")
+        count, number, context = ctypes.c_int(), ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+            return
+        driver.cuDeviceGet(ctypes.byref(number), local_rank % count.value)
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number)
 
 
 def probe() -> str:

@@ -1,102 +1,53 @@
 """Compile host kernels with Numba: nopython mode, without the GIL, cached on disk.
 
-Numba's own cache has three faults: it lies beside the source, so each environment compiles anew; it notices changes
-only in a function's own file; and ranks that write its index at the same time corrupt it. Here the name of a cache
-file is a digest of everything its content depends on, so a file that is found is valid and never changes.
-
-Numba gives compiled forms as pickles, which can run any code when they are read: they are only read from a folder, and
-a file, that nobody else can write to (`private`).
+Numba is loaded when the first of them is called: that takes as long as all else that a run without kernels does.
 
 Compiled functions may take many parameters: each array is one, as nopython mode knows no objects of ours.
 """
 
 from __future__ import annotations
 
-import pickle
-import re
-import sys
 from collections.abc import Callable
-from functools import cache
-from hashlib import sha256
-from importlib.util import resolve_name
-from pathlib import Path
+from functools import update_wrapper
+from threading import Lock
 from types import FunctionType
 from typing import Any
 
-import llvmlite
-import numba
-from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
-from numba.core.runtime import rtsys
-from numba.core.serialize import dumps
-
-from .private import keep, kept
-
-_IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
+_making = Lock()
 
 
 def jit(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a module-level function without the GIL, cached on disk."""
-    return _compiled(function, no_cpython_wrapper=False)
+    return Compiled(function, no_cpython_wrapper=False)
 
 
 def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile `function` for calls from compiled code only: without Python wrappers, a tenth of the compile time."""
-    return _compiled(function, no_cpython_wrapper=True)
+    return Compiled(function, no_cpython_wrapper=True)
 
 
-def _compiled(function: Callable[..., Any], *, no_cpython_wrapper: bool) -> Callable[..., Any]:
-    assert isinstance(function, FunctionType)
-    assert function.__closure__ is None  # captured values are not in the cache file's name
-    make = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=no_cpython_wrapper)
-    compiled: Callable[..., Any] = make(function)
-    compiled._cache = _Cache(function)  # type: ignore[attr-defined]
-    return compiled
+class Compiled:
+    """A function that is compiled when it is first called, from Python or from compiled code."""
 
+    def __init__(self, function: Callable[..., Any], *, no_cpython_wrapper: bool) -> None:
+        assert isinstance(function, FunctionType)
+        assert function.__closure__ is None  # captured values are not in the cache file's name
+        self._function, self._inner, self._made = function, no_cpython_wrapper, None
+        update_wrapper(self, function)
 
-class _Cache(NullCache):  # type: ignore[misc]
-    """The cache that Numba asks for a function's compiled forms: one file per signature."""
+    @property
+    def dispatcher(self) -> Any:
+        """What Numba compiles and calls."""
+        if self._made is None:
+            with _making:
+                from .numba_code import dispatcher, let_call
 
-    def __init__(self, function: FunctionType) -> None:
-        self._function = function
+                let_call(Compiled)
+                self._made = self._made or dispatcher(self._function, self._inner)
+        return self._made
 
-    def load_overload(self, types: Any, context: Any) -> Any:
-        """Return the compiled form for these types and this CPU type, or None."""
-        rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
-        stored = kept(self._name(types, context.codegen()))
-        return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
-
-    def save_overload(self, types: Any, compiled: Any) -> None:
-        """Cache a compiled form; ignore a disk that refuses it."""
-        if compiled.lifted or compiled.library.has_dynamic_globals:
-            return
-        keep(self._name(types, compiled.codegen), dumps(compiled._reduce()))
-
-    def _name(self, types: Any, codegen: Any) -> str:
-        function = self._function
-        versions = numba.__version__, llvmlite.__version__, sys.implementation.cache_tag
-        place = function.__module__, function.__qualname__, function.__code__.co_firstlineno
-        facts = versions, codegen.magic_tuple(), _sources(function.__module__), place, str(types)
-        digest = sha256(repr(facts).encode()).hexdigest()
-        return f"{function.__module__}.{function.__qualname__}-{digest[:40]}.nbc"
-
-
-@cache
-def _sources(name: str) -> str:
-    """Return a digest of the source of a module and of all it imports, at top level, from its package and this one."""
-    packages = name.partition(".")[0], __name__.partition(".")[0]
-    found, left = dict[str, str](), [name]
-    while left:
-        module = sys.modules[left.pop()]
-        assert module.__file__ is not None
-        assert module.__package__ is not None
-        found[module.__name__] = source = Path(module.__file__).read_text()
-        for origin, names in _IMPORTS.findall(source):
-            base = resolve_name(origin, module.__package__)
-            if base.partition(".")[0] in packages:
-                imported = {base, *(f"{base}.{each.strip()}" for each in names.split(","))}
-                left += imported & sys.modules.keys() - found.keys()
-    return sha256(repr(sorted(found.items())).encode()).hexdigest()
+    def __call__(self, *arguments: Any) -> Any:
+        return self.dispatcher(*arguments)
 
 
 @jit
@@ -105,5 +56,5 @@ def _nothing() -> None:
 
 
 def load_compiler() -> None:
-    """Load Numba's runtime, so that memory measured afterwards is the data's own."""
+    """Load Numba and its runtime, so that memory measured afterwards is the data's own."""
     _nothing()

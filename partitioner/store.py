@@ -23,6 +23,7 @@ from .shards import SortedTensor, mode_order
 from .sort import Sort, sort_nonzeros
 from .stored import Bounds, StoredColumn, StoredFile
 from .tables import Files
+from .threads import side_by_side, usable_cores
 
 KIND = "store"
 FORMAT, VERSION, OLDEST = "amped-store", 3, 2  # since version 3 there may be labels
@@ -181,14 +182,13 @@ def files_to_replace(folder: Path) -> list[Path]:
 
 def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) -> None:
     """Partition `tensor` and write all files of its store."""
-    files = {}
-    narrow = exact_dtype(tensor.values)
+    files = dict[str, checked.Entry]()
+    narrow, threads = exact_dtype(tensor.values), usable_cores()
     for mode in range(tensor.order):
-        copy = SortedTensor(tensor, mode, narrow, sort)
-        for k, name in enumerate(file_names(tensor.order, mode)):
-            array = copy.column(k) if k < tensor.order else copy.values
-            files[name] = checked.write_array(folder / name, array)
-        del copy, array  # free them before the next mode
+        copy, names = SortedTensor(tensor, mode, narrow, sort), file_names(tensor.order, mode)
+        arrays = [*(copy.column(k) for k in range(tensor.order)), copy.values]
+        files |= dict(zip(names, checked.write_arrays([folder / name for name in names], arrays, threads), strict=True))
+        del copy, arrays  # free them before the next mode
     files |= write_labels(folder, tensor.labels)
     facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
     counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}
@@ -236,9 +236,13 @@ def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: 
 
 def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
     """Return the narrowest of float32 and float64 that holds every value exactly."""
-    with np.errstate(over="ignore"):
-        exact = all(
-            np.array_equal(values[b : b + BLOCK].astype(np.float32), values[b : b + BLOCK])
-            for b in range(0, values.size, BLOCK)
-        )
+
+    def is_exact(begin: int) -> bool:
+        block = values[begin : begin + BLOCK]
+        with np.errstate(over="ignore"):
+            return np.array_equal(block.astype(np.float32), block)
+
+    begins = range(0, values.size, BLOCK)  # the first block tells most tensors that are not
+    threads = min(usable_cores(), max(1, len(begins)))
+    exact = values.dtype == SINGLE or (is_exact(0) and all(side_by_side(is_exact, begins, threads)))
     return SINGLE if exact else np.dtype(np.float64)

@@ -11,6 +11,7 @@ from oracle import BACKENDS
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.cpu import sums
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
 from amped.parallel.mpi import Comm, world
@@ -83,7 +84,8 @@ def backend(request: pytest.FixtureRequest, comm: Comm, monkeypatch: pytest.Monk
     if name == "cuda" and (missing := probe()):
         pytest.skip(missing)
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
-    monkeypatch.setattr(cpu_mttkrp, "START_SECONDS", 1e-15)
+    monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
+    monkeypatch.setattr(cpu_mttkrp, "own_cache", lambda: 4000)
     return choose(name, comm, threads)
 
 

@@ -71,11 +71,17 @@ class Collectives(Protocol):
     def aside(self) -> AbstractContextManager[None]:
         """Queue what is within, to send rows, beside the work that is queued from now on, until `join`."""
 
-    def join(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued aside."""
+    def join(self, forget: bool = True) -> None:
+        """Let the work that is queued from now on wait for all that was queued aside; the next `join` does not, unless
+        this one does not `forget`."""
 
-    def gather_rows(self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`."""
+    def gather_rows(
+        self, matrix: Array, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
+    ) -> None:
+        """All-gather of unequal blocks: rank ``r`` gives rows ``begin[r]`` to ``end[r]`` of `matrix`.
+
+        With it the ranks' arrays `sums` are added up: one message is there sooner than two.
+        """
 
     def reduce_rows(self, matrix: Array, offsets: NDArray[np.int64]) -> None:
         """Add up the ranks' matrices: rank ``r`` gets rows ``offsets[r]`` to ``offsets[r + 1]``, others are lost."""
@@ -92,6 +98,7 @@ class Device(Protocol):
 
     name: str  # the folder of its kernels in `amped.backend`, and its name in messages
     description: str
+    model: str  # devices of one model are equally fast
     on_host: bool  # whether its memory is the host's: arrays are NumPy's, and nothing is copied to be computed
     steady: bool  # whether equal work takes equal times, so that times tell how to share work out
     host_bytes: int  # host memory that its libraries take once a run computes

@@ -128,6 +128,9 @@ class Provider(Protocol):
     def suits(self, rank: int) -> bool:
         """Tell whether it keeps matrices of so many columns."""
 
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+        """Begin to compile what so many columns need, where that takes long, and return at once."""
+
     def bytes(self, order: int, rank: int, parts: int) -> int:
         """Return the device memory that they take."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parallel.mpi import Comm, Reduction
-from .base import Collectives, Device
+from .base import Array, Collectives, Device
 
 
 class Machine(NamedTuple):
@@ -83,7 +83,7 @@ class _AtOnce:
     def aside(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def join(self) -> None:
+    def join(self, forget: bool = True) -> None:
         """See `Collectives`."""
 
     def abort(self) -> None:
@@ -97,8 +97,12 @@ class HostExchange(_AtOnce):
         self._comm = comm
         self.name = "MPI" if comm.size > 1 else "none"
 
-    def gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def gather_rows(
+        self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
+    ) -> None:
         self._comm.all_gather_rows(matrix, begin, end)
+        if sums is not None:
+            self.reduce(sums, "sum")
 
     def reduce_rows(self, matrix: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         for owner, (begin, end) in enumerate(pairwise(offsets)):
@@ -115,7 +119,11 @@ class StagedExchange(_AtOnce):
         self._comm, self._to_host = comm, to_host
         self.name = "MPI, staged through the host" if comm.size > 1 else "none"
 
-    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def gather_rows(
+        self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None = None
+    ) -> None:
+        if sums is not None:
+            self.reduce(sums, "sum")
         if self._comm.size > 1:
             blocks = [slice(int(b), int(e)) for b, e in zip(begin, end, strict=True)]
             host = np.empty(matrix.shape, matrix.dtype)

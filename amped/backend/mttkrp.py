@@ -95,6 +95,9 @@ class Kernel(Protocol):
     def keeps_columns(self, share: Share) -> bool:
         """Tell whether shards are made of the index columns themselves, not of copies in another form."""
 
+    def prepare(self, share: Share) -> None:
+        """Begin to make what does not depend on the nonzeros themselves, such as compiled code, and return at once."""
+
     def bytes(self, share: Share, nnz: int) -> Bytes:
         """Return the memory that so many nonzeros of a share take."""
 

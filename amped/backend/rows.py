@@ -40,6 +40,9 @@ class RowSolver:
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         return True
 
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `Solver`: nothing is compiled."""
+
     def bytes(self, rows: int, rank: int) -> Takes:
         return Takes(8 * rank * 4 * rank, 8 * rank * self._blocks * min(rows, block_rows(rank)))
 

@@ -150,6 +150,9 @@ class OnHost:
     def suits(self, rank: int) -> bool:
         return True
 
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `Provider`: nothing is compiled."""
+
     def bytes(self, order: int, rank: int, parts: int) -> int:
         return 8 * rank * (2 * rank + parts + 3)
 

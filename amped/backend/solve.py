@@ -35,6 +35,9 @@ class Solver(Protocol):
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         """Tell whether it solves rows of so many columns, stored as `dtype`."""
 
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """Begin to compile what solves rows of so many columns, where that takes long, and return at once."""
+
     def bytes(self, rows: int, rank: int) -> Takes:
         """Return the device memory that solving so many rows takes, small matrices included."""
 

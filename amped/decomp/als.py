@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import rows
+from ..backend.base import Device
 from ..backend.equations import Told
 from ..backend.exchange import Machine
 from ..backend.providers import equations_of, solver
@@ -159,6 +160,12 @@ class CpAls:
                 cause = "values, or a start, so large that products are beyond double precision"
             where = f"iteration {self.state.iterations + 1}, mode {mode}"
             raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
+
+
+def prepare(device: Device, rank: int, dtype: np.dtype[Any]) -> None:
+    """Begin to compile what a decomposition needs beside MTTKRPs, and return at once."""
+    solver(device, rank, dtype).prepare(rank, dtype)
+    equations_of(device, rank).prepare(rank, dtype)
 
 
 def solving_bytes(machine: Machine, dtype: np.dtype[np.floating], order: int) -> Solving:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 from partitioner.sort import stable_argsort
+from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import check_factor, factors_in, read_npz
@@ -19,7 +20,7 @@ from ..operators.source import Source
 from ..parallel.mpi import Comm, on_root, share
 
 DENSE_ROWS = 2048  # up to this length a mode's eigenvectors are found from its dense Gram matrix
-BLOCK_ROWS = 1 << 16
+BLOCK_ROWS = 1 << 13
 
 Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
 
@@ -60,11 +61,16 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
     """Return an (length, rank) matrix uniform in [0, 1), the same for the same seed and mode."""
     if seed < 0:
         raise InputError(f"seed {seed} is negative")
-    rng = np.random.default_rng([seed, mode])
     factor = np.empty((length, rank), dtype)
-    for block in range(0, length, BLOCK_ROWS):
-        rows = factor[block : block + BLOCK_ROWS]
-        rows[:] = rng.random(rows.shape)
+
+    def draw(first: int) -> None:
+        bits = np.random.PCG64([seed, mode])
+        bits.advance(first * rank)  # a block has the numbers that one generator would have drawn for it
+        rows = factor[first : first + BLOCK_ROWS]
+        rows[:] = np.random.Generator(bits).random(rows.shape)
+
+    blocks = range(0, length, BLOCK_ROWS)
+    side_by_side(draw, blocks, min(usable_cores(), max(1, len(blocks))))
     return factor
 
 

@@ -78,14 +78,14 @@ class LeastSquares:
             with operator.span("solve", mode):
                 self._solver.run(self._made, source, equations.inverse, target, equations.sums(mode))
 
-        solved = operator.mttkrp(mode, solve, in_turn(mode, operator.order), double)
+        solved = operator.mttkrp(mode, solve, in_turn(mode, operator.order), double, equations.totals)
         self._finish(mode)
         return solved
 
     def _finish(self, mode: int, again: bool = False) -> None:
-        operator = self._operator
-        with operator.machine.device.beside():
-            operator.reduce(self.equations.totals, "sum", mode)
+        machine = self._operator.machine
+        with machine.device.beside():
+            machine.exchange.join(forget=False)
             self.equations.finish(mode, again)
 
     def checked(self, mode: int) -> Told:
@@ -106,7 +106,7 @@ class LeastSquares:
                 self._made, solved, self.equations.inverse, operator.owned(mode), self.equations.sums(mode)
             )
             device.meet()
-            operator.publish(mode)
+            operator.publish(mode, self.equations.totals)
             self._finish(mode, True)
             told = self.told()
         if told.flags & NOT_FINITE:

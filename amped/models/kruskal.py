@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.indices import Labels
+from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, read_npz, write_npz
@@ -88,9 +90,7 @@ class KruskalTensor:
         order = np.argsort(-weights, kind="stable")
         for factor, norm in zip(self.factors, norms, strict=True):
             divisor = np.where(norm > 0, norm, 1)[order].astype(factor.dtype)
-            for b in range(0, len(factor), ARRANGED_ROWS):
-                rows = factor[b : b + ARRANGED_ROWS]
-                np.divide(rows[:, order], divisor, out=rows)
+            _by_rows(partial(_arrange, order=order, divisor=divisor), factor, ARRANGED_ROWS)
         self.weights = weights[order]
         return self
 
@@ -155,5 +155,16 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor:
 
 
 def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:
-    blocks = (np.square(factor[b : b + BLOCK_ROWS], dtype=np.float64) for b in range(0, len(factor), BLOCK_ROWS))
-    return np.sqrt(sum((block.sum(axis=0) for block in blocks), np.zeros(factor.shape[1])))
+    sums = _by_rows(lambda rows: np.square(rows, dtype=np.float64).sum(axis=0), factor, BLOCK_ROWS)
+    return np.sqrt(sum(sums, np.zeros(factor.shape[1])))
+
+
+def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
+    np.divide(rows[:, order], divisor, out=rows)
+    return rows
+
+
+def _by_rows(work: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any], size: int) -> list[NDArray[Any]]:
+    """Do some work on every `size` rows, in threads; return the results in order."""
+    blocks = [factor[b : b + size] for b in range(0, len(factor), size)]
+    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))

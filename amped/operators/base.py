@@ -50,7 +50,14 @@ class Operator(Protocol):
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
         """Queue the MTTKRP of one mode from the factor matrices of the others; wait for nothing.
 
         Parameters
@@ -64,6 +71,8 @@ class Operator(Protocol):
         double : bool
             Compute all products in double precision, from numbers that are held in single precision; not of factor
             matrices in 16 bits. The first time takes seconds, to compile code.
+        sums : (any shape) float64 device array, optional
+            Added up over the ranks with the last rows that are sent; `solve` has queued what it is.
 
         Returns
         -------
@@ -71,8 +80,8 @@ class Operator(Protocol):
             The rows that this rank owns; valid until the next call.
         """
 
-    def publish(self, mode: int) -> None:
-        """All-gather the owned rows of a factor matrix."""
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
 
     def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
         """Queue the combination of a small device array over the ranks, in place."""

@@ -23,7 +23,7 @@ from ..parallel.mpi import on_root
 from .memory import Passing
 from .placement import nonzero_bytes
 
-LEAST = 1 << 20  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
+LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
 PICKED = 3  # bytes for each nonzero of the tensor while a rank's are picked: masks
 
 

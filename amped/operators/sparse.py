@@ -27,7 +27,7 @@ from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
 from .source import Source
 from .stream import Step, Stream
-from .tuning import Tuner
+from .tuning import Budget, Tuner
 from .workspace import Workspace
 
 RECUTS = 2
@@ -37,8 +37,8 @@ LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the
 class SparseOperator:
     """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
 
-    def __init__(self, source: Source, machine: Machine, setting: Setting) -> None:
-        """Load this rank's share of `source`."""
+    def __init__(self, source: Source, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
+        """Load this rank's share of `source`; choose kernels within a budget, if there is one."""
         options = setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
@@ -47,7 +47,8 @@ class SparseOperator:
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)
         self.work = Workspace(self.plan, machine, options)
-        tuner = Tuner(self.work, machine, self.clock, options)
+        tuner = Tuner(self.work, machine, self.clock, options, budget or Budget())
+        tuner.prepare(self.plan.modes)
         self.stream = Stream(machine.device, self.clock, tuner.choose)
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
@@ -112,7 +113,14 @@ class SparseOperator:
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self.clock.span(kind, mode)
 
-    def mttkrp(self, mode: int, solve: Solve | None = None, then: Sequence[int] = (), double: bool = False) -> Array:
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -129,7 +137,7 @@ class SparseOperator:
             if solve:
                 rows = block.rows(self.machine.comm.rank, self.plan.modes[mode].owned.start)
                 solve(work.sums[mode][rows], work.owned[mode][rows])
-                self._send(mode, block.begin, block.end)
+                self._send(mode, block.begin, block.end, sums if block.last else None)
         return work.sums[mode]
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[Block]:
@@ -144,15 +152,17 @@ class SparseOperator:
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce(array, reduction)
 
-    def publish(self, mode: int) -> None:
+    def publish(self, mode: int, sums: Array | None = None) -> None:
         rows = self.plan.modes[mode].cut.rows
-        self._send(mode, rows[:-1], rows[1:])
+        self._send(mode, rows[:-1], rows[1:], sums)
 
-    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None) -> None:
         exchange = self.machine.exchange
         if self.machine.comm.size > 1:
+            if sums is not None:  # perhaps made beside
+                self.machine.device.meet()
             with exchange.aside(), self.clock.span("exchange", mode):
-                exchange.gather_rows(self.work.factors[mode], begin, end)
+                exchange.gather_rows(self.work.factors[mode], begin, end, sums)
         self.work.changed(mode)
 
     def join(self) -> None:

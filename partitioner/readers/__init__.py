@@ -112,7 +112,7 @@ def open_part(
     part, of : int
         Number of this part, from 0, and number of parts.
     threads : int, optional
-        Threads that parse text; by default one per usable core, at most 16.
+        Threads that read; by default one per usable core, at most 16.
     progress : callable, optional
         As for `read`, for this part.
     no_values : bool
@@ -127,7 +127,7 @@ def open_part(
     if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
 
-        return ArchivePart(path, part, progress=progress, no_values=no_values)
+        return ArchivePart(path, part, progress=progress, no_values=no_values, threads=threads)
     from .tns import TextPart
 
     return TextPart(path, part, of, threads=threads, progress=progress, no_values=no_values)

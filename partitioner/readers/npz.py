@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import tokenize
 import zipfile
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 from ..checked import open_regular
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
-from ..tables import Nonzeros, Pile
-from .pieces import Outcome, Progress, naming
+from ..tables import Indices, Nonzeros, Pile, Values
+from ..threads import side_by_side
+from .members import Member
+from .pieces import Outcome, Progress, naming, usable_threads
 
 # The errors of zipfile and NumPy for a damaged member or one of another kind.
 DAMAGED = (
@@ -41,13 +44,16 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those of NumPy; others h
 DEFLATED = 1032  # the largest expansion by deflate
 HEADER = 10_000  # bytes of an array's header at most
 ROWS = 1 << 17  # nonzeros read at a time
+BATCH = 64  # times as many are read by threads before progress is told
+CUT_SHORT = "the data stop before its end"
 _CHUNK = 1 << 20  # bytes
 
 
 class ArchivePart:
     """The nonzeros of an archive, all of them in part 0. See `Part` and `open_part`.
 
-    One reader takes all, as an archive has one checksum per array. Nothing is unpickled.
+    One reader takes all, as an archive has one checksum per array: in threads, unless it is compressed. Nothing is
+    unpickled.
     """
 
     def __init__(
@@ -58,8 +64,9 @@ class ArchivePart:
         progress: Progress | None = None,
         no_values: bool = False,
         rows: int = ROWS,
+        threads: int | None = None,
     ) -> None:
-        self._progress, self._rows = progress, rows
+        self._progress, self._rows, self._threads = progress, rows, threads or usable_threads()
         self._fault: InputError | None = None
         with naming(path), ExitStack() as files:
             file = files.enter_context(open_regular(path))
@@ -73,6 +80,7 @@ class ArchivePart:
             self._values = _ones(archive, self._indices) if no_values else _Array(archive, "values")
             self._check_forms()
             self.lengths = _lengths(archive, self.order)
+            self._members = _members(file.fileno(), self._indices, self._values)
             self._files = files.pop_all()
         self._nonzeros = 0
         self.expected = self._values.shape[0] if part == 0 else 0
@@ -101,25 +109,64 @@ class ArchivePart:
 
     def fill(self, pile: Pile) -> bool:
         """See `Part`."""
+        if self._members:
+            return self.expected > 0 and self._fill_in_threads(pile)
         while (piece := self._left or next(self._pieces, None)) is not None:
             self._left = pile.add(*piece)
             if self._left is not None:
                 return True
         return False
 
+    def _fill_in_threads(self, pile: Pile) -> bool:
+        whole = self._values.shape[0]
+        try:
+            self._indices.check_length()
+            self._values.check_length()
+            while self._nonzeros < whole:
+                places = pile.reserve(min(BATCH * self._rows, whole - self._nonzeros))
+                if not places:
+                    return True
+                for to_columns, to_values in places:
+                    self._take(to_columns, to_values)
+            for array in (self._indices, self._values):
+                array.verify()
+        except InputError as error:
+            self._fault = error
+        self._files.close()
+        return False
+
+    def _take(self, to_columns: Indices, to_values: Values) -> None:
+        """Fill arrays with the next nonzeros."""
+        first, count = self._nonzeros, to_values.size
+
+        def take(at: int) -> None:
+            part = slice(at, min(at + self._rows, count))
+            place = first + at, part.stop - at
+            to_columns[:, part], to_values[part] = self._checked(
+                self._indices.read(*place), self._values.read(*place)[0], first + at
+            )
+
+        begins = range(0, count, self._rows)
+        side_by_side(take, begins, min(self._threads, len(begins)))
+        self._count(count)
+
+    def _count(self, nonzeros: int) -> None:
+        self._nonzeros += nonzeros
+        if self._progress:
+            self._progress(self._total * self._nonzeros // self._values.shape[0], self._total)
+
     def _read(self) -> Iterator[Nonzeros]:
         with self._files:
             try:
                 for indices, values in zip(self._indices.rows(self._rows), self._values.rows(self._rows), strict=True):
-                    piece = self._checked(indices, values[0])
-                    self._nonzeros += values.size
-                    if self._progress:
-                        self._progress(self._total * self._nonzeros // self._values.shape[0], self._total)
+                    piece = self._checked(indices, values[0], self._nonzeros)
+                    self._count(values.size)
                     yield piece
             except InputError as error:
                 self._fault = error
 
-    def _checked(self, indices: NDArray[Any], given: NDArray[Any]) -> Nonzeros:
+    def _checked(self, indices: NDArray[Any], given: NDArray[Any], first: int) -> Nonzeros:
+        """Return nonzeros, number `first` of the file and the next ones, as they are kept; refuse wrong ones."""
         lengths = self.lengths or (MAX_MODE_LENGTH,) * self.order
         with np.errstate(over="ignore"):
             values = given.astype(self.dtype)
@@ -129,7 +176,7 @@ class ArchivePart:
                 wrong |= (column < 0) | (column >= length)
         if wrong.any():
             at = int(wrong.argmax())
-            self._refuse(self._nonzeros + at, indices[:, at].tolist(), values[at], lengths)
+            self._refuse(first + at, indices[:, at].tolist(), values[at], lengths)
         return indices.astype(np.int32, order="C"), values
 
     def _refuse(self, nonzero: int, indices: list[int], value: np.floating, lengths: tuple[int, ...]) -> None:
@@ -153,6 +200,23 @@ class _Ones:
     def rows(self, count: int) -> Iterator[NDArray[Any]]:
         for start in range(0, self.shape[0], count):
             yield np.ones((1, min(count, self.shape[0] - start)))
+
+    def open_member(self, handle: int) -> bool:
+        return True
+
+    def check_length(self) -> None:
+        """See `_Array`."""
+
+    def read(self, begin: int, count: int) -> NDArray[Any]:
+        return np.ones((1, count))
+
+    def verify(self) -> None:
+        """See `_Array`."""
+
+
+def _members(handle: int, *arrays: _Array | _Ones) -> bool:
+    """Return whether threads can read these arrays of an open archive."""
+    return all(array.open_member(handle) for array in arrays)
 
 
 def _ones(archive: zipfile.ZipFile, indices: _Array) -> _Ones:
@@ -188,7 +252,40 @@ class _Array:
         self.shape, self._by_columns, self.dtype = read_header(stream)
         if self.dtype.hasobject:
             raise InputError(f"{self._trouble}: an array of objects")
+        self._begin = stream.tell()
         return stream
+
+    def open_member(self, handle: int) -> bool:
+        """Have `read` read an open archive; return whether it can: only what is not compressed."""
+        info = self._archive.getinfo(self._member)
+        plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+        if plain:
+            with _damage(self._trouble):
+                self._bytes = Member(handle, info)
+        return plain
+
+    def check_length(self) -> None:
+        """Raise `InputError` if the member is shorter than its header says."""
+        with _damage(self._trouble):
+            if self._begin + math.prod(self.shape) * self.dtype.itemsize > self._bytes.size:
+                raise EOFError(CUT_SHORT)
+
+    def read(self, begin: int, count: int) -> NDArray[Any]:
+        """Return `count` rows, transposed as by `rows`; by any thread, each row once."""
+        rows, columns = (*self.shape, 1)[:2]
+        with _damage(self._trouble):
+            if self._by_columns:
+                return np.stack([self._at(column * rows + begin, count) for column in range(columns)])
+            return self._at(begin * columns, count * columns).reshape(count, columns).T
+
+    def _at(self, begin: int, count: int) -> NDArray[Any]:
+        size = self.dtype.itemsize
+        return self._bytes.read(self._begin + begin * size, count * size).view(self.dtype)
+
+    def verify(self) -> None:
+        """Raise `InputError` unless what was read is what the archive's checksum is of."""
+        with _damage(self._trouble):
+            self._bytes.verify()
 
     def rows(self, count: int) -> Iterator[NDArray[Any]]:
         """Yield `count` rows at a time, transposed to (columns, n); a vector is one column."""
@@ -210,7 +307,7 @@ class _Array:
         size = count * self.dtype.itemsize
         data = stream.read(size)
         if len(data) < size:
-            raise EOFError("the data stop before its end")
+            raise EOFError(CUT_SHORT)
         return np.frombuffer(data, self.dtype)
 
 

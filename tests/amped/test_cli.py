@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,21 @@ def test_help_names_every_verb_and_flag() -> None:
     page = run_partitioner("--help")
     assert page.code == 0
     assert all(flag in page.out for flag in ("TENSOR", "--output", "--force", "--quiet"))
+
+
+def test_help_and_versions_load_neither_compiler_nor_driver() -> None:
+    """They are asked for often, and each of these takes longer to load than all else."""
+    program = """
+import sys
+from amped import run
+for arguments in (["--help"], ["cpd", "--help"], ["--version"]):
+    assert run.main(arguments) == 0, arguments
+loaded = {"numba", "llvmlite", "scipy", "cupy", "rich"} & sys.modules.keys()
+sys.exit(", ".join(loaded))
+"""
+    result = finish([sys.executable, "-c", program])
+    assert (result.code, result.err) == (0, "")
+    assert f"amped {amped.__version__}" in result.out
 
 
 def test_help_on_ranks_is_printed_once() -> None:

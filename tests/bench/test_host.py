@@ -47,6 +47,17 @@ def test_partitioning(tmp_path: Path, device: str) -> None:
     }[device]
 
 
+def test_threads(tmp_path: Path) -> None:
+    main(["host", *f"--part threads --nonzeros 3000 --threads 1 2 --repeats 2 --output {tmp_path}".split()])
+    found = json.loads((tmp_path / "host-threads.json").read_text())
+    assert (tmp_path / "host-threads.png").exists()
+    assert [case["shape"] for case in found["cases"]] == ["nell2", "lbnl", "uber"]
+    for case in found["cases"]:
+        assert case["threads"]["1"]["gain"]["amped_of_gather"] == [1] * len(case["threads"]["1"]["kernels"])
+        for times in case["threads"]["2"]["each"].values():
+            assert [len(of_mode) for of_mode in times] == [2] * len(case["threads"]["2"]["kernels"])
+
+
 def test_starting(tmp_path: Path) -> None:
     main(["host", *f"--part start --cold 1 --repeats 1 --output {tmp_path}".split()])
     found = json.loads((tmp_path / "host-start.json").read_text())["starts"]

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import amped
 from amped.assembly import bring_up, open_tensor, place, solving_bytes
 from amped.backend.base import Device
+from amped.backend.cpu import sums
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.exchange import Machine
 from amped.backend.mttkrp import Kernel
@@ -229,7 +230,8 @@ def small_pieces(slot: int) -> Iterator[None]:
     """Make streamed shards hold at most `slot` nonzeros, and CPU threads share even a few of them."""
     with (
         mock.patch.multiple(memory, SMALLEST_SLOT=slot, SHARDS=1 << 30),
-        mock.patch.multiple(cpu_mttkrp, SMALLEST=3, START_SECONDS=1e-15),
+        mock.patch.multiple(cpu_mttkrp, SMALLEST=3),
+        mock.patch.multiple(sums, START_SECONDS=1e-15),
     ):
         yield
 

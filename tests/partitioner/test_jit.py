@@ -26,7 +26,8 @@ def scaled(x):
 RUN = """
 import sys
 from {package}.kernels import scaled
-print(*map(scaled, [{argument}]), sum(scaled.stats.cache_hits.values()), sum(scaled.stats.cache_misses.values()))
+results, stats = [scaled(x) for x in [{argument}]], scaled.dispatcher.stats
+print(*results, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))
 """
 
 

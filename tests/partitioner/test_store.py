@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -272,15 +273,15 @@ def test_a_pipe_among_the_files_is_not_waited_for(path: Path, name: str) -> None
 def test_a_failed_write_leaves_nothing_behind(
     path: Path, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written, write_array = list[Path](), checked.write_array
+    written, write = list[int](), checked._write_at
 
-    def fail_later(file: Path, array: np.ndarray) -> checked.Entry:
-        written.append(file)
-        if len(written) == 4:
+    def fail_later(handle: int, data: bytes, at: int) -> int:
+        written.append(handle)
+        if len(written) == 6:
             raise error
-        return write_array(file, array)
+        return write(handle, data, at)
 
-    monkeypatch.setattr(checked, "write_array", fail_later)
+    monkeypatch.setattr(checked, "_write_at", fail_later)
     for target in (path, path.parent / "new"):
         written.clear()
         with pytest.raises(InputError if isinstance(error, OSError) else KeyboardInterrupt) as caught:
@@ -344,3 +345,19 @@ def test_a_store_is_read_as_it_was_made(path: Path) -> None:
         read(path, compact=True)
     with pytest.raises(InputError, match="a store has values"):
         read(path, no_values=True)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_arrays_are_written_in_blocks_by_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(checked, "BLOCK", 200)  # the header of an array takes 128 bytes
+    arrays = [
+        np.arange(size, dtype=dtype) for size, dtype in ((0, "i4"), (17, "i4"), (18, "i4"), (19, "i4"), (999, "f8"))
+    ]
+    paths = [tmp_path / f"{k}.npy" for k in range(len(arrays))]
+    for path, array, entry in zip(paths, arrays, checked.write_arrays(paths, arrays, threads), strict=True):
+        content = path.read_bytes()
+        assert np.array_equal(np.load(path), array)
+        assert entry["bytes"] == len(content)
+        assert entry["crc32"] == [zlib.crc32(content[at : at + 200]) for at in range(0, len(content), 200)]
+    with pytest.raises(FileExistsError):
+        checked.write_arrays(paths[1:2], arrays[1:2], threads)

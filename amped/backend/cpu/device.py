@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -35,9 +36,11 @@ class CpuDevice:
     least_speed = 1e8
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:
-        count = threads or fair_threads(comm)
+        fair = fair_threads(comm)
+        count = threads or fair
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
-        self.threads = Threads(count)
+        self.model = f"{self.description} of {platform.processor() or platform.machine()}"
+        self.threads = Threads(count, spare=count <= fair)
         limit_blas(1)  # see `kernels.solve`
 
     def stride(self, rank: int, itemsize: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,13 +54,15 @@ class Blocks(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Units of work of the threads: the first piece of each part, and the end, (parts + 1,).
+    """What threads compute side by side: parts, each of as many units, computed one after the other.
 
-    `shared`, (parts,), is the part's output index that an earlier part or shard has too; -1 if none.
+    `bounds` are the first piece of each unit, part by part, and the end; `shared`, (parts,), the part's output index
+    that an earlier part or shard has too, -1 if none; `firsts`, (parts + 1,), the first output index that none has.
     """
 
     bounds: NDArray[np.int64]
     shared: NDArray[np.int64]
+    firsts: NDArray[np.int64]
 
 
 NO_BLOCKS = Blocks(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
@@ -101,6 +104,58 @@ def index_type(share: Share) -> np.dtype[Any]:
     return NARROW if max(*share.lengths, share.rows.stop) <= 1 << 16 else WIDE
 
 
+def tile_heights(lengths: Sequence[int], row_bytes: int, room: int) -> list[int]:
+    """Return, for each input mode, the rows of a block such that one block of each fits into so many bytes.
+
+    Each gets an equal share of the room; matrices that need less leave the rest to the others.
+    """
+    heights, left = [0] * len(lengths), room // row_bytes
+    for done, m in enumerate(sorted(range(len(lengths)), key=lengths.__getitem__)):
+        most = max(1, left // (len(lengths) - done))
+        heights[m] = -(-lengths[m] // -(-lengths[m] // most))  # blocks of equal size
+        left -= heights[m]
+    return heights
+
+
+def count_tiles(lengths: Sequence[int], heights: Sequence[int]) -> int:
+    """Return the number of tiles, the combinations of one block of each input mode."""
+    return math.prod(-(-length // height) for length, height in zip(lengths, heights, strict=True))
+
+
+class Tiled(NamedTuple):
+    """Nonzeros in parts, equal ranges of the sorted ones, and within a part by tile; a unit is a tile of a part."""
+
+    indices: list[Column]
+    values: NDArray[Any]
+    pieces: Pieces
+    parts: Parts
+
+
+def tiled(
+    columns: Sequence[Column],
+    values: NDArray[Any],
+    lengths: Sequence[int],
+    heights: Sequence[int],
+    count: int,
+    continues: bool,
+) -> Tiled:
+    """Order nonzeros by part and tile; `columns` as in `blocked`, `continues` as in `equal_parts`."""
+    rows, nnz, tiles = columns[0], values.size, count_tiles(lengths, heights)
+    ends = nnz * np.arange(count + 1) // count
+    keys = np.repeat(np.arange(count, dtype=np.int32), np.diff(ends))
+    for column, length, height in zip(columns[1:], lengths, heights, strict=True):
+        keys = keys * np.int32(-(-length // height)) + column // column.dtype.type(height)
+    order = stable_argsort([keys], [count * tiles], NUMBER)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count * tiles))])
+    pieces = cut(rows, order, bounds)
+    begins = rows[ends[:-1]].astype(np.int64)
+    before = np.concatenate([[begins[0] if continues else -1], rows[ends[1:-1] - 1]])
+    firsts = np.concatenate([[begins[0]], rows[ends[1:] - 1].astype(np.int64) + 1])
+    shared = np.where(begins == before, begins, -1)
+    units = np.searchsorted(pieces.starts, bounds.astype(NUMBER))
+    return Tiled([c.take(order) for c in columns[1:]], values.take(order), pieces, Parts(units, shared, firsts))
+
+
 def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
     """Cut nonzeros, sorted by output index or by the permutation `order`, into pieces that do not cross `bounds`."""
     ends = np.array([0, rows.size]) if bounds is None else bounds
@@ -120,7 +175,9 @@ def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
     shared = np.where(rows[begin] == rows[begin - 1], rows[begin], -1).astype(np.int64)
     if shared.size:
         shared[0] = rows[0] if continues else -1
-    return Parts(bounds, shared)
+    firsts = rows[bounds - 1].astype(np.int64) + 1
+    firsts[0] = rows[0]
+    return Parts(bounds, shared, firsts)
 
 
 def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:

@@ -45,6 +45,16 @@ class HostShard:
         return int(self.values.size)
 
     @property
+    def units(self) -> int:
+        """The units of each part."""
+        return (self.parts.bounds.size - 1) // max(1, self.parts.shared.size)
+
+    @property
+    def apart(self) -> bool:
+        """Whether each part may have any output row."""
+        return self.blocks.lows.size > 0
+
+    @property
     def nbytes(self) -> int:
         """The bytes that no other shard counts."""
         own = [self.permutation] if self.permutation is not None else [*self.indices, self.values, self.rows]

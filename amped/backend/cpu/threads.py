@@ -3,67 +3,58 @@
 from __future__ import annotations
 
 import math
+import threading
 import weakref
-from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Thread
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.threads import usable_cores
+
+from .team import ASLEEP, SPINS, WORDS, dismiss, serve
 from .vectors import LINE
 
-Work = Callable[[int], None]
-Fault = BaseException | None
-Piece = tuple[Work, int, "SimpleQueue[Fault]"]
+SPIN = 4000  # pauses, of 10 to 50 ns: longer than what a decomposition does between two MTTKRPs of a small tensor
 
 
 class Threads:
     """Threads that work side by side, for as long as this object lives; the calling thread is one of them.
 
-    They wait at a queue that is written in C: the futures of a pool take longer to make than a small piece of work.
+    Attributes
+    ----------
+    count : int
+    team : array
+        What a compiled function needs to share itself out among them; see `amped.backend.cpu.team`.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, spare: bool = True) -> None:
+        """Start `count` - 1 threads; they spin for a while where cores are to `spare`, one for each thread."""
         self.count = count
-        self._queue: SimpleQueue[Piece | None] = SimpleQueue()
-        for t in range(1, count):
-            Thread(target=_serve, args=(self._queue,), name=f"amped-mttkrp-{t}", daemon=True).start()
-        weakref.finalize(self, _end, self._queue, count - 1)
-
-    def each(self, count: int, work: Work) -> None:
-        """Do ``work(0)`` to ``work(count - 1)``, the first of them in the calling thread; raise what one raises."""
-        others = count - 1 if self.count > 1 else 0
-        done: SimpleQueue[Fault] = SimpleQueue()
-        for t in range(1, 1 + others):
-            self._queue.put((work, t, done))
-        try:
-            for t in range(count - others):
-                work(t)
-        finally:  # no thread is left behind in memory that the caller may free
-            faults = [done.get() for _ in range(others)]
-        for fault in faults:
-            if fault is not None:
-                raise fault
+        self.team = aligned((ASLEEP + WORDS * count,), np.dtype(np.int64))
+        self.team.fill(0)
+        self.team[SPINS] = SPIN if spare and count <= usable_cores() else 0
+        others = [
+            threading.Thread(target=serve, args=(self.team, k), name=f"amped-mttkrp-{k}", daemon=True)
+            for k in range(1, count)
+        ]
+        for thread in others:
+            thread.start()
+        weakref.finalize(self, _end, self.team, others)  # at exit too: a thread must not come back to an ended Python
 
 
-def _serve(queue: SimpleQueue[Piece | None]) -> None:
-    while (piece := queue.get()) is not None:
-        work, t, done = piece
-        fault: Fault = None
-        try:
-            work(t)
-        except BaseException as error:
-            fault = error
-        del piece, work  # what it works on is not held until the next piece
-        done.put(fault)
-        del done, fault
+def _end(team: NDArray[np.int64], threads: Sequence[threading.Thread]) -> None:
+    dismiss(team, len(threads) + 1)
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join()
 
 
-def _end(queue: SimpleQueue[Any], threads: int) -> None:
-    for _ in range(threads):
-        queue.put(None)
+def check(faults: int) -> None:
+    """Raise an error if threads failed in a compiled function."""
+    if faults:
+        raise RuntimeError(f"{faults} threads failed in a kernel")
 
 
 def aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ STORE, ADD, PAST = range(3)
 """How `put` writes a sum: overwrite, add, or overwrite with a non-temporal store, past the caches."""
 
 
-def _operation(define: Callable[..., Any]) -> Callable[..., Any]:
+def operation(define: Callable[..., Any]) -> Callable[..., Any]:
     """Make an intrinsic of a function that maps types to a signature and a code generator."""
     operation: Callable[..., Any] = intrinsic(define)
     return operation
@@ -52,6 +52,11 @@ def _vector(factors: Any, lanes: Any) -> Vector:
 
 def _array(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     return context.make_array(kind)(context, builder, value)
+
+
+def address_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return the address of an array's first element."""
+    return _array(context, builder, kind, value).data
 
 
 def _splat(builder: Any, scalar: Any, kind: Any) -> Any:
@@ -85,7 +90,7 @@ def _load(builder: Any, address: Any, stored: Any, kind: Any) -> Any:
     return loaded if narrow == kind else builder.fpext(loaded, kind)
 
 
-@_operation
+@operation
 def zero(typing: Any, factors: Any, lanes: Any) -> Any:
     """Return a vector of zeros."""
     vector = _vector(factors, lanes)
@@ -104,7 +109,7 @@ def _fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
     )
 
 
-@_operation
+@operation
 def accumulate(
     typing: Any, indices: Any, factors: Any, values: Any, at: Any, column: Any, lanes: Any, total: Any
 ) -> Any:
@@ -125,7 +130,7 @@ def accumulate(
     return vector(indices, factors, values, types.intp, types.intp, lanes, vector), generate
 
 
-@_operation
+@operation
 def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, total: Any) -> Any:
     """Return `total` plus `part` times a row of a factor matrix, from `column` on."""
 
@@ -149,7 +154,7 @@ def _prefetch(builder: Any, address: Any, size: int) -> None:
         builder.call(function, [builder.gep(start, [ir.Constant(word, offset)]), read, near, data])
 
 
-@_operation
+@operation
 def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lanes: Any) -> Any:
     """Prefetch the input factor rows of a nonzero, from `column` on."""
 
@@ -161,7 +166,7 @@ def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lane
     return types.none(indices, factors, types.intp, types.intp, lanes), generate
 
 
-@_operation
+@operation
 def read_line(typing: Any, matrix: Any, at: Any) -> Any:
     """Load a cache line of a contiguous matrix and discard it; sequential loads trigger the hardware prefetcher."""
 
@@ -173,7 +178,7 @@ def read_line(typing: Any, matrix: Any, at: Any) -> Any:
     return types.none(matrix, types.intp), generate
 
 
-@_operation
+@operation
 def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> Any:
     """Write a vector to a row of a float64 matrix, from `column` on; `how` is STORE, ADD or PAST."""
 
@@ -204,18 +209,7 @@ def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> 
     return types.none(out, types.intp, types.intp, vector, types.intp), generate
 
 
-@_operation
-def take(typing: Any, turn: Any) -> Any:
-    """Atomically increment the counter `turn`, (1,), and return its old value."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = _array(context, builder, turn, args[0]).data
-        return builder.atomic_rmw("add", address, ir.Constant(ir.IntType(64), 1), "monotonic")
-
-    return types.int64(turn), generate
-
-
-@_operation
+@operation
 def fence(typing: Any) -> Any:
     """Memory fence: orders all stores so far, non-temporal ones too, before later ones."""
 

@@ -12,6 +12,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner import words
+from partitioner.cubins import Source
+from partitioner.cuda_code import prepare
 from partitioner.cuda_copies import Copies, copies
 from partitioner.threads import side_by_side, usable_cores
 
@@ -21,6 +24,7 @@ from ..blas import limit_blas
 from .clock import CudaClock, untimed
 from .layout import VECTOR, Limits
 from .replay import CudaReplay
+from .source import unit
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
 HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
@@ -50,18 +54,19 @@ class CudaDevice:
         self.capability = int(device.compute_capability)  # 80 is 8.0
         self.identity = str(device.pci_bus_id)
         properties = cupy.cuda.runtime.getDeviceProperties(self.number)
-        self.description = f"{properties['name'].decode()} ({self.identity})"
+        name = properties["name"].decode()
+        self.description = f"{name} ({self.identity})"
         self.limits = Limits(
             properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"], properties["l2CacheSize"]
         )
+        self.model = f"{name}, {self.limits}"
+        prepare([unit("combine", {}), Source("cuda_sort", words.text(), words.OPTIONS)])  # what nearly every run needs
         self._copies = cupy.cuda.Stream(non_blocking=True)
         # Small work that others wait for: it runs ahead of kernels that fill the device.
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self._done: Any = None  # what `meet` is to wait for, if anything
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
-        one = cupy.ones((1, 1))
-        cupy.matmul(one, one)  # makes the cuBLAS handle and its workspace
         self._resting_bytes: int = self._pool.total_bytes()
         self._peak_bytes = 0
 

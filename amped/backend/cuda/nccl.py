@@ -51,11 +51,11 @@ class NcclExchange:
             yield
         self._sent = self._stream.record(_event())
 
-    def join(self) -> None:
+    def join(self, forget: bool = True) -> None:
         """See `Collectives`: sums that were queued since on behalf of another stream are not waited for."""
         if self._sent is not None:
             cupy.cuda.get_current_stream().wait_event(self._sent)
-            self._sent = None
+            self._sent = None if forget else self._sent
 
     @contextmanager
     def _in_turn(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
@@ -68,18 +68,21 @@ class NcclExchange:
         yield self._nccl, self._stream.ptr
         cupy.cuda.get_current_stream().wait_event(self._stream.record(_event()))
 
-    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
+    def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Any = None) -> None:
         """See `Collectives`. Blocks are unequal: one broadcast per owner, fused by NCCL into rings."""
         counts = (end - begin) * matrix.shape[1]
         kind = TYPES[matrix.dtype]
         at = [matrix.data.ptr + int(b) * matrix.strides[0] for b in begin]
         with self._in_turn("all-gather", matrix.nbytes) as (communicator, stream):
+            nccl.groupStart()
+            if sums is not None:
+                to = sums.data.ptr
+                communicator.allReduce(to, to, sums.size, TYPES[sums.dtype], nccl.NCCL_SUM, stream)
             if np.all(counts == counts[0]) and np.array_equal(begin[1:], end[:-1]):
                 communicator.allGather(at[self._rank], at[0], int(counts[0]), kind, stream)
-                return
-            nccl.groupStart()
-            for owner in np.flatnonzero(counts):
-                communicator.broadcast(at[owner], at[owner], int(counts[owner]), kind, int(owner), stream)
+            else:
+                for owner in np.flatnonzero(counts):
+                    communicator.broadcast(at[owner], at[owner], int(counts[owner]), kind, int(owner), stream)
             nccl.groupEnd()
 
     def reduce_rows(self, matrix: Any, offsets: NDArray[np.int64]) -> None:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
+from partitioner.cubins import Source
 from partitioner.cuda_code import load
 
 from ..base import Array
-from ..mttkrp import NOTHING_STORED, Kernel
+from ..mttkrp import NOTHING_STORED, Kernel, Share
 from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
 from .source import REALS, by_value, unit
@@ -97,10 +98,14 @@ def copied(memory: Any, buffer: Array) -> Array:
     return target
 
 
+def packer(share: Share) -> Source:
+    """Return the code that packs such nonzeros."""
+    return unit("pack", {"INPUTS": len(share.lengths), "REAL": REALS[share.dtype]})
+
+
 @cache
-def _packer(inputs: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    macros = {"INPUTS": inputs, "REAL": REALS[dtype]}
-    module = load(unit("pack", macros))
+def _packer(code: Source, device: int) -> tuple[Any, Any]:
+    module = load(code)
     return module.get_function("count_runs"), module.get_function("pack")
 
 
@@ -130,14 +135,14 @@ def make_shard(
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
     packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
-    count_runs, pack = _packer(len(columns) - 1, values.dtype, values.device.id)
+    count_runs, pack = _packer(packer(layout.share), values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
     firsts = cupy.zeros((2, chunks + 1), np.int32)  # runs, and long ones, of the chunks before
     count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:]))
-    firsts = cupy.cumsum(firsts, axis=1, dtype=np.int32)
-    runs, long_runs = (int(count) for count in firsts[:, -1].get())
+    sums = [cupy.cumsum(counts, dtype=np.int32) for counts in firsts]  # CuPy has compiled code for one axis alone
+    runs, long_runs = (int(each[-1]) for each in sums)
     records = (int(jobs.unit[-1]) + 1) * layout.unit  # and one that is read ahead
     sizes = [table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, long_runs * 4, records]
     offsets, size = _offsets(sizes)
@@ -151,7 +156,7 @@ def make_shard(
         offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))
-    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
+    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), *sums, *parts))
     return shard
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +13,7 @@ from oracle import BACKENDS, assert_rounding_only, coo_mttkrp, kernel_of, random
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.cpu import sums
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
 from amped.backend.cpu.layout import PIECE
 from amped.backend.cuda import probe
@@ -304,40 +305,34 @@ def test_the_same_bits_every_time(backend: Device, precision: str, rows: str) ->
         assert run(backend, problem, precision, kernel, [2000]).tobytes() == first.tobytes()
 
 
-@pytest.mark.parametrize(("nonzeros", "used"), [(100, 1), (393_000, 5), (8_000_000, 16)])
+@pytest.mark.parametrize(("nonzeros", "used"), [(100, 1), (20_000, 4), (393_000, 16)])
 def test_small_tensors_use_few_threads(comm: Comm, nonzeros: int, used: int) -> None:
     """To start a thread takes a time of its own."""
-    device = choose("cpu", comm, 16)
-    shard = SimpleNamespace(nnz=nonzeros, indices=[None] * 3)
-    kernel = kernel_of(device, "segmented")
-    assert kernel._worth(shard, np.zeros((4, 16), np.float32)) == pytest.approx(used, abs=1)  # type: ignore[attr-defined]
+    shard: Any = SimpleNamespace(nnz=nonzeros, indices=[None] * 3)
+    factor = np.zeros((4, 16), np.float32)
+    assert sums.threads_worth(16, shard, factor) == pytest.approx(used, abs=1)
 
 
 def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[int]] = []
-    sums: set[int] = set()
-    kernel = cpu_mttkrp.segmented
+    calls: list[tuple[int, list[int], int]] = []
+    kernel = sums.segmented
 
-    def spy(nonzeros: Any, factors: Any, out: Any, origin: Any, way: int, parts: Any, *args: Any) -> None:
-        calls.append(nonzeros[0][parts[1]].tolist())
-        kernel(nonzeros, factors, out, origin, way, parts, *args)
-        assert parts[0][0] > len(parts[2])  # none is left
-        sums.add(out.ctypes.data)
+    def spy(*args: Any) -> int:
+        nonzeros, outs, (threads, progress, _, bounds, *_) = args[2], args[4], args[8]
+        calls.append((threads, nonzeros[0][bounds].tolist(), len(outs[1])))
+        faults: int = kernel(*args)
+        assert np.all(progress == 2)  # all is done
+        return faults
 
-    monkeypatch.setattr(cpu_mttkrp, "segmented", spy)
-    monkeypatch.setattr(cpu_mttkrp, "START_SECONDS", 1e-15)
+    monkeypatch.setattr(sums, "segmented", spy)
+    monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
     problem = Problem(3, 4, "uniform", 10_007)
     for name, each in (("segmented", cpu_mttkrp.TURNS), ("blocked", 1)):
         for smallest, parts in ((5, 3 * each), (4000, 2), (5005, 1), (50_000, 1)):
             monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
             calls.clear()
-            sums.clear()
             check(run(choose("cpu", comm, 3), problem, "fp64", name), problem, "fp64")
-            assert len(calls) == min(3, parts)
-            cuts = [10_007 * t / parts for t in range(parts + 1)]
-            if name == "blocked":  # a part and an output for each thread
-                assert [*chain(*sorted(calls))] == pytest.approx([*chain(*pairwise(cuts))], abs=PIECE)
-                assert len(sums) == parts
-            else:
-                assert all(ends == pytest.approx(cuts, abs=PIECE) for ends in calls)
-                assert len(sums) == 1
+            [(threads, ends, others)] = calls
+            assert threads == min(3, parts)
+            assert ends == pytest.approx([10_007 * t / parts for t in range(parts + 1)], abs=PIECE)
+            assert others == (parts - 1 if name == "blocked" else 0)  # an output for each part, or one

@@ -2,54 +2,53 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioner.sort import DIGIT_BITS, stable_argsort
 
 from ...base import NOTHING, Array
 from ...mttkrp import Bytes, Kernel, Share
+from ..caches import own_cache
 from ..device import CpuDevice
 from ..layout import (
     FETCHED,
     NARROW,
     NUMBER,
+    PIECE,
     WIDE,
     Column,
     Parts,
     Pieces,
     block_rows,
     blocked,
+    count_tiles,
     cut,
     cut_fibres,
     equal_parts,
     index_type,
     longest,
     most_pieces,
+    tile_heights,
+    tiled,
 )
-from ..segmented import segmented
 from ..shard import HostShard
-from ..vectors import ADD, LANE, LINE, PAST, STORE
+from ..sums import PANEL, add_sums
 
-OWN_CACHE = 1 << 20  # bytes
 FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
 LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
-CACHED = 8 << 20  # bytes of an output that the caches may still hold when it is read
-PANEL = 128  # bytes of a row that are computed at once where rows are too wide for the caches
-MOST_LANES = 8  # 256 bytes of a row: half of the registers, on a processor with AVX2
 NEAR, FAR, FETCHED_BYTES = 12, 24, 8 << 10  # prefetch distance in nonzeros, and in bytes of rows
 TURNS = 8  # parts of a shard for each thread: a thread that is ahead takes more of them
 SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
-START_SECONDS = 25e-6  # of a thread: Python starts one after the other
-WORK_SECONDS = 1e-11  # of a byte of a factor row in the caches, by one thread
 LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and compiling another one takes seconds
 LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
 LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
+LEAST_RUN = 4  # nonzeros for each output row and tile
+LEAST_TILE = 2  # nonzeros of a thread for each row of a tile: fewer read a row only once
+TILE_SHARE = 2  # of the cache, the part for a tile: output rows and nonzeros pass through it too
+TILED_TURNS = 4  # parts for each thread
 LEAST_BLOCK = 2  # nonzeros for each output row and block
 
 
@@ -73,6 +72,9 @@ class Segmented:
     def keeps_columns(self, share: Share) -> bool:
         """See `Kernel`: where they are streamed, or modes are long; indices of other modes are copied to 16 bits."""
         return share.streamed or index_type(share) == WIDE
+
+    def prepare(self, share: Share) -> None:
+        """See `Kernel`: Numba compiles in one thread, when code is first called."""
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
         wide, inputs = self.keeps_columns(share), len(share.lengths)
@@ -110,80 +112,11 @@ class Segmented:
         scratch: Array = None,
         double: bool = False,
     ) -> None:
-        """See `Kernel`.
-
-        Threads take parts of the shard in turn (the inter-shard partitions of AMPED, section 3.1.2). A row that begins
-        in an earlier part is carried: its sum is added to the output when all are done, so that no two threads write
-        one row. Of blocks, where each part may have all rows, each has an output of its own, and these are added up.
-        """
-        if not shard.nnz:
+        """See `Kernel`."""
+        if shard.nnz:
+            add_sums(self._threads, shard, factors, out, new, scratch, double)
+        else:
             out[new] = 0
-            return
-        room, shared = _Room(scratch), shard.parts.shared
-        way = _way(shard, out)
-        if way == ADD:
-            out[new] = 0
-        carries = room.take((len(shared), out.shape[1]), out.dtype)
-        carries.fill(0)
-        output, column = _Output(out, way, new, carries, double), 0
-        for matrices in self._panels(factors, room) if shard.panels else [factors]:
-            self._sums(shard, matrices, output, column, room)
-            column += matrices[0].shape[1]
-        if (carried := np.flatnonzero(shared >= 0)).size:
-            np.add.at(out, shared[carried] - shard.row_begin, carries[carried])
-
-    def _sums(
-        self, shard: HostShard, factors: Sequence[NDArray[np.floating]], output: _Output, column: int, room: _Room
-    ) -> None:
-        """Compute the columns of the output from `column` on that `factors` have."""
-        out, way, new, carries, double = output
-        bounds, shared = shard.parts
-        columns, inputs = [*map(_constant, shard.indices)], [*map(_constant, factors)]
-        lanes, fibres = lanes_of(factors[0], double), None
-        if shard.fibres:
-            fibres = *shard.fibres, columns.pop(0), inputs.pop(0)
-        nonzeros = *shard.pieces, tuple(columns), _constant(shard.values)
-        layout = shard.permutation, fibres, tuple(shard.blocks), shard.ahead
-        matrices, origin = tuple(inputs), (shard.row_begin, column)
-        empty = np.append(shard.pieces.rows[bounds[:-1] - 1] + np.int64(1 - shard.row_begin), 0)
-        empty[0] = shard.pieces.rows[0] - shard.row_begin
-        if new.stop > new.start:
-            empty[0], empty[-1] = new.start, new.stop
-
-        apart = shard.blocks.lows.size > 0  # rows recur in all parts
-        copies = room.take((len(shared) - 1, *out.shape), out.dtype) if apart else ()
-        turn = np.zeros(1, np.int64)
-
-        def work(t: int) -> None:
-            sums, parts = out, (turn, bounds, shared, carries, empty)
-            if apart:
-                span, one = slice(t, t + 2), slice(t, t + 1)
-                if t:
-                    sums = copies[t - 1]
-                    sums.fill(0)
-                parts = np.zeros(1, np.int64), bounds[span], shared[one], carries[one], empty[span]
-            segmented(nonzeros, matrices, sums, origin, way, parts, *layout, *lanes)
-
-        self._threads.each(len(shared) if apart else min(self._worth(shard, factors[0]), len(shared)), work)
-        for copy in copies:
-            out += copy
-
-    def _worth(self, shard: HostShard, factor: NDArray[np.floating]) -> int:
-        """Return how many threads to use: as many as make their starts and the work of one take least together."""
-        work = WORK_SECONDS * shard.nnz * len(shard.indices) * factor.nbytes / max(1, len(factor))
-        return max(1, min(self._threads.count, round(math.sqrt(work / START_SECONDS))))
-
-    def _panels(self, factors: Sequence[NDArray[np.floating]], room: _Room) -> Sequence[Sequence[NDArray[np.floating]]]:
-        """Return, for each panel of columns, matrices of these alone: a cache holds more of their rows."""
-        kind, pieces = factors[0].dtype, [factor.view((np.void, PANEL)) for factor in factors]
-        ends = np.cumsum([len(piece) for piece in pieces])
-        panels = room.take((pieces[0].shape[1], int(ends[-1])), np.dtype((np.void, PANEL)))
-
-        def copy(p: int) -> None:
-            np.concatenate([piece[:, p] for piece in pieces], out=panels[p])
-
-        self._threads.each(len(panels), copy)
-        return [np.split(panel.view(kind).reshape(-1, PANEL // kind.itemsize), ends[:-1]) for panel in panels]
 
 
 class Prefetched(Segmented):
@@ -192,7 +125,7 @@ class Prefetched(Segmented):
     name = "prefetched"
 
     def gains(self, share: Share) -> bool:
-        return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > OWN_CACHE
+        return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > own_cache()
 
     def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
         return replace(super().make(columns, values, share, continues), ahead=_ahead(share, share.row_bytes))
@@ -266,6 +199,41 @@ class Blocked(Segmented):
         return replace(self._shard(rows, inputs, values, pieces, parts, share), blocks=blocks)
 
 
+class Tiled(Segmented):
+    """Takes tiles in turn, a block of rows of each input matrix: together they fit a core's own cache.
+
+    Each thread has parts of the output's rows, whose sums it adds up tile by tile.
+    """
+
+    name = "tiled"
+
+    def gains(self, share: Share) -> bool:
+        rows, heights = share.rows.stop - share.rows.start, self._heights(share)
+        tiles = count_tiles(share.lengths, heights)
+        read_again = share.nnz >= LEAST_TILE * tiles * self._threads.count * sum(heights)
+        return share.nnz > LEAST_TUNED and tiles > 1 and read_again and share.nnz >= LEAST_RUN * rows * tiles
+
+    def bytes(self, share: Share, nnz: int) -> Bytes:
+        """See `Kernel`: making takes keys and an order, and there are pieces for each tile."""
+        usual, heights = super().bytes(share, nnz), self._heights(share)
+        rows, tiles = share.rows.stop - share.rows.start, count_tiles(share.lengths, heights)
+        more = 8 * (min(nnz, rows * tiles + nnz // PIECE) - most_pieces(nnz, rows))
+        making = nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
+        return usual._replace(shard=usual.shard + more, making=usual.making + making)
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        if not len(values):
+            return super().make(columns, values, share, continues)
+        rows, indices, values = self._held(columns, values, share)
+        count = parts_of(values.size, self._threads.count, TILED_TURNS)
+        made = tiled([rows, *indices], values, share.lengths, self._heights(share), count, continues)
+        shard = self._shard(rows, made.indices, made.values, made.pieces, made.parts, share)
+        return replace(shard, rows=None, ahead=NEAR)
+
+    def _heights(self, share: Share) -> list[int]:
+        return tile_heights(share.lengths, share.row_bytes, own_cache() // TILE_SHARE)
+
+
 class Permuted(Segmented):
     """GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory.
 
@@ -302,32 +270,7 @@ class Permuted(Segmented):
 
 def providers(device: CpuDevice) -> Sequence[Kernel]:
     """Return the kernels of the family; the first suits all nonzeros."""
-    return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, Blocked, Permuted)]
-
-
-class _Output(NamedTuple):
-    """Where sums go: to rows of `out`, in a `way` of `vectors` (`new` rows have none so far), or to `carries`."""
-
-    out: NDArray[np.floating]
-    way: int
-    new: slice
-    carries: NDArray[np.float64]
-    double: bool  # the precision of products and short sums
-
-
-class _Room:
-    """Arrays in scratch memory, one after the other; new pages would take longer than what is computed."""
-
-    def __init__(self, scratch: NDArray[np.uint8] | None) -> None:
-        self._memory, self._at = scratch, 0
-
-    def take(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array of unset contents."""
-        if self._memory is None:
-            return np.empty(shape, dtype)
-        begin, size = self._at, math.prod(shape) * dtype.itemsize
-        self._at = begin + -(-size // LINE) * LINE
-        return self._memory[begin : begin + size].view(dtype).reshape(shape)
+    return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, Blocked, Tiled, Permuted)]
 
 
 def _ahead(share: Share, row_bytes: int) -> int:
@@ -345,28 +288,3 @@ def _has_panels(share: Share) -> bool:
 def parts_of(nnz: int, threads: int, each: int = 1) -> int:
     """Return how many parts of so many nonzeros are worth it, at most so many for each thread."""
     return max(1, min(threads * each, nnz // SMALLEST))
-
-
-def _constant(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array as one that cannot be written to, as those of mapped files are: kernels are compiled once."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _way(shard: HostShard, out: NDArray[np.floating]) -> int:
-    """Return how the first sum of a row is brought into the output."""
-    if shard.permutation is not None or shard.blocks.lows.size:
-        return ADD
-    lines = out.ctypes.data % LINE == 0 and out.strides[0] % LINE == 0
-    return PAST if lines and out.nbytes > CACHED and not shard.panels else STORE
-
-
-def lanes_of(factor: NDArray[np.floating], double: bool = False) -> tuple[tuple[float, ...], tuple[float, ...] | None]:
-    """Return what of a row is computed together, and what is left, as `segmented` takes them; see `vectors`."""
-    lanes, widens = factor.shape[1] * factor.itemsize // LANE, double and factor.itemsize < 8
-    # Powers of two: LLVM makes of other vectors code that takes twice as long.
-    most = MOST_LANES if lanes % MOST_LANES in (0, 1, 2, 4) and not widens else MOST_LANES // 2
-    most = min(most, 1 << lanes.bit_length() - 1)
-    kind = 0.0 if widens else 0
-    return (kind,) * most, (kind,) * (lanes % most) or None

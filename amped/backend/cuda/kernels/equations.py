@@ -11,7 +11,8 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.cuda_code import load
+from partitioner.cubins import Source
+from partitioner.cuda_code import load, prepare
 
 from ...base import Array
 from ...equations import (
@@ -149,6 +150,9 @@ class OnDevice:
     def suits(self, rank: int) -> bool:
         return rank <= MOST_COLUMNS
 
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        prepare([_unit(rank, dtype)])
+
     def bytes(self, order: int, rank: int, parts: int) -> int:
         return 8 * (2 * _doubles(order, rank) + rank * (2 * rank + parts + 2 + DOT_BLOCKS)) + (4 << 10)
 
@@ -165,7 +169,11 @@ def _doubles(order: int, rank: int) -> int:
     return -(-(FACTS + rank * (2 * order + 1 + order * rank)) // ALIGNED) * ALIGNED
 
 
+def _unit(rank: int, dtype: np.dtype[Any]) -> Source:
+    return unit("equations", {"RANK": rank, "REAL": REALS[dtype]})
+
+
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> Functions:
-    module = load(unit("equations", {"RANK": rank, "REAL": REALS[dtype]}))
+    module = load(_unit(rank, dtype))
     return Functions(*map(module.get_function, Functions._fields))

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 
 from partitioner.coo import MAX_ORDER
-from partitioner.cuda_code import allow_shared, load
+from partitioner.cuda_code import allow_shared, load, prepare
 
 from ...base import NOTHING, Array
 from ...mttkrp import Bytes, Kernel, Share
@@ -50,6 +50,10 @@ class Packed:
     def keeps_columns(self, share: Share) -> bool:
         """See `Kernel`: they are packed."""
         return False
+
+    def prepare(self, share: Share) -> None:
+        layout = make_layout(self.name, share, self._limits)
+        prepare([packing.packer(layout.share), unit("combine", {}), unit("mttkrp", dict(layout.macros))])
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
         if not nnz:
@@ -136,6 +140,9 @@ class Coordinates:
     def keeps_columns(self, share: Share) -> bool:
         """See `Kernel`: they are copied to the device."""
         return False
+
+    def prepare(self, share: Share) -> None:
+        """See `Kernel`: code is compiled when it is first called."""
 
     def bytes(self, share: Share, nnz: int) -> Bytes:
         making = coordinates.packing_bytes(share, nnz)

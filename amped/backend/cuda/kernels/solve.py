@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from partitioner.cuda_code import allow_shared, load
+from partitioner.cubins import Source
+from partitioner.cuda_code import allow_shared, load, prepare
 
 from ...base import Array
 from ...rows import RowSolver
@@ -52,6 +53,9 @@ class FusedSolver:
         capable = self._device.capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        prepare([_unit(rank, dtype)])
+
     def bytes(self, rows: int, rank: int) -> Takes:
         """See `Solver`: the parts, and small matrices."""
         return Takes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
@@ -84,9 +88,13 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), RowSolver(cupy, blocks=3)]
 
 
+def _unit(rank: int, dtype: np.dtype[Any]) -> Source:
+    return unit("solve", {"RANK": rank, "REAL": REALS[dtype]})
+
+
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    module = load(unit("solve", {"RANK": rank, "REAL": REALS[dtype]}))
+    module = load(_unit(rank, dtype))
     function = module.get_function("solve")
     allow_shared(function, shared_bytes(rank))
     return function, module.get_function("add_parts")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,19 @@ from hypothesis import strategies as st
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
 
 from amped.backend.choose import choose
-from amped.backend.cpu import layout
+from amped.backend.cpu import caches, layout, sums
 from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
-from amped.backend.cpu.layout import PIECE, blocked, cut, cut_fibres, equal_parts, most_pieces
+from amped.backend.cpu.layout import (
+    PIECE,
+    blocked,
+    count_tiles,
+    cut,
+    cut_fibres,
+    equal_parts,
+    most_pieces,
+    tile_heights,
+    tiled,
+)
 from amped.backend.mttkrp import Share
 from amped.backend.providers import mttkrp_kernels
 from amped.parallel.mpi import Comm
@@ -31,7 +42,7 @@ def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.nda
 @given(st.integers(1, 1024), st.sampled_from([np.float32, np.float64]))
 def test_rows_are_computed_in_vectors_of_powers_of_two(comm: Comm, rank: int, dtype: type) -> None:
     row = np.empty((1, choose("cpu", comm, 1).stride(rank, np.dtype(dtype).itemsize)), dtype)
-    lanes, tail = cpu_mttkrp.lanes_of(row)
+    lanes, tail = sums.lanes_of(row)
     assert {len(lanes), len(tail or lanes)} <= {1, 2, 4, 8}
     assert row.nbytes // 32 % len(lanes) == len(tail or ())
 
@@ -72,6 +83,66 @@ def test_blocks_are_read_one_after_the_other(seed: int, nonzeros: int, rows: int
         assert high == low or np.all((inside >= low) & (inside < high))
 
 
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=5), st.integers(1, 900))
+def test_one_block_of_each_matrix_fits(lengths: list[int], room: int) -> None:
+    heights = tile_heights(lengths, 8, 8 * room)
+    assert all(1 <= height <= length for height, length in zip(heights, lengths, strict=True))
+    assert sum(heights) <= max(room, len(lengths))
+    if sum(lengths) <= room:
+        assert heights == lengths
+        assert count_tiles(lengths, heights) == 1
+    fair = room // len(lengths)  # no block is less than half of it, as blocks of a matrix are equal
+    assert all(2 * height > min(length, fair) for height, length in zip(heights, lengths, strict=True))
+
+
+@given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 9), st.integers(1, 30), st.booleans())
+def test_parts_are_computed_tile_by_tile(seed: int, nonzeros: int, count: int, room: int, continues: bool) -> None:
+    lengths = 4, 17, 5
+    columns, values = sorted_columns(seed, nonzeros, (6, *lengths)), np.arange(1.0, nonzeros + 1)
+    heights, count = tile_heights(lengths, 1, room), min(count, nonzeros)
+    made = tiled(list(columns), values, lengths, heights, count, continues)
+    place = made.values.astype(int) - 1
+    assert np.array_equal(np.sort(place), np.arange(nonzeros))
+    assert all(np.array_equal(made.indices[m], columns[m + 1][place]) for m in range(3))
+    starts, bounds = made.pieces.starts.astype(int), made.parts.bounds
+    assert np.array_equal(np.repeat(made.pieces.rows, np.diff(starts)), columns[0][place])
+    units = count_tiles(lengths, heights)
+    assert len(bounds) == units * count + 1
+    for p in range(count):
+        begin, end = nonzeros * p // count, nonzeros * (p + 1) // count
+        own = starts[bounds[units * p : units * (p + 1) + 1]]
+        assert (own[0], own[-1]) == (begin, end)
+        first = columns[0][begin]
+        before = columns[0][begin - 1] if begin else first if continues else -1
+        assert made.parts.shared[p] == (first if before == first else -1)
+        assert made.parts.firsts[p] == (columns[0][begin - 1] + 1 if begin else first)
+        seen = []
+        for a, b in pairwise(own):
+            tile = {tuple(made.indices[m][q] // heights[m] for m in range(3)) for q in range(a, b)}
+            assert len(tile) <= 1
+            assert np.all(np.diff(place[a:b]) > 0)
+            seen += tile
+        assert seen == sorted(set(seen))
+
+
+@pytest.mark.parametrize(
+    ("levels", "size"),
+    [
+        ([("1", "48K"), ("1", "32K"), ("2", "2048K"), ("3", "300M")], 2 << 20),
+        ([("1", "48K"), ("2", "1M")], 1 << 20),
+        ([("1", "32K")], caches.USUAL),
+        ([("2", "much")], caches.USUAL),
+        ([], caches.USUAL),
+    ],
+)
+def test_the_size_of_a_core_s_own_cache(folder: Path, levels: list[tuple[str, str]], size: int) -> None:
+    for k, (level, text) in enumerate(levels):
+        (folder / f"index{k}").mkdir()
+        (folder / f"index{k}/level").write_text(level + "\n")
+        (folder / f"index{k}/size").write_text(text + "\n")
+    assert caches.own_cache(folder) == size
+
+
 @pytest.mark.parametrize("cached", [0, 1 << 30], ids=["past the caches", "stored"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("rank", [7, 33, 64, 70])
@@ -81,9 +152,10 @@ def test_new_rows_get_sums_or_zeros(
 ) -> None:
     """Two shards that share a row; every row but theirs is as it was."""
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
-    monkeypatch.setattr(cpu_mttkrp, "START_SECONDS", 1e-15)
-    monkeypatch.setattr(cpu_mttkrp, "CACHED", cached)
+    monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
+    monkeypatch.setattr(sums, "CACHED", cached)
     monkeypatch.setattr(layout, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(cpu_mttkrp, "own_cache", lambda: 8000)
     lengths, backend = (200, 20, 30), choose("cpu", comm, threads)
     columns = sorted_columns(1, 900, (18, *lengths[1:]))
     columns[0] = columns[0] * 11 + 3
@@ -116,12 +188,13 @@ def test_new_rows_get_sums_or_zeros(
 @given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 9), st.booleans())
 def test_parts_are_equal_and_say_whose_rows_they_share(seed: int, nonzeros: int, count: int, continues: bool) -> None:
     pieces = cut(sorted_columns(seed, nonzeros, (6,))[0])
-    bounds, shared = equal_parts(pieces, count, continues)
+    bounds, shared, firsts = equal_parts(pieces, count, continues)
     assert (bounds[0], bounds[-1]) == (0, len(pieces.rows))
     ends = pieces.starts[bounds].astype(int)
     assert all(np.abs(ends - nonzeros * t / count).min() <= PIECE for t in range(count + 1))
     before = [pieces.rows[0] if continues else -1, *pieces.rows[bounds[1:-1] - 1]]
     assert shared.tolist() == [b if pieces.rows[a] == b else -1 for a, b in zip(bounds[:-1], before, strict=True)]
+    assert firsts.tolist() == [pieces.rows[0], *(pieces.rows[b - 1] + 1 for b in bounds[1:])]
 
 
 @pytest.mark.parametrize(("length", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
@@ -154,7 +227,8 @@ def host_share(lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int)
     ("lengths", "rows", "nonzeros", "columns", "names"),
     [
         ((9184, 28818), 12092, 5_000_000, 64, {"segmented", "prefetched", "panelled"}),  # NELL-2
-        ((9184, 28818), 12092, 5_000_000, 16, {"segmented", "prefetched"}),
+        ((9184, 28818), 12092, 5_000_000, 16, {"segmented", "prefetched", "tiled"}),
+        ((9184, 28818), 12092, 200_000_000, 64, {"segmented", "prefetched", "panelled", "fibre", "tiled"}),
         ((24, 1140, 1717), 183, 3_300_000, 16, {"segmented", "fibre"}),  # Uber: the matrices are in the caches
         ((4198, 1631, 4209, 868131), 1605, 1_700_000, 32, {"segmented", "prefetched", "blocked"}),  # LBNL
         ((1605, 4198, 1631, 4209), 868131, 1_700_000, 32, {"segmented", "prefetched"}),
@@ -162,8 +236,15 @@ def host_share(lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int)
     ],
 )
 def test_what_is_tried(
-    comm: Comm, lengths: tuple[int, ...], rows: int, nonzeros: int, columns: int, names: set[str]
+    comm: Comm,
+    monkeypatch: pytest.MonkeyPatch,
+    lengths: tuple[int, ...],
+    rows: int,
+    nonzeros: int,
+    columns: int,
+    names: set[str],
 ) -> None:
+    monkeypatch.setattr(cpu_mttkrp, "own_cache", lambda: 1 << 20)
     share = host_share(lengths, rows, nonzeros, columns)
     tried = [k.name for k in mttkrp_kernels(choose("cpu", comm, 2)) if k.suits(share) and k.gains(share)]
     assert set(tried) == names

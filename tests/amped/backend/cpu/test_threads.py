@@ -1,59 +1,123 @@
-"""The threads of a rank: they do all pieces, tell of what fails, and hold nothing afterwards."""
+"""The threads of a rank: they run a compiled call together, tell of what fails, and end with their owner."""
 
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
-import time
-import weakref
 
+import numba
 import numpy as np
 import pytest
 
+from amped.backend.cpu.team import ASLEEP, WORDS, add, fork, join, load
+from amped.backend.cpu.threads import Threads, check
+
+SLEEPERS = """
+import time
 from amped.backend.cpu.threads import Threads
+threads = [Threads(3), Threads(2)]
+time.sleep({})
+"""
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("pieces", [1, 2, 3, 17])
-def test_each_piece_is_done_once(count: int, pieces: int) -> None:
-    threads, done = Threads(count), np.zeros(pieces, int)
-    for _ in range(50):
-        threads.each(pieces, lambda t: np.add.at(done, t, 1))
-    assert np.array_equal(done, np.full(pieces, 50))
+@numba.njit(nogil=True, no_cfunc_wrapper=True)
+def shared_out(number, team, threads, turn, done, wait):  # type: ignore[no-untyped-def]
+    """Write to each place who was there; every thread waits until `wait` have come."""
+    if number == 0:
+        turn[:] = 0
+    called = fork(team, number, threads)
+    add(turn, 1, 1)
+    while load(turn, 1) < wait:
+        pass
+    k = add(turn, 0, 1)
+    while k < done.size:
+        done[k] = 10 * done[k] + number + 1
+        k = add(turn, 0, 1)
+    return join(team, called)
 
 
-@pytest.mark.parametrize("failing", [0, 2])
-def test_what_fails_is_raised_when_all_have_ended(failing: int) -> None:
-    threads, ended = Threads(3), []
-
-    def work(t: int) -> None:
-        if t == failing:
-            raise ValueError(f"piece {t}")
-        time.sleep(0.05)
-        ended.append(t)
-
-    with pytest.raises(ValueError, match=f"piece {failing}"):
-        threads.each(3, work)
-    assert sorted(ended) == sorted({0, 1, 2} - {failing})
-    threads.each(3, ended.append)  # and they go on
-    assert len(ended) == 5
+@numba.njit(nogil=True, no_cfunc_wrapper=True)
+def failing(number, team, threads, turn):  # type: ignore[no-untyped-def]
+    """Fail in all threads but the calling one, which waits until they have come."""
+    called = fork(team, number, threads)
+    add(turn, 0, 1)
+    while load(turn, 0) < threads:
+        pass
+    if number:
+        raise ValueError
+    return join(team, called)
 
 
-def test_threads_end_with_their_owner_and_hold_nothing() -> None:
+@pytest.mark.parametrize("spare", [True, False], ids=["spinning", "asleep"])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_all_threads_come_if_they_have_time(count: int, spare: bool) -> None:
+    threads, turn = Threads(count, spare), np.zeros(2, np.int64)
+    for most in (1, 2, 5, 8):
+        for _ in range(10):
+            done, size = np.zeros(1000, np.int64), min(most, count)
+            assert shared_out(0, threads.team, most if most < count else count, turn, done, size) == 0
+            assert done.min() > 0
+            assert done.max() <= size  # each place once, by a thread that was asked for
+            assert turn[1] == size
+
+
+def test_a_call_within_another_one_is_computed_alone() -> None:
+    threads, results, turn = Threads(3), list[int](), np.zeros(2, np.int64)
+
+    def other() -> None:
+        done = np.zeros(100, np.int64)
+        shared_out(0, threads.team, 3, np.zeros(2, np.int64), done, 1)
+        results.append(int(done.min()))
+
+    def hold() -> None:
+        shared_out(0, threads.team, 3, turn, np.zeros(10, np.int64), 4)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    while turn[1] < 3:  # all three have come, and wait for one more
+        pass
+    other()
+    turn[1] += 1
+    holder.join(60)
+    assert results == [1]
+
+
+def test_what_fails_is_told_when_all_have_ended() -> None:
+    threads, turn = Threads(3), np.zeros(2, np.int64)
+    faults = failing(0, threads.team, 3, turn)
+    with pytest.raises(RuntimeError, match="2 threads failed"):
+        check(faults)
+    assert shared_out(0, threads.team, 3, turn, np.zeros(10, np.int64), 3) == 0  # and they go on
+
+
+def test_threads_end_with_their_owner() -> None:
     before = set(threading.enumerate())
-    threads, array = Threads(3), np.zeros(5)
-    mine, held = set(threading.enumerate()) - before, weakref.ref(array)
-
-    def work(t: int, array: np.ndarray = array) -> None:
-        array[t] = t
-
-    threads.each(3, work)
+    threads = Threads(3)
+    mine = set(threading.enumerate()) - before
     assert len(mine) == 2
-    del work, array
-    gc.collect()
-    assert held() is None
+    team = threads.team
+    assert team.size == ASLEEP + 3 * WORDS
     del threads
     gc.collect()
-    for thread in mine:
-        thread.join(20)
-        assert not thread.is_alive()
+    assert not any(thread.is_alive() for thread in mine)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5], ids=["spinning", "asleep"])
+def test_a_process_ends_beside_its_threads(seconds: float) -> None:
+    ended = subprocess.run([sys.executable, "-c", SLEEPERS.format(seconds)], capture_output=True, timeout=300)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_no_threads_and_works_alone() -> None:
+    threads, turn, done = Threads(3), np.zeros(2, np.int64), np.zeros(100, np.int64)
+    shared_out(0, threads.team, 3, turn, done, 3)
+    child = os.fork()
+    if child == 0:
+        shared_out(0, threads.team, 3, turn, done := np.zeros(100, np.int64), 1)
+        os._exit(int(done.min() != 1 or done.max() != 1))
+    assert os.waitpid(child, 0)[1] == 0
+    assert shared_out(0, threads.team, 3, turn, done, 3) == 0

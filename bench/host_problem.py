@@ -1,0 +1,103 @@
+"""A tensor to measure MTTKRPs on a CPU with: its nonzeros sorted for each mode, factor matrices, and random reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from amped.assembly import bring_up, place
+from amped.backend.base import Device
+from amped.backend.mttkrp import Share
+from amped.backend.providers import mttkrp_kernels
+from amped.operators.source import TensorSource
+from amped.operators.sparse import SparseOperator
+from amped.options import Options
+from amped.parallel.mpi import SingleComm
+from partitioner.coo import SparseTensor, ValueRange
+from partitioner.shards import mode_order
+
+from .draws import HostDraws
+from .synthetic import SHAPES, recipe
+
+Matrix = NDArray[np.float32]
+Sweep = Callable[[], object]
+
+
+class Mode(NamedTuple):
+    """Nonzeros sorted by output row, then by the other modes; where the rows begin, (I_n + 1,)."""
+
+    rows: NDArray[np.int32]
+    indices: tuple[NDArray[np.int32], ...]
+    values: Matrix
+    offsets: NDArray[np.int64]
+
+
+class Problem(NamedTuple):
+    """A tensor, its nonzeros sorted for each mode, and factor matrices."""
+
+    tensor: SparseTensor
+    modes: tuple[Mode, ...]
+    factors: list[Matrix]
+
+    def inputs(self) -> Iterator[tuple[Mode, list[Matrix]]]:
+        """Yield each mode and the factor matrices of the others."""
+        for n, mode in enumerate(self.modes):
+            yield mode, [factor for m, factor in enumerate(self.factors) if m != n]
+
+
+def problem_of(shape: str, nonzeros: int | None, columns: int) -> Problem:
+    """Return a tensor of a named shape, of its own number of nonzeros or another one, and random factor matrices."""
+    rng = np.random.default_rng(0)
+    return Problem(*_draw(shape, nonzeros), [rng.random((n, columns), np.float32) for n in SHAPES[shape][0]])
+
+
+@lru_cache(1)
+def _draw(shape: str, nonzeros: int | None) -> tuple[SparseTensor, tuple[Mode, ...]]:
+    made = recipe(shape, nonzeros)
+    draws, numbers = HostDraws(made), range(made.nonzeros)
+    drawn = np.stack([draws.indices(mode, numbers) for mode in range(len(made.lengths))])
+    tensor = SparseTensor.from_columns(drawn, draws.values(numbers, np.dtype(np.float64)), made.lengths)
+    return tensor, tuple(_mode(tensor, mode) for mode in range(len(made.lengths)))
+
+
+def _mode(tensor: SparseTensor, mode: int) -> Mode:
+    order = np.argsort(tensor.columns[mode], kind="stable")
+    rows, *others = (tensor.columns[m][order] for m in mode_order(len(tensor.shape), mode))
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=tensor.shape[mode]))])
+    return Mode(rows, tuple(others), tensor.values[order].astype(np.float32), offsets)
+
+
+def operator_of(problem: Problem, cores: int, kernel: str = "auto") -> SparseOperator:
+    """Return the problem's tensor on so many cores, with its factor matrices."""
+    options, columns = Options("cpu", kernel=kernel, threads=cores), problem.factors[0].shape[1]
+    machine = bring_up(options, SingleComm())
+    operator = place(TensorSource(problem.tensor, machine.comm), columns, machine, options)
+    for mode, factor in enumerate(problem.factors):
+        operator.set_factor(mode, factor)
+    return operator
+
+
+def reads_of(device: Device, rng: np.random.Generator, values: Matrix, factor: Matrix) -> Sweep:
+    """Read rows of a matrix through MTTKRP with one input mode, in long sums whose cost is negligible."""
+    length, columns = factor.shape
+    rows = np.arange(values.size, dtype=np.int32) >> 10
+    matrix = device.zeros((length, device.stride(columns, factor.itemsize)), factor.dtype)
+    matrix[:, :columns] = factor
+    out = device.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
+    share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))
+    indices = rng.integers(0, length, values.size, dtype=np.int32)
+    kernels = [k for k in mttkrp_kernels(device) if k.name in ("segmented", "prefetched")]
+    shards = [kernel.make([rows, indices], values, share, False) for kernel in kernels]
+    best = min(shards, key=lambda shard: min(_seconds(shard, matrix, out) for _ in range(3)))
+    return lambda: best.kernel.run(best, [matrix], out, slice(0, len(out)))
+
+
+def _seconds(shard: Any, matrix: Matrix, out: NDArray[np.float64]) -> float:
+    started = time.perf_counter()
+    shard.kernel.run(shard, [matrix], out, slice(0, len(out)))
+    return time.perf_counter() - started
