@@ -102,6 +102,8 @@ def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> 
     comm, few = machine.comm, _hardly_any(source, machine, setting)
     rest = _iterations(few)
     trial = _Trial(few, machine, setting.memory)
+    if not all(comm.allgather(plan.on_device)):  # as a run does
+        source.leave_device()
     chosen = [trial.choose(source, mode, plan) for mode in plan.modes]
     empty = [trial.placed(mode) for mode in plan.modes]
     rounds, began = list[list[float]](), time.perf_counter()
