@@ -107,7 +107,7 @@ from amped import run
 for arguments in (["--help"], ["cpd", "--help"], ["--version"]):
     assert run.main(arguments) == 0, arguments
 loaded = {"numba", "llvmlite", "scipy", "cupy", "rich"} & sys.modules.keys()
-sys.exit(", ".join(loaded))
+sys.exit(", ".join(loaded) or 0)
 """
     result = finish([sys.executable, "-c", program])
     assert (result.code, result.err) == (0, "")
