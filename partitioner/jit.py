@@ -13,6 +13,8 @@ from threading import Lock
 from types import FunctionType
 from typing import Any
 
+from .stages import STAGES
+
 _making = Lock()
 
 
@@ -39,7 +41,7 @@ class Compiled:
     def dispatcher(self) -> Any:
         """What Numba compiles and calls."""
         if self._made is None:
-            with _making:
+            with _making, STAGES.of("import"):
                 from .numba_code import dispatcher, let_call
 
                 let_call(Compiled)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pickle
 import re
 import sys
+import threading
 from functools import cache
 from hashlib import sha256
 from importlib.util import resolve_name
@@ -22,6 +23,7 @@ from typing import Any
 
 import llvmlite
 import numba
+from numba.core import event
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
 from numba.core.runtime import rtsys
@@ -29,6 +31,7 @@ from numba.core.serialize import dumps
 from numba.extending import typeof_impl
 
 from .private import keep, kept
+from .stages import STAGES
 
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
@@ -55,9 +58,10 @@ class _Cache(NullCache):  # type: ignore[misc]
 
     def load_overload(self, types: Any, context: Any) -> Any:
         """Return the compiled form for these types and this CPU type, or None."""
-        rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
-        stored = kept(self._name(types, context.codegen()))
-        return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
+        with STAGES.of("compile"):
+            rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
+            stored = kept(self._name(types, context.codegen()))
+            return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
 
     def save_overload(self, types: Any, compiled: Any) -> None:
         """Cache a compiled form; ignore a disk that refuses it."""
@@ -72,6 +76,24 @@ class _Cache(NullCache):  # type: ignore[misc]
         facts = versions, codegen.magic_tuple(), _sources(function.__module__), place, str(types)
         digest = sha256(repr(facts).encode()).hexdigest()
         return f"{function.__module__}.{function.__qualname__}-{digest[:40]}.nbc"
+
+
+class _Counted(event.Listener):  # type: ignore[misc]
+    """Counts what Numba compiles as a stage of the thread that asks for it."""
+
+    def __init__(self) -> None:
+        self._mine = threading.local()
+
+    def on_start(self, event: Any) -> None:
+        stage = STAGES.of("compile")
+        stage.__enter__()
+        self._mine.__dict__.setdefault("stages", []).append(stage)
+
+    def on_end(self, event: Any) -> None:
+        self._mine.stages.pop().__exit__(None, None, None)
+
+
+event.register("numba:compile", _Counted())
 
 
 @cache

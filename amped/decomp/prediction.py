@@ -24,7 +24,7 @@ from ..backend.base import Array, Clock
 from ..backend.exchange import Machine
 from ..backend.mttkrp import Kernel, Shard, Share
 from ..operators.memory import ModePlan
-from ..operators.placement import Plan, Setting
+from ..operators.placement import Plan, Setting, nonzero_bytes
 from ..operators.source import Source, TensorSource
 from ..operators.sparse import SparseOperator
 from .als import CpAls
@@ -37,10 +37,8 @@ FEW, ENOUGH = 3, 0.5  # of these at least, if so many seconds are over
 TRIES = 2  # of each kernel
 LEAST_SECONDS = 1e-3  # of an iteration that is told: in shorter ones launches and caches decide
 MOST_SPREAD = 0.1  # how far the quartiles of rounds may be from their median, relative to it
-LEAST_A_RANK, LEAST_A_COLUMN = (
-    64,
-    4,
-)  # nonzeros of the tensor with hardly any: ranks share them, equations have solutions
+ROWS_A_RANK, ROWS_A_COLUMN, FILLED = 64, 4, 8  # used rows of the tensor with hardly any nonzeros, and nonzeros of each
+SPARE = 2  # of the memory that is left for samples, one byte in so many is used
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,9 @@ def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> 
     """
     comm, few = machine.comm, _hardly_any(source, machine, setting)
     rest = _iterations(few)
-    trial = _Trial(few, machine)
+    trial = _Trial(few, machine, setting.memory)
+    if not all(comm.allgather(plan.on_device)):  # as a run does
+        source.leave_device()
     chosen = [trial.choose(source, mode, plan) for mode in plan.modes]
     empty = [trial.placed(mode) for mode in plan.modes]
     rounds, began = list[list[float]](), time.perf_counter()
@@ -129,12 +129,16 @@ def _spread(seconds: Sequence[float]) -> float:
 
 
 def _hardly_any(source: Source, machine: Machine, setting: Setting) -> SparseOperator:
-    """Place a tensor of the same shape with few nonzeros, as far apart as can be."""
-    rank, comm = setting.ranks[0], machine.comm
-    count = max(LEAST_A_COLUMN * rank, LEAST_A_RANK * comm.size)
-    columns = np.stack([np.arange(count) * length // count for length in source.shape]).astype(np.int32)
-    values = np.linspace(setting.values.low, setting.values.high, count)
-    few = TensorSource(SparseTensor.from_columns(columns, np.where(values, values, 1.0), source.shape), comm)
+    """Place a tensor of the same shape with few nonzeros: random ones, in rows as far apart as can be.
+
+    There are enough of them for equations that have solutions, and for every rank to own rows.
+    """
+    rank, comm, rng = setting.ranks[0], machine.comm, np.random.default_rng(0)
+    rows = max(ROWS_A_COLUMN * rank, ROWS_A_RANK * comm.size)
+    used = [min(rows, length) for length in source.shape]
+    count = FILLED * rows
+    columns = np.stack([rng.integers(0, u, count) * n // u for u, n in zip(used, source.shape, strict=True)])
+    few = TensorSource(SparseTensor.from_columns(columns.astype(np.int32), rng.random(count), source.shape), comm)
     options = replace(setting.options, placement="auto", kernel="auto")
     operator = SparseOperator(few, machine, setting._replace(options=options, values=few.value_range))
     for mode, factor in enumerate(initial_factors(few, rank, comm, options.dtype)):
@@ -160,14 +164,17 @@ def _iterations(operator: SparseOperator) -> list[float]:
 class _Trial:
     """Times samples on the factor matrices of an operator."""
 
-    def __init__(self, operator: SparseOperator, machine: Machine) -> None:
-        self._operator, self._device = operator, machine.device
+    def __init__(self, operator: SparseOperator, machine: Machine, memory: int) -> None:
+        self._operator, self._device, self._comm = operator, machine.device, machine.comm
         self._clock: Clock = machine.device.clock()
-        self._comm = machine.comm
+        left, plan = memory - sum(operator.plan.device_bytes.values()), operator.plan
+        # Samples of all modes are there at once, as columns or as shards, and one of them as both.
+        each = nonzero_bytes(operator.order, plan.dtype) * (operator.order + 1) * SPARE
+        self._most = max(WINDOWS, min(machine.device.sample, left // each))
 
     def choose(self, source: Source, mode: ModePlan, plan: Plan) -> _Try | None:
         """Return a sample of a mode's nonzeros as the fastest kernel has them; None if there are none. Collective."""
-        windows = _windows(mode.nnz, self._device.sample)
+        windows = _windows(mode.nnz, self._most)
         columns = [_taken(column, windows) for column in source.load(mode.mode, mode.cut, plan.dtype, 0)]
         if not mode.nnz:
             return None
@@ -241,6 +248,6 @@ def _taken(column: Any, windows: Sequence[slice]) -> Any:
 
 def _renumbered(rows: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return ascending rows with the same runs, and none left out."""
-    found = np.zeros_like(rows)
-    np.cumsum(rows[1:] != rows[:-1], out=found[1:])
-    return found
+    steps = np.zeros_like(rows)
+    steps[1:] = rows[1:] != rows[:-1]
+    return np.cumsum(steps, dtype=rows.dtype)

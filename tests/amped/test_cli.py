@@ -282,7 +282,8 @@ def test_report_of_cpd(folder: Path) -> None:
     ]
     assert "change" not in shown[0]
     assert f"change {fits[1] - fits[0]:+.1e}" in shown[1]
-    assert "compute" in lines[-2]
+    assert "compute" in lines[-3]
+    assert lines[-2].startswith("iterations took ")
     ended = "after 3 iterations (not converged: --max-iters 3 reached)"
     assert lines[-1] == f"fit {fits[-1]:.6f} {ended}; model in small-rank3/model.npz"
 
@@ -393,7 +394,8 @@ def test_info_and_plan_write_metrics(folder: Path) -> None:
         if verb == "info":
             assert [mode["length"] for mode in event["modes"]] == list(SHAPE)
         else:
-            assert len(event["planned_bytes"]) == len(event["seconds"]) == event["ranks"] == 3
+            assert len(event["planned_bytes"]) == event["ranks"] == 3
+            assert event["seconds"] is None, "as there is one rank here"
         Path("m.jsonl").unlink()
 
 

@@ -197,3 +197,19 @@ def test_a_folder_of_another_program_is_refused_and_stays_as_it_is(
 
 def test_a_file_that_is_missing_is_none(tmp_path: Path) -> None:
     assert read_private(tmp_path / "none") is None
+
+
+def test_compiling_counts_as_a_stage(folder: Path) -> None:
+    """So does reading what was compiled before; importing Numba is a stage of its own."""
+    code = f"""
+import sys; sys.path.insert(0, {str(folder / "first")!r})
+from partitioner.stages import STAGES
+from mine.kernels import scaled
+with STAGES.of("read"):
+    scaled(21)
+first = STAGES.collect()
+scaled(2)
+print(*first, STAGES.collect(), first["compile"] > first["read"])
+"""
+    for _ in range(2):
+        assert subprocess.check_output([sys.executable, "-c", code], text=True) == "import compile read {} True\n"

@@ -41,7 +41,7 @@ class CpuDevice:
         self.description = f"CPU, {count} thread{'s' * (count > 1)}"
         self.model = f"{self.description} of {platform.processor() or platform.machine()}"
         self.threads = Threads(count, spare=not threads or threads * comm.size <= usable_cores())
-        limit_blas(count)
+        limit_blas(1)  # see `kernels.solve`
 
     def stride(self, rank: int, itemsize: int) -> int:
         """See `Device`: a single lane, or whole lines of the caches."""

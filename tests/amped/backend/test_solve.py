@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from amped.backend.choose import choose
+from amped.backend.cpu.kernels.solve import PART_ROWS, HostSolver
 from amped.backend.providers import solver
 from amped.backend.solve import Sums
 from amped.parallel.mpi import world
@@ -75,3 +76,26 @@ def test_what_is_not_finite_is_seen(backend: Any, number: float) -> None:
         solved(backend, rows, np.ones((9, 9)), "f4", 0, (gram, largest, None))
     assert not np.any(np.isfinite(backend.to_host(gram)))
     assert not np.any(np.isfinite(backend.to_host(largest)))
+
+
+@pytest.mark.parametrize("rows", [2 * PART_ROWS - 1, 2 * PART_ROWS + 1, 20 * PART_ROWS])
+def test_the_same_bits_whatever_the_threads(rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    source, inverse, found = rng.random((rows, 7)), rng.random((7, 7)), []
+    for threads in (1, 3):
+        target, sums = np.empty((rows, 7), np.float32), Sums(np.zeros((7, 7)), np.zeros(7), np.zeros(7))
+        HostSolver(threads).run(None, source, inverse, target, sums)
+        np.testing.assert_allclose(target, source @ inverse, rtol=1e-5)
+        found.append([array.tobytes() for array in (target, *sums)])
+    assert found[0] == found[1]
+
+
+def test_parts_have_no_dots_where_none_are_asked_for() -> None:
+    source, target, sums = (
+        np.ones((2 * PART_ROWS, 3)),
+        np.empty((2 * PART_ROWS, 3)),
+        Sums(np.zeros((3, 3)), np.zeros(3)),
+    )
+    HostSolver(2).run(None, source, np.eye(3), target, sums)
+    assert np.array_equal(sums.gram, np.full((3, 3), 2.0 * PART_ROWS))
+    assert np.array_equal(sums.largest, np.ones(3))

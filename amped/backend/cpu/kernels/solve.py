@@ -1,25 +1,46 @@
-"""How a CPU solves rows of factor matrices: NumPy's matrix products, and one pass for all else."""
+"""How a CPU solves rows of factor matrices: NumPy's matrix products, one thread for each, and one pass for all else.
+
+BLAS has no threads of its own here: for 20 milliseconds after a product they look for the next one, and keep the cores
+from the MTTKRP that follows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base import Array
 from ...rows import block_rows, blocks_of
 from ...solve import Solver, Sums, Takes
 from .. import small
 from ..device import CpuDevice
 
+PART_ROWS = 4096  # fewer take less time than a thread takes to begin
+MOST_PARTS = 16  # each has sums of its own
+
+Matrix = NDArray[Any]
+
+
+class Room(NamedTuple):
+    """What a part of the rows needs: a block of rows, (rows, R), a Gram matrix, and sums of its own."""
+
+    rows: Matrix
+    gram: Matrix
+    sums: Sums
+
 
 class HostSolver:
-    """Solves blocks of rows; suits all. See `Solver`."""
+    """Solves parts of the rows side by side, the same parts whatever the threads; suits all. See `Solver`."""
 
     name = "rows"
     allocates = False
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         return True
@@ -28,20 +49,62 @@ class HostSolver:
         """See `Solver`: what is compiled is kept on disk."""
 
     def bytes(self, rows: int, rank: int) -> Takes:
-        return Takes(8 * rank * (min(rows, block_rows(rank)) + 4 * rank))
+        parts = _parts(rows)
+        return Takes(8 * rank * parts * (_block(rows, rank) + 2 * rank + 2))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See `Solver`: room for a block of rows, and for its Gram matrix."""
-        return np.empty((min(rows, block_rows(rank)), rank)), np.empty((rank, rank))
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> list[Room]:
+        """See `Solver`: room for each part."""
+        block = _block(rows, rank)
+        return [_room(block, rank) for _ in range(_parts(rows))]
 
-    def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        solved, gram = made
-        for block in blocks_of(len(source), block_rows(source.shape[1])):
-            rows = np.matmul(source[block], inverse, out=solved[: block.stop - block.start])
-            small.put(rows, source[block], target[block], sums.largest, sums.dots)
-            np.add(sums.gram, np.matmul(rows.T, rows, out=gram), out=sums.gram)
+    def run(self, made: list[Room], source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
+        count = min(len(made), _parts(len(source)))
+        if count == 1:
+            _solve(made[0], source, inverse, target, sums)
+            return
+        ends = [len(source) * k // count for k in range(count + 1)]
+        own = [Sums(*(None if to is None else part for to, part in zip(sums, room.sums, strict=True))) for room in made]
+
+        def part(k: int) -> None:
+            for each in made[k].sums:
+                each[...] = 0
+            rows = slice(ends[k], ends[k + 1])
+            _solve(made[k], source[rows], inverse, target[rows], own[k])
+
+        list(self._pool.map(part, range(count)) if self._threads > 1 else map(part, range(count)))
+        for each in own[:count]:  # in order, so that sums are the same every time
+            sums.gram[...] += each.gram
+            np.maximum(sums.largest, each.largest, out=sums.largest)
+            if sums.dots is not None:
+                sums.dots[...] += each.dots
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._threads, "amped-solve")
 
 
 def providers(device: CpuDevice) -> Sequence[Solver]:
     """Return the solvers of the family."""
-    return [HostSolver()]
+    return [HostSolver(device.threads.count)]
+
+
+def _solve(room: Room, source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
+    for block in blocks_of(len(source), len(room.rows)):
+        rows = np.matmul(source[block], inverse, out=room.rows[: block.stop - block.start])
+        small.put(rows, source[block], target[block], sums.largest, sums.dots)
+        np.add(sums.gram, np.matmul(rows.T, rows, out=room.gram), out=sums.gram)
+
+
+def _parts(rows: int) -> int:
+    return max(1, min(MOST_PARTS, rows // PART_ROWS))
+
+
+def _block(rows: int, rank: int) -> int:
+    """Return the rows that a part solves at a time."""
+    parts = _parts(rows)
+    return max(1, min(-(-rows // parts), block_rows(rank) // parts))
+
+
+def _room(block: int, rank: int) -> Room:
+    sums = Sums(np.zeros((rank, rank)), np.zeros(rank), np.zeros(rank))
+    return Room(np.empty((block, rank)), np.empty((rank, rank)), sums)
