@@ -63,11 +63,12 @@ class HostSolver:
             _solve(made[0], source, inverse, target, sums)
             return
         ends = [len(source) * k // count for k in range(count + 1)]
-        own = [Sums(*(None if to is None else part for to, part in zip(sums, room.sums, strict=True))) for room in made]
+        own = [room.sums if sums.dots is not None else room.sums._replace(dots=None) for room in made]
 
         def part(k: int) -> None:
-            for each in made[k].sums:
-                each[...] = 0
+            for total in own[k]:
+                if total is not None:
+                    total.fill(0)
             rows = slice(ends[k], ends[k + 1])
             _solve(made[k], source[rows], inverse, target[rows], own[k])
 
