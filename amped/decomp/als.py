@@ -80,7 +80,7 @@ class CpAls:
             self._checked = self._next_checked
             self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
             return self._step_checked(stop)
-        self._next_checked = 1
+        self._next_checked = max(1, self._next_checked // 2)
         self._take(told, self.operator.order - 1)
         self._count(fit)
         return True

@@ -1,0 +1,265 @@
+"""The small matrices of CP-ALS against NumPy in double precision, on each device and as the host has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amped.backend.base import Device
+from amped.backend.choose import choose
+from amped.backend.equations import CONDITION, NEAR, NEARBY, NOISY, NOT_FINITE, RANGE, SINGULAR, Equations, Terms, Told
+from amped.backend.null.device import NullDevice
+from amped.backend.providers import equations_of
+from amped.backend.small import HostEquations
+from amped.parallel.mpi import world
+
+RANKS = (1, 7, 16, 33, 64, 128, 130)
+NORM, MOST, CUTOFF = 5.0, 100.0, 1e-14
+
+Make = Callable[..., tuple[Equations, Device]]
+
+
+@pytest.fixture(params=["host", "null", "device"])
+def make(request: pytest.FixtureRequest, device: str) -> Make:
+    """Return what makes equations: in NumPy, on the null device, and on each device as its provider does."""
+
+    def made(order: int, rank: int, parts: int = 1, gains: bool = True, dtype: str = "f4") -> tuple[Equations, Device]:
+        terms = Terms(order, rank, parts, parts - 1, NORM, CUTOFF, MOST, gains)
+        where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
+        if request.param == "host":
+            return HostEquations(where, terms), where
+        return equations_of(where, rank).make(terms, np.dtype(dtype)), where
+
+    return made
+
+
+def told_of(order: int, rank: int, iterations: int = 0, fit: float = np.nan) -> Told:
+    rng = np.random.default_rng(rank)
+    return Told(0, iterations, fit, rng.random((order, rank)) + 0.5, rng.random((order, rank)) + 0.5)
+
+
+def gram(rank: int, seed: int, rows: int = 500) -> np.ndarray:
+    matrix = np.random.default_rng(seed).random((rows, rank))
+    return np.asarray(matrix.T @ matrix / rows)
+
+
+def fill(equations: Equations, device: Device, **parts: Any) -> None:
+    """Set the totals: `gram`, `dots`, `noisy`, and `largest` (ranks, R)."""
+    rank = equations.totals.shape[1]
+    totals = np.zeros(equations.totals.shape)
+    totals[:rank] = parts.get("gram", 0)
+    totals[rank], totals[rank + 1] = parts.get("dots", 0), parts.get("noisy", 0)
+    totals[rank + 2 :] = parts.get("largest", 0)
+    equations.totals[...] = device.to_device(totals)
+
+
+def loaded(make: Make, grams: list[np.ndarray], told: Told, best: float = 0.0, **how: Any) -> tuple[Equations, Device]:
+    """Return equations that hold Gram matrices of columns without their scales."""
+    equations, device = make(len(grams), len(grams[0]), **how)
+    equations.load(told, best)
+    for mode, each in enumerate(grams):
+        fill(equations, device, gram=each)
+        equations.hold(mode)
+    return equations, device
+
+
+def scaled(grams: list[np.ndarray], told: Told) -> list[np.ndarray]:
+    return [each * np.outer(scale, scale) for each, scale in zip(grams, told.scales, strict=True)]
+
+
+def inverse_of(grams: list[np.ndarray], told: Told, mode: int) -> np.ndarray:
+    """Return what rows of an MTTKRP of stored matrices are multiplied with."""
+    others = [m for m in range(len(grams)) if m != mode]
+    product = np.prod([scaled(grams, told)[m] for m in others], axis=0)
+    inverse = np.linalg.pinv(product, rcond=CUTOFF, hermitian=True)
+    whole = inverse * np.prod(told.scales[others], axis=0)[:, None] / (told.norms[mode] * told.scales[mode])
+    return np.asarray(whole)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("order", [2, 3, 6])
+def test_the_inverse_of_the_other_modes(make: Make, order: int, rank: int) -> None:
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(order)], told_of(order, rank)
+    equations, device = loaded(make, grams, told)
+    for mode in range(order):
+        equations.totals[...] = np.nan
+        equations.prepare(mode)
+        device.meet()
+        want = inverse_of(grams, told, mode)
+        np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-11 * abs(want).max())
+        assert not device.to_host(equations.totals).any()
+        assert equations.told().flags == 0
+
+
+@pytest.mark.parametrize("rank", [2, 16, 33])
+def test_a_singular_matrix_gets_its_pseudo_inverse(make: Make, rank: int) -> None:
+    grams, told = [gram(rank, m, rows=1) for m in range(3)], told_of(3, rank)
+    equations, device = loaded(make, grams, told, gains=False)
+    equations.prepare(1)
+    if equations.told().flags & SINGULAR:
+        equations.invert(1)
+    want = inverse_of(grams, told, 1)
+    np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-9 * abs(want).max())
+    assert equations.told().flags == 0
+
+
+@pytest.mark.parametrize(("gains", "fit", "noisy"), [(True, np.nan, True), (False, np.nan, False), (True, 0.99, True)])
+def test_equations_that_single_precision_cannot_solve(make: Make, gains: bool, fit: float, noisy: bool) -> None:
+    basis = np.linalg.qr(np.random.default_rng(0).random((8, 8)))[0]
+    grams = [basis @ np.diag(np.geomspace(1, 1e-10, 8)) @ basis.T, np.ones((8, 8)), np.eye(8)]
+    told = Told(0, 0 if np.isnan(fit) else 3, fit, np.ones((3, 8)), np.ones((3, 8)))
+    equations, device = loaded(make, grams, told, gains=gains)
+    for double in (False, True):
+        equations.prepare(2, double)
+        if equations.told().flags & SINGULAR:
+            equations.invert(2, double)
+        assert device.to_host(equations.totals)[9].any() == (noisy and not double)
+        want = inverse_of(grams, told, 2)
+        np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-4 * abs(want).max())
+    assert CONDITION > 1e10, "the tenth power is within what elimination solves"
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("iterations", [0, 2])
+def test_norms_are_taken_out(make: Make, rank: int, iterations: int) -> None:
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank, iterations)
+    equations, device = loaded(make, grams, told, parts=3)
+    equations.prepare(1)
+    new, largest = gram(rank, 9), np.random.default_rng(1).random((3, rank)) + 0.5
+    fill(equations, device, gram=new, largest=largest)
+    equations.finish(1)
+    got, divisor = equations.told(), told.norms[1] * told.scales[1]
+    length = np.maximum(largest.max(axis=0) * divisor, 1) if iterations else np.sqrt(np.diag(new)) * divisor
+    assert got.flags == 0
+    np.testing.assert_allclose(got.norms[1], length, rtol=1e-12)
+    np.testing.assert_allclose(got.scales[1], divisor / length, rtol=1e-12)
+    assert np.array_equal(got.norms[[0, 2]], told.norms[[0, 2]])
+    equations.prepare(0)  # from the new Gram matrix
+    want = inverse_of([grams[0], new, grams[2]], told._replace(norms=got.norms, scales=got.scales), 0)
+    np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-10 * abs(want).max())
+
+
+def test_columns_out_of_range_are_divided_by_powers_of_two(make: Make) -> None:
+    grams, told = [gram(4, m) + np.eye(4) for m in range(3)], told_of(3, 4, 1)
+    equations, device = loaded(make, grams, told)
+    equations.prepare(0)
+    before, largest = device.to_host(equations.inverse).copy(), np.array([1.0, 5000.0, 0.0, 1e-3])
+    fill(equations, device, gram=np.eye(4), largest=largest)
+    equations.finish(0)
+    assert equations.told()._replace(norms=None, scales=None)[:2] == (RANGE, 1)  # type: ignore[arg-type]
+    equations.widen()
+    ratio = before[0] / device.to_host(equations.inverse)[0]
+    divisor = told.norms[0] * told.scales[0]
+    np.testing.assert_allclose(ratio, [1, 4096, 1 / divisor[2], 2.0**-10], rtol=1e-12)  # what vanished is not enlarged
+    assert not device.to_host(equations.totals).any()
+    fill(equations, device, gram=np.eye(4), largest=largest / ratio)
+    equations.finish(0, again=True)
+    got = equations.told()
+    assert got.flags == 0
+    np.testing.assert_allclose(got.norms[0], np.maximum(largest * told.norms[0] * told.scales[0], 1))
+
+
+@pytest.mark.parametrize(
+    ("parts", "flag"),
+    [
+        ({"gram": np.inf, "largest": 1.0}, NOT_FINITE),
+        ({"gram": np.nan, "largest": np.nan}, RANGE),
+        ({"gram": np.inf, "largest": 1e30}, RANGE),
+        ({"gram": np.nan, "largest": 1.0, "noisy": 1.0}, NOISY),
+    ],
+)
+@pytest.mark.parametrize("rank", [1, 16])
+def test_what_is_wrong_with_solved_rows(make: Make, rank: int, parts: dict[str, float], flag: int) -> None:
+    grams, told = [np.eye(rank)] * 3, told_of(3, rank)
+    equations, device = loaded(make, grams, told)
+    equations.prepare(2)
+    fill(equations, device, **parts)
+    equations.finish(2)
+    got = equations.told()
+    assert got.flags == flag
+    assert np.array_equal(got.norms, told.norms)
+    assert np.array_equal(got.scales, told.scales)
+    assert equations.told().flags == 0, "it is told once"
+
+
+def test_gram_matrices_that_are_not_finite(make: Make) -> None:
+    equations, _ = loaded(make, [np.full((3, 3), np.nan), np.eye(3), np.eye(3)], told_of(3, 3))
+    equations.prepare(1)
+    assert equations.told().flags & NOT_FINITE
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("order", [2, 5])
+def test_the_fit(make: Make, order: int, rank: int) -> None:
+    grams, told = [gram(rank, m) for m in range(order)], told_of(order, rank, 4, 0.1)
+    equations, device = loaded(make, grams, told, gains=False)
+    weights = told.norms[-1]
+    squared = float(weights @ np.prod(scaled(grams, told), axis=0) @ weights)
+    dots = np.random.default_rng(3).random(rank)
+    parts = weights * np.prod(told.scales, axis=0) * dots
+    dots *= squared / 2 / parts.sum()  # a distance of about the norm
+    fill(equations, device, dots=dots)
+    equations.fit()
+    got = equations.told()
+    want = 1 - np.sqrt(NORM**2 + squared - 2 * (parts * squared / 2 / parts.sum()).sum()) / NORM
+    assert (got.flags, got.iterations) == (0, 5)
+    assert got.fit == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize(("dot", "best"), [(NORM**2, 0.0), (0.1 * NORM**2, NEARBY + 0.01)])
+def test_a_fit_near_1_waits_for_exact_products(make: Make, dot: float, best: float) -> None:
+    """Where rounding may change the fit, and once a fit was near 1."""
+    grams = [np.full((1, 1), NORM), np.full((1, 1), NORM)]
+    told = Told(0, 2, 0.5, np.ones((2, 1)), np.ones((2, 1)))
+    equations, device = loaded(make, grams, told, best)
+    fill(equations, device, dots=dot * (1 - 1e-9))
+    equations.fit()
+    got = equations.told()
+    assert (got.flags, got.iterations, got.fit) == (NEAR, 2, 0.5)
+    source = device.to_device(np.array([[dot], [0.0]]))
+    equations.multiply(source, device.to_device(np.array([[1.0], [3.0]], np.float32)))
+    equations.fit(exact=True)
+    got = equations.told()
+    assert (got.flags, got.iterations) == (0, 3)
+    assert got.fit == pytest.approx(1 - np.sqrt(2 * NORM**2 - 2 * dot) / NORM, abs=1e-7)
+    equations.fit(exact=True)
+    assert equations.told().iterations == 3, "nothing is left to be computed"
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_inner_products_of_columns(make: Make, rows: int, rank: int) -> None:
+    equations, device = make(3, rank)
+    rng = np.random.default_rng(rows)
+    one, other = rng.random((rows, rank + 3)), rng.random((rows, rank + 1)).astype(np.float32)
+    equations.dots[...] = np.nan
+    equations.multiply(device.to_device(one)[:, :rank], device.to_device(other)[:, :rank])
+    got = device.to_host(equations.dots).sum(axis=0)
+    np.testing.assert_allclose(got, (one[:, :rank] * other[:, :rank]).sum(axis=0), rtol=1e-12)
+
+
+def test_nothing_is_kept_once_a_flag_is_set(make: Make) -> None:
+    equations, device = loaded(make, [np.eye(2)] * 3, told_of(3, 2))
+    source, target = (device.to_device(np.full(64, value, np.uint8)) for value in (1, 0))
+    equations.keep(source, target)
+    assert device.to_host(target).all()
+    equations.prepare(0)
+    fill(equations, device, gram=np.nan, largest=1.0)
+    equations.finish(0)
+    target.fill(0)
+    equations.keep(source, target)
+    assert not device.to_host(target).any()
+
+
+def test_what_is_told_lies_in_the_memory(make: Make) -> None:
+    equations, device = loaded(make, [np.eye(5)] * 3, told_of(3, 5, 7, 0.25))
+    if equations.memory is None:
+        pytest.skip("the host takes part")
+    got = equations.read(device.to_host(equations.memory[: equations.told_bytes]))
+    want = told_of(3, 5, 7, 0.25)
+    assert got[:3] == want[:3]
+    assert np.array_equal(got.norms, want.norms)
+    assert np.array_equal(got.scales, want.scales)

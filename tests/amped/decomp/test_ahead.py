@@ -1,0 +1,182 @@
+"""Iterations that a device computes ahead of the host: as those in which the host takes part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import PRECISIONS, make_operator, random_factors, small_pieces
+
+import amped
+from amped.backend.cuda import probe
+from amped.backend.exchange import connect
+from amped.backend.null.device import NullDevice
+from amped.checkpoint import Origin, take
+from amped.decomp.ahead import Ahead
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
+from amped.operators.sparse import SparseOperator
+from amped.parallel.mpi import Comm
+
+SHAPE = (12, 9, 10)
+
+
+def tensor_of(dense: np.ndarray) -> amped.SparseTensor:
+    return amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
+
+
+def random_tensor(seed: int, shape: tuple[int, ...] = SHAPE) -> amped.SparseTensor:
+    rng = np.random.default_rng(seed)
+    return tensor_of(np.where(rng.random(shape) < 0.4, rng.standard_normal(shape) + 0.5, 0))
+
+
+@pytest.fixture(params=["null", pytest.param("cuda", marks=pytest.mark.gpu)])
+def where(request: pytest.FixtureRequest) -> str:
+    if request.param == "cuda" and (missing := probe()):
+        pytest.skip(missing)
+    return str(request.param)
+
+
+def operator_of(tensor: amped.SparseTensor, start: list[np.ndarray], where: str, comm: Comm, **how: Any) -> Any:
+    if where == "null":
+        return make_operator(tensor, start, connect(NullDevice(comm), comm), deterministic=True, **how)
+    return make_operator(tensor, start, comm, device="cuda", deterministic=True, **how)
+
+
+def methods(tensor: amped.SparseTensor, rank: int, where: str, comm: Comm, **how: Any) -> tuple[CpAls, CpAls]:
+    """Return a method that goes ahead, and one in which the host takes part in each iteration."""
+    start = how.pop("start", None) or random_factors(3, tensor.shape, rank)
+    ahead, checked = (CpAls(operator_of(tensor, start, where, comm, **how)) for _ in range(2))
+    assert ahead._ahead is not None
+    checked._ahead = None
+    return ahead, checked
+
+
+def assert_equal(one: CpAls, other: CpAls) -> None:
+    assert one.state.series == other.state.series
+    assert one.state.iterations == other.state.iterations
+    for name, array in one.state.arrays.items():
+        assert np.array_equal(array, other.state.arrays[name]), name
+    for mode in range(one.operator.order):
+        assert one.factor(mode).tobytes() == other.factor(mode).tobytes()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", [(9, 7), SHAPE, (4, 6, 5, 3), (3, 3, 4, 3, 3, 3)])
+@pytest.mark.parametrize("rank", [1, 7])
+def test_every_bit_is_the_same(comm: Comm, where: str, shape: tuple[int, ...], rank: int, precision: str) -> None:
+    ahead, checked = methods(random_tensor(1, shape), rank, where, comm, precision=precision)
+    both = zip(iterate(ahead, Rule(9, 0)), iterate(checked, Rule(9, 0)), strict=True)
+    for _ in both:
+        assert_equal(ahead, checked)
+    assert ahead.state.iterations == 9
+
+
+@pytest.mark.parametrize("tol", [1e-3, 1e-5])
+def test_the_model_is_that_of_the_iteration_that_converged(comm: Comm, where: str, tol: float) -> None:
+    ahead, checked = methods(random_tensor(2), 3, where, comm)
+    for method in (ahead, checked):
+        for _ in iterate(method, Rule(200, tol)):
+            pass
+    assert ahead.state.converged
+    assert 3 < ahead.state.iterations < 200
+    assert_equal(ahead, checked)
+    for one, other in zip(ahead.model().factors, checked.model().factors, strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+def test_no_iteration_is_launched_that_nobody_wants(comm: Comm, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, _ = methods(random_tensor(2), 3, where, comm)
+    launched, noted = [], Ahead._noted
+
+    def counted(self: Ahead, exact: bool) -> Any:
+        replay = noted(self, exact)
+        launch = replay.launch
+        replay.launch = lambda: launched.append(1) or launch()  # type: ignore[method-assign, func-returns-value]
+        return replay
+
+    monkeypatch.setattr(Ahead, "_noted", counted)
+    for _ in iterate(ahead, Rule(6, 0)):
+        pass
+    assert len(launched) == 5, "all but the first"
+
+
+def test_a_checkpoint_is_of_the_iteration_that_was_reported(comm: Comm, where: str) -> None:
+    ahead, checked = methods(random_tensor(4), 4, where, comm)
+    for _ in zip(iterate(ahead, Rule(5, 0)), iterate(checked, Rule(5, 0)), strict=True):
+        one, other = (take(method, Origin({}, 0, None, {})) for method in (ahead, checked))
+        assert one.name == other.name
+        for mine, theirs in zip(one.factors, other.factors, strict=True):
+            assert mine.tobytes() == theirs.tobytes()
+
+
+@pytest.fixture
+def returns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where the device went back: the iterations that were whole by then."""
+    found, back = list[int](), Ahead.back
+    monkeypatch.setattr(Ahead, "back", lambda self: found.append(1) or back(self))  # type: ignore[func-returns-value]
+    return found
+
+
+def near(seed: int) -> amped.SparseTensor:
+    factors = random_factors(seed, SHAPE, 4)
+    return tensor_of(np.einsum("ar,br,cr->abc", *factors))
+
+
+def test_fits_near_1_take_their_exact_pass_ahead_of_the_host(comm: Comm, where: str, returns: list[int]) -> None:
+    ahead, checked = methods(near(8), 2, where, comm)
+    for _ in zip(iterate(ahead, Rule(12, 0)), iterate(checked, Rule(12, 0)), strict=True):
+        assert_equal(ahead, checked)
+    assert ahead._exact
+    assert len(returns) <= 2, "the host is needed when fits come near, not in each iteration"
+
+
+def test_columns_that_grow_too_long_are_solved_again(comm: Comm, where: str, returns: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    shape = (4, 5, 6, 5, 4)
+    tensor = tensor_of(1e9 * (1 + 1e-3 * rng.random(shape)))
+    start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
+    ahead, checked = methods(tensor, 3, where, comm, start=start)
+    for _ in zip(iterate(ahead, Rule(20, 0)), iterate(checked, Rule(20, 0)), strict=True):
+        assert_equal(ahead, checked)
+    assert returns
+
+
+@pytest.mark.parametrize("rank", [9, 30])
+def test_more_components_than_rows_hardly_go_ahead(comm: Comm, where: str, rank: int, returns: list[int]) -> None:
+    """The host inverts what is singular; it is asked the less often, the more often it was needed."""
+    ahead, checked = methods(random_tensor(5, (2, 2, 2)), rank, where, comm, precision="fp64")
+    for _ in zip(iterate(ahead, Rule(40, 0)), iterate(checked, Rule(40, 0)), strict=True):
+        assert_equal(ahead, checked)
+    assert 0 < len(returns) < 8
+
+
+def test_what_is_no_number_ends_the_run(comm: Comm, where: str) -> None:
+    ahead, _ = methods(random_tensor(6), 3, where, comm)
+    iterations = iterate(ahead, Rule(9, 0))
+    next(iterations)
+    next(iterations)
+    ahead.operator.work.factors[1][0, 0] = np.nan  # type: ignore[attr-defined]
+    with pytest.raises(ArithmeticError, match="finite"):
+        for _ in iterations:
+            pass
+
+
+def test_where_something_passes_through_the_host_takes_part(comm: Comm, where: str) -> None:
+    start = random_factors(3, SHAPE, 4)
+    with small_pieces(50):
+        operator = operator_of(random_tensor(1), start, where, comm, placement="stream")
+    assert CpAls(operator)._ahead is None
+
+
+def test_where_there_is_no_room_for_a_second_copy_the_host_takes_part(comm: Comm, where: str) -> None:
+    start = random_factors(3, SHAPE, 4)
+    whole: SparseOperator = operator_of(random_tensor(1), start, where, comm)
+    assert whole.plan.ahead
+    planned = whole.plan.device_bytes
+    enough = sum(planned.values()) - planned["factor matrices before"] // 2
+    short = operator_of(random_tensor(1), start, where, comm, device_memory=enough)
+    assert not short.plan.ahead
+    fits = [state.series["fit"][-1] for state in iterate(CpAls(short), Rule(4, 0))]
+    assert fits == [state.series["fit"][-1] for state in iterate(CpAls(whole), Rule(4, 0))]
