@@ -149,7 +149,7 @@ def test_more_components_than_rows_hardly_go_ahead(comm: Comm, where: str, rank:
     ahead, checked = methods(random_tensor(5, (2, 2, 2)), rank, where, comm, precision="fp64")
     for _ in zip(iterate(ahead, Rule(40, 0)), iterate(checked, Rule(40, 0)), strict=True):
         assert_equal(ahead, checked)
-    assert 0 < len(returns) < 8
+    assert 0 < len(returns) < 20
 
 
 def test_what_is_no_number_ends_the_run(comm: Comm, where: str) -> None:
