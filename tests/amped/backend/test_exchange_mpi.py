@@ -61,6 +61,13 @@ def check_gather(comm: Comm, wire: Wire, sizes: list[int], columns: int, dtype: 
     mine = np.full_like(whole, np.nan)
     owned = slice(offsets[comm.rank], offsets[comm.rank + 1])
     mine[owned] = whole[owned]
+    on_wire, sums = wire.put(mine), wire.put(np.arange(21.0).reshape(7, 3) + comm.rank)
+    with wire.exchange.aside():
+        wire.exchange.gather_rows(on_wire, offsets[:-1], offsets[1:], sums)
+    wire.exchange.join(forget=False)
+    wire.exchange.join()
+    assert np.array_equal(wire.get(on_wire), whole)
+    assert np.array_equal(wire.get(sums), sum(np.arange(21.0).reshape(7, 3) + r for r in range(comm.size)))
     on_wire = wire.put(mine)
     wire.exchange.gather_rows(on_wire, offsets[:-1], offsets[1:])
     assert np.array_equal(wire.get(on_wire), whole)
