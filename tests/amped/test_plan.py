@@ -217,6 +217,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tensor, precision, (kernel, placement) in product(tensors, ("fp32", "fp64"), how):
         flags = ["--precision", precision, "--kernel", kernel, "--placement", placement]
         succeeded(run_amped("mttkrp", tensor, "--rank", RANK, *flags, *CPU))
+    for precision in ("fp32", "fp64"):
+        flags = ["--precision", precision, "--max-iters", 2, "--output", folder / precision]
+        succeeded(run_amped("cpd", small, "--rank", RANK, *flags, *CPU))
+        succeeded(run_amped("mttkrp", folder / "small.npz", "--rank", RANK, "--kernel", "tiled", *flags[:2], *CPU))
     rng = np.random.default_rng(0)
     shape, nonzeros = (20_000, 5_000, 3_000), 2_000_000
     indices = np.stack([rng.integers(0, length, nonzeros, dtype=np.int32) for length in shape], axis=1)
@@ -228,13 +232,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("tensor", "ranks", "flags"),
     [
-        ("t.npz", 1, ["--placement", "resident"]),
-        ("t.npz", 1, ["--placement", "stream"]),
-        ("t.npz", 1, ["--device-memory", "60M", "--precision", "fp64"]),
-        ("t.store", 1, ["--placement", "resident"]),
-        ("t.store", 1, ["--placement", "resident", "--precision", "fp64"]),
-        ("t.store", 1, ["--placement", "stream", "--precision", "fp64"]),
-        ("t.npz", 3, ["--placement", "stream"]),
+        # By name: a plan has room for all kernels that may be tried, and a short run does not try them all.
+        ("t.npz", 1, ["--placement", "resident", "--kernel", "segmented"]),
+        ("t.npz", 1, ["--placement", "stream", "--kernel", "segmented"]),
+        ("t.npz", 1, ["--device-memory", "60M", "--precision", "fp64", "--kernel", "segmented"]),
+        ("t.store", 1, ["--placement", "resident", "--kernel", "segmented"]),
+        ("t.store", 1, ["--placement", "resident", "--precision", "fp64", "--kernel", "segmented"]),
+        ("t.store", 1, ["--placement", "stream", "--precision", "fp64", "--kernel", "segmented"]),
+        ("t.npz", 3, ["--placement", "stream", "--kernel", "segmented"]),
+        ("t.npz", 1, ["--kernel", "tiled"]),
         ("t.npz", 1, ["--kernel", "permuted"]),
         ("t.npz", 1, ["--kernel", "permuted", "--precision", "fp64"]),
         ("t.npz", 3, ["--kernel", "permuted"]),

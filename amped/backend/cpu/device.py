@@ -31,7 +31,7 @@ class CpuDevice:
     on_host = True
     queues = False
     steady = False
-    host_bytes = 0
+    host_bytes = 2 << 20  # compiled code that solves rows
     code_bytes = 7 << 20
     sample = 1 << 22
     least_speed = 1e8

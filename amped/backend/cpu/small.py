@@ -53,7 +53,7 @@ def prepare(grams, norms, scales, mode, totals, divisor, inverse):  # type: igno
                 scale *= scales[m, i]
         for j in range(rank):
             inverse_size += inverse[i, j] * inverse[i, j]
-            inverse[i, j] *= scale / divisor[j]
+            inverse[i, j] *= scale / divisor[j] if divisor[j] != 0 else np.inf  # Numba raises an error
     totals[:] = 0.0
     return np.sqrt(size) * np.sqrt(inverse_size) if positive else np.nan
 
