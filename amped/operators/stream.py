@@ -168,9 +168,8 @@ class _Columns:
     def __init__(self, columns: Sequence[Any], device: Device) -> None:
         self._indices, self._values, self._device = columns[:-1], columns[-1], device
         self._to_copy = not device.on_host and isinstance(self._values, np.ndarray)
-        self._there: tuple[tuple[int, int], list[Any]] | None = (
-            None  # nonzeros that were copied last: from, to, columns
-        )
+        # The nonzeros that were copied last: from, to, columns.
+        self._there: tuple[tuple[int, int], list[Any]] | None = None
 
     def squares(self, share: Share) -> list[float]:
         """Return the sums of squares of blocks of values, rounded as kernels read them."""

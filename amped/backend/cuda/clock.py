@@ -11,6 +11,7 @@ from typing import Any
 
 import cupy
 
+HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
 EXTERNAL = 1  # CU_EVENT_RECORD_EXTERNAL: a node of a graph records the event, each time the graph is launched
 
 Seconds = dict[tuple[str, int], float]

@@ -21,13 +21,12 @@ from partitioner.threads import side_by_side, usable_cores
 from ...parallel.mpi import Comm
 from ..base import Array, Collectives, Movable
 from ..blas import limit_blas
-from .clock import CudaClock, untimed
+from .clock import HIGHEST, CudaClock, untimed
 from .layout import VECTOR, Limits
 from .replay import CudaReplay
 from .source import unit
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
-HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
 LARGE = 1 << 24  # bytes of a copy from which it is staged by threads
 TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
 

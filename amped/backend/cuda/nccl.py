@@ -14,18 +14,14 @@ from numpy.typing import NDArray
 
 from ...parallel.mpi import Comm, Reduction
 from ...parallel.recorder import HERE
+from .clock import HIGHEST, untimed
 
-HIGHEST = -(1 << 30)  # stream priority; CUDA clamps it to the highest there is
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
-
-
-def _event() -> Any:
-    return cupy.cuda.Event(disable_timing=True)
 
 
 def _now() -> Any:
     """Return an event that is reached when all queued work is done."""
-    return cupy.cuda.get_current_stream().record(_event())
+    return cupy.cuda.get_current_stream().record(untimed())
 
 
 class NcclExchange:
@@ -49,7 +45,7 @@ class NcclExchange:
         self._stream.wait_event(_now())
         with self._stream:
             yield
-        self._sent = self._stream.record(_event())
+        self._sent = self._stream.record(untimed())
 
     def join(self, forget: bool = True) -> None:
         """See `Collectives`: sums that were queued since on behalf of another stream are not waited for."""
@@ -66,7 +62,7 @@ class NcclExchange:
             return
         self._stream.wait_event(_now())
         yield self._nccl, self._stream.ptr
-        cupy.cuda.get_current_stream().wait_event(self._stream.record(_event()))
+        cupy.cuda.get_current_stream().wait_event(self._stream.record(untimed()))
 
     def gather_rows(self, matrix: Any, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Any = None) -> None:
         """See `Collectives`. Blocks are unequal: one broadcast per owner, fused by NCCL into rings."""
