@@ -11,6 +11,17 @@ __device__ count me() { return (count)blockIdx.x * blockDim.x + threadIdx.x; }
 
 __device__ count at(const place* order, count p) { return order ? order[p] : p; }
 
+// Convert numbers.
+extern "C" __global__ void to_32(const double* from, float* to, count numbers) {
+  const count p = me();
+  if (p < numbers) to[p] = (float)from[p];
+}
+
+extern "C" __global__ void to_64(const float* from, double* to, count numbers) {
+  const count p = me();
+  if (p < numbers) to[p] = from[p];
+}
+
 // Number words from 0.
 extern "C" __global__ void number(word* words, count nonzeros) {
   const count p = me();

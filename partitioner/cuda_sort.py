@@ -137,6 +137,16 @@ def take(array: Array, places: Array) -> Array:
     return taken
 
 
+def cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values as another floating-point type, or as they are if they have it."""
+    if values.dtype == dtype:
+        return values
+    found = cupy.empty(values.size, dtype)
+    if values.size:
+        _launch(f"to_{8 * dtype.itemsize}", values.size, values, found)
+    return found
+
+
 def value_range(values: Array) -> ValueRange:
     """Return what `SparseTensor.value_range` does."""
     found = cupy.empty((BLOCKS, 3), np.float64)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 WORD = 64
 KERNELS = (
-    *("number", "join", "split", "mark"),
+    *("to_32", "to_64", "number", "join", "split", "mark"),
     *(f"{name}_{bits}" for name in ("add_up", "gather", "bounds", "squares") for bits in (32, 64)),
 )
 OPTIONS = ("-std=c++17",)  # of the kernels' compiler

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from partitioner.coo import ValueRange
 
@@ -43,6 +45,9 @@ class Sorter(Protocol):
 
     def take(self, array: Array, places: Array) -> Array:
         """Return the elements of a 1-d array of 32- or 64-bit numbers at some places, uint32."""
+
+    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        """Return values as another floating-point type, or as they are if they have it."""
 
     def value_range(self, values: Array) -> ValueRange:
         """Return bounds on values; infinite ones are told as they are."""

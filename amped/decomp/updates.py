@@ -12,6 +12,8 @@ from ..operators.base import Operator, in_turn
 from ..operators.limits import far
 from ..options import Options
 
+FEW = 1 << 20  # numbers of a factor matrix that the host multiplies before a device has loaded what it needs for it
+
 
 class DivergedError(ArithmeticError):
     """A result is no longer a number."""
@@ -53,9 +55,22 @@ class LeastSquares:
         equations.load(told, best)
         for mode in range(operator.order):
             equations.totals.fill(0)
-            rows.add_gram(operator.machine.device.xp, operator.owned(mode), equations.sums(mode).gram)
+            self._add_gram(mode, equations.sums(mode).gram)
             operator.reduce(equations.totals, "sum", mode)
             equations.hold(mode)
+
+    def _add_gram(self, mode: int, total: Array) -> None:
+        """Add the Gram matrix of the rows that this rank owns; a device gets that of a small one from the host.
+
+        It would load libraries for matrix products, which small matrices need nowhere else.
+        """
+        operator, device, rank = self._operator, self._operator.machine.device, self._operator.ranks[0]
+        if device.on_host or operator.shape[mode] * rank > FEW:
+            rows.add_gram(device.xp, operator.owned(mode), total)
+            return
+        gram = np.zeros((rank, rank))
+        rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], gram)
+        device.fill([total.reshape(-1)], [gram.reshape(-1)])
 
     def queue(self, mode: int, double: bool = False, checked: bool = False) -> Array:
         """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""

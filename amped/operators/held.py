@@ -137,12 +137,12 @@ class Held:
         begin, end = int(cut.nonzeros[part]), int(cut.nonzeros[part + 1])
         if mode == 0:  # in order already
             yield from self._columns[:, begin:end]
-            yield self._values[begin:end].astype(dtype, copy=False)
+            yield self._sort.cast(self._values[begin:end], dtype)
             return
         places = self._places(mode, begin, end, self._rows(cut, part) if cut.heads.size > 1 else None)
         for m in mode_order(len(self._shape), mode):
             yield self._sort.take(self._columns[m], places)
-        yield self._sort.take(self._values, places).astype(dtype, copy=False)
+        yield self._sort.cast(self._sort.take(self._values, places), dtype)
 
     def _rows(self, cut: Cut, part: int) -> tuple[int, int]:
         """Return the first row of a part's nonzeros, and the last one at most."""

@@ -1,6 +1,6 @@
 // Packs nonzeros for mttkrp.cu, which defines jobs, chunks, records and runs. Compile-time parameters: INPUTS and REAL. One
-// thread per chunk. `count_runs` first counts the runs that begin in each chunk, and the long runs; their prefix sums place
-// the runs of each chunk.
+// thread per chunk. `count_runs` first counts the runs that begin in each chunk, and the long runs; their prefix sums (`sum_counts`)
+// place the runs of each chunk.
 
 typedef REAL real;
 typedef unsigned int word;
@@ -105,6 +105,27 @@ extern "C" __global__ void count_runs(Sorted in, const Job* __restrict__ jobs, c
   if (chunk.begin < chunk.end) close(true);
   counts[c] = count;
   long_counts[c] = long_ones;
+}
+
+// Add up each row of `counts`, (rows, items), in place: a number becomes the sum of those before it and itself. A block of
+// threads takes a row, each thread a part of it.
+extern "C" __global__ void __launch_bounds__(1024) sum_counts(int* counts, long long items) {
+  __shared__ int sums[1024];
+  int* row = counts + blockIdx.x * items;
+  const long long part = (items + blockDim.x - 1) / blockDim.x;
+  const long long begin = min(threadIdx.x * part, items), end = min(begin + part, items);
+  int sum = 0;
+  for (long long x = begin; x < end; x++) sum += row[x];
+  sums[threadIdx.x] = sum;
+  __syncthreads();
+  for (int step = 1; step < blockDim.x; step *= 2) {
+    const int before = threadIdx.x >= step ? sums[threadIdx.x - step] : 0;
+    __syncthreads();
+    sums[threadIdx.x] += before;
+    __syncthreads();
+  }
+  sum = sums[threadIdx.x] - sum;
+  for (long long x = begin; x < end; x++) row[x] = sum += row[x];
 }
 
 // Writes one record, from the lowest bit up, into the planes of its unit.

@@ -20,7 +20,7 @@ from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
 from .source import REALS, by_value, unit
 
-THREADS = 128
+THREADS, SUMMING = 128, 1024  # of a block; of one that adds up
 AHEAD = 2  # runs that a thread reads ahead
 
 
@@ -104,9 +104,9 @@ def packer(share: Share) -> Source:
 
 
 @cache
-def _packer(code: Source, device: int) -> tuple[Any, Any]:
+def _packer(code: Source, device: int) -> tuple[Any, ...]:
     module = load(code)
-    return module.get_function("count_runs"), module.get_function("pack")
+    return tuple(module.get_function(name) for name in ("count_runs", "sum_counts", "pack"))
 
 
 def packing_bytes(layout: Layout, nnz: int) -> int:
@@ -135,14 +135,14 @@ def make_shard(
     first_row, last_row = (int(columns[0][at]) for at in (0, -1))
     rows = last_row - first_row + 1
     packed = by_value(_packed_layout(layout, jobs.tile.size, continues, first_row, rows))
-    count_runs, pack = _packer(packer(layout.share), values.device.id)
+    count_runs, sum_counts, pack = _packer(packer(layout.share), values.device.id)
     chunks = jobs.tile.size * layout.groups
     grid = (-(-chunks // THREADS),)
     on_device = cupy.asarray(table.view(np.uint8)), cupy.asarray(spans.view(np.uint8))
     firsts = cupy.zeros((2, chunks + 1), np.int32)  # runs, and long ones, of the chunks before
     count_runs(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0, 1:], firsts[1, 1:]))
-    sums = [cupy.cumsum(counts, dtype=np.int32) for counts in firsts]  # CuPy has compiled code for one axis alone
-    runs, long_runs = (int(each[-1]) for each in sums)
+    sum_counts((2,), (SUMMING,), (firsts, np.int64(chunks + 1)))
+    runs, long_runs = int(firsts[0, -1]), int(firsts[1, -1])
     records = (int(jobs.unit[-1]) + 1) * layout.unit  # and one that is read ahead
     sizes = [table.nbytes, jobs.first.nbytes, chunks * 4, (runs + AHEAD) * 4, long_runs * 4, records]
     offsets, size = _offsets(sizes)
@@ -156,7 +156,7 @@ def make_shard(
         offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))
-    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), *sums, *parts))
+    pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
     return shard
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from partitioner import cuda_sort
 from partitioner.coo import ValueRange
@@ -34,6 +37,9 @@ class RadixSorter:
 
     def take(self, array: Array, places: Array) -> Array:
         return cuda_sort.take(array, places)
+
+    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        return cuda_sort.cast(values, dtype)
 
     def value_range(self, values: Array) -> ValueRange:
         return cuda_sort.value_range(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,9 @@ class HostSorter:
 
     def take(self, array: Array, places: Array) -> Array:
         return array[places]
+
+    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        return values.astype(dtype, copy=False)
 
     def value_range(self, values: Array) -> coo.ValueRange:
         return coo.ValueRange(*coo.ends(values), coo.grain(values))
