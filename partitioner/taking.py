@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from .tables import mapped
 from .threads import side_by_side, usable_cores
 
-TAKEN = 1 << 16  # nonzeros looked at and copied together, by one thread
+LEAST, MOST = 1 << 16, 1 << 20  # nonzeros looked at and copied together, by one thread
+BLOCKS = 4  # for each thread: so that none waits for others for long
 
 
 def room_for(array: NDArray[Any], dtype: np.dtype[Any], owned: bool) -> NDArray[Any]:
@@ -29,11 +30,17 @@ class Found(NamedTuple):
 
 
 def take(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDArray[Any]]) -> Found:
-    """Look at all nonzeros and copy them to where they are `kept`, in blocks that stay in a core's cache."""
+    """Look at all nonzeros and copy them to where they are `kept`, in blocks.
+
+    Blocks are as large as they may be: threads wait for each other (for Python's lock) in each step of a block, and on
+    many cores that takes far longer than reading a block once more from memory.
+    """
+    nonzeros, threads = given[1].size, usable_cores()
+    block = min(MOST, max(LEAST, nonzeros // (BLOCKS * threads)))
     fits = np.can_cast(given[0].dtype, np.int32)
 
     def of(begin: int) -> Found:
-        part, ends = slice(begin, begin + TAKEN), list[tuple[int, int]]()
+        part, ends = slice(begin, begin + block), list[tuple[int, int]]()
         for source, target in zip(given[0], kept[0], strict=True):
             if kept[0] is not given[0]:
                 np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
@@ -46,6 +53,6 @@ def take(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDA
         low, high = np.array(ends, object).T
         return Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
 
-    begins = range(0, given[1].size, TAKEN)
-    low, high, finite = zip(*side_by_side(of, begins, min(usable_cores(), len(begins))), strict=True)
+    begins = range(0, nonzeros, block)
+    low, high, finite = zip(*side_by_side(of, begins, min(threads, len(begins))), strict=True)
     return Found(np.min(low, axis=0), np.max(high, axis=0), all(finite))

@@ -95,7 +95,7 @@ def test_many_nonzeros_are_sorted_when_they_are_asked_for(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_blocks_of_nonzeros_are_taken_side_by_side(monkeypatch: pytest.MonkeyPatch, order: Any) -> None:
-    monkeypatch.setattr(taking, "TAKEN", 7)
+    monkeypatch.setattr(taking, "MOST", 7)
     rng = np.random.default_rng(0)
     for nonzeros in (1, 6, 7, 8, 50):
         indices, values = rng.permutation(nonzeros * 3).reshape(nonzeros, 3), rng.random(nonzeros)

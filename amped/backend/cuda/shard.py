@@ -50,6 +50,7 @@ class CudaShard:
     blocks: int  # of threads, which share the jobs
     chunks: int  # that hold nonzeros
     long_runs: int  # that have a row of their own behind the output's
+    filled: bool  # whether each row has nonzeros, and its sum is stored
     offsets: tuple[int, ...]  # where in `memory` the parts begin that `Part` names
     memory: Array  # (bytes,) uint8; on the device, or page-locked on the host
     functions: Functions = NOT_COMPILED
@@ -153,7 +154,7 @@ def make_shard(
     begin = first_row - layout.share.rows.start
     shard = CudaShard(
         kernel, layout, values.size, begin, rows, jobs.tile.size, jobs.first.size - 1, nonempty, long_runs,
-        offsets, memory,
+        not layout.tiled and runs == rows, offsets, memory,
     )  # fmt: skip
     parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))
     pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))

@@ -94,16 +94,16 @@ class Packed:
         first, end = shard.first_row, shard.first_row + shard.rows
         place = out.data.ptr + first * out.strides[0]
         if layout.tiled and not double and out.dtype != layout.share.dtype:  # rows of the shard need not be cleared
-            for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
-                if begin < stop:
-                    out[begin:stop] = 0
+            _clear_beside(out, new, first, end)
             columns = out.shape[1]
             scratch.data.memset_async(0, (shard.rows + shard.long_runs) * columns * 4)
             _launch(shard, factors, scratch.data.ptr)  # before anything else: a GPU waits when a sweep begins
             kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
             _widen(shard, scratch.data.ptr, place, kept, columns)
             return
-        if new.start < new.stop:
+        if shard.filled:  # each of its rows is stored
+            _clear_beside(out, new, first, end)
+        elif new.start < new.stop:
             out[new] = 0
         if layout.tiled:
             _launch(shard, factors, place)
@@ -218,6 +218,13 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
         return rows * share.stride * 4 if share.dtype == np.float32 else 0
     sizes = [items for items, _, _ in levels(-(-nnz // layout.chunk_of(nnz, limits)))]
     return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
+
+
+def _clear_beside(out: Array, new: slice, first: int, end: int) -> None:
+    """Clear those of the `new` rows that are not from `first` to `end`."""
+    for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
+        if begin < stop:
+            out[begin:stop] = 0
 
 
 def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0) -> None:
