@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ranks", type=int, default=1, help="of each program that is started (1)")
     parser.add_argument("--first", type=int, default=2, metavar="K", help="processes with empty caches (2)")
     parser.add_argument("--later", type=int, default=5, metavar="K", help="processes, or calls, after these (5)")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="nell2", help="of the arrays in memory (nell2)")
     parser.add_argument("--nonzeros", type=int, default=50_000_000, help="of the arrays in memory (50 million)")
     parser.add_argument("--partitioned", type=int, default=60_000_000, metavar="N", help="nonzeros (60 million)")
     parser.add_argument("--folder", type=Path, help="where files are written (the one of temporary files)")
@@ -91,9 +92,9 @@ def calls(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Row]:
     told, cache = folder / "calls.json", folder / f"calls-{device}"
     how: dict[str, Any] = {"nonzeros": args.nonzeros, "rank": 32, "iterations": 10, "calls": 1 + args.later}
     flags = [x for key, value in {**how, "device": device, "output": told}.items() for x in (f"--{key}", str(value))]
-    started(["bench.calls", "--lengths", *map(str, SHAPES[SHAPE][0]), *flags], cache, args.ranks)
+    started(["bench.calls", "--lengths", *map(str, SHAPES[args.shape][0]), *flags], cache, args.ranks)
     first, *later = json.loads(told.read_text())
-    name = f"cp_als of {args.nonzeros / 1e6:g} million, 10 iterations"
+    name = f"cp_als of {args.nonzeros / 1e6:g} million, shape of {args.shape}, 10 iterations"
     yield summed(name, FIRST, [first])
     yield summed(name, LATER, later)
 

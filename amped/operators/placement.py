@@ -22,7 +22,7 @@ from ..backend.rows import block_rows
 from ..backend.solve import Takes
 from ..errors import InputError
 from ..options import Options
-from .memory import ModePlan, Need, Passing, fit, fraction
+from .memory import Fit, ModePlan, Need, Passing, fit, fraction
 
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
@@ -134,27 +134,36 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         )
         for m in modes
     ]
-    working = need.working(fitting.piece, fitting.slot)
-    passing = need.loading(fitting.piece, loading.device) if loading.device and not fitting.slot else None
-    on_device = passing is not None and need.resident(fitting.resident) + passing <= need.room
-    bytes_of = {
-        "resident nonzeros": need.resident(fitting.resident),
-        "stream slots": need.slots(fitting.slot),
-        **need.fixed,
-        "working memory": max(working, passing) if on_device and passing is not None else working,
-    }
-    copies = need.fixed["factor matrices"]
-    ahead = setting.ahead and not fitting.slot and sum(bytes_of.values()) + fitting.spare + copies <= setting.memory
-    if ahead:
-        bytes_of["factor matrices before"] = copies
+    bytes_of, on_device, ahead = _device_bytes(need, fitting, setting, loading.device)
     mine = loading if part == 0 else loading.others or Loading(streamed=loading.streamed)
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
     runtime = device.host_bytes + device.code_bytes * compiled
-    host = _host_bytes(modes, device, sum(bytes_of.values()), mine) + runtime
+    host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
     facts = fitting.slot, fitting.piece, bytes_of, host
     return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, ahead=ahead)
+
+
+def _device_bytes(
+    need: Need, fitting: Fit, setting: Setting, passing: Passing | None
+) -> tuple[dict[str, int], bool, bool]:
+    """Return bytes by use, whether nonzeros can be sorted on the device, and if factor matrices can be held twice."""
+    placed, copies = need.resident(fitting.resident) + need.slots(fitting.slot), need.fixed["factor matrices"]
+    working = need.working(fitting.piece, fitting.slot)
+    always = placed + sum(need.fixed.values())
+    ahead = setting.ahead and not fitting.slot and always + working + fitting.spare + copies <= setting.memory
+    loading = need.loading(fitting.piece, passing) if passing and not fitting.slot else None
+    on_device = loading is not None and always + loading <= setting.memory
+    if on_device and loading is not None:  # it is over when factor matrices are copied
+        working = max(working, loading - (copies if ahead else 0))
+    bytes_of = {
+        "resident nonzeros": need.resident(fitting.resident),
+        "stream slots": need.slots(fitting.slot),
+        **need.fixed,
+        "working memory": working,
+    }
+    return bytes_of | ({"factor matrices before": copies} if ahead else {}), on_device, ahead
 
 
 def check_options(options: Options, device: Device) -> None:
@@ -224,13 +233,16 @@ def _held_bytes(share: Share) -> int:
     return share.stride * share.dtype.itemsize + (0 if share.gather == "full" else share.row_bytes)
 
 
-def _host_bytes(modes: Sequence[ModePlan], device: Device, on_device: int, loading: Loading) -> int:
+def _host_bytes(modes: Sequence[ModePlan], setting: Setting, on_device: int, loading: Loading) -> int:
     """Return the peak of host memory. Where that is the device's, all bytes of the plan, `on_device`, are in it."""
     streamed = sum(m.streamed for m in modes)
-    if not device.on_host:  # shards are packed on the device, from columns that are all there at once
+    rows = 0 if setting.solving is nothing else sum(int(m.cut.rows[-1]) * m.rank for m in modes)
+    model = rows * setting.options.dtype.itemsize
+    if not setting.device.on_host:  # shards are packed on the device, from columns that are all there at once
         shards = sum(m.shard_bytes(m.streamed) for m in modes)
         columns = max(m.nnz for m in modes) * loading.streamed
-        return max(loading.reading, loading.tensor + loading.dealing + loading.sorting + columns + shards)
+        dealing = loading.dealing + loading.sorting + columns
+        return max(loading.reading, loading.tensor + shards + max(dealing, model))
     resident = sum(m.shard_bytes(m.resident) for m in modes)
     shards = streamed * loading.streamed + resident
     dealing, first = loading.dealing, modes[0]
@@ -240,7 +252,8 @@ def _host_bytes(modes: Sequence[ModePlan], device: Device, on_device: int, loadi
         shards += sum(m.shard_bytes(m.streamed, streamed=True) - m.streamed * each for m in modes)
     copied = 0 if first.kernels[0].keeps_columns(first.share) else INDEX_BYTES * len(modes) * first.resident
     tensor = loading.tensor - max(0, loading.shareable - copied)
-    return max(loading.reading, tensor + dealing + loading.sorting + shards, tensor + shards + on_device - resident)
+    shards += tensor
+    return max(loading.reading, shards + dealing + loading.sorting, shards + on_device - resident + model)
 
 
 def _mode_plan(mode: int, cuts: Sequence[Cut], part: int, setting: Setting) -> ModePlan:

@@ -257,8 +257,7 @@ def test_measured_memory_is_within_a_tenth_of_the_plan(
     by_rank = events(tmp_path / "m.jsonl")["memory"]["used_and_planned_bytes"]
     assert len(by_rank) == ranks
     above = 0.25 if tensor.endswith(".store") else 0.1  # columns are counted until all shards of a mode are made
-    # No plan has the copy of the factor matrices that becomes the model: it counts most where little else is there.
-    below = 0.15 if "permuted" in flags else 0.1
+    below = 0.12 if "permuted" in flags else 0.1  # what threads take for blocks varies; most where little else is there
     for rank, places in enumerate(by_rank):
         for place, (used, planned) in places.items():
             assert -below <= planned / used - 1 <= above, f"rank {rank}, {place}: {planned:,} planned, {used:,} used"
