@@ -137,12 +137,9 @@ class CpAls:
 
     def model(self) -> KruskalTensor:
         """See `Method`: unit 2-norm columns, weights descending."""
-        state = self.state
-        found = KruskalTensor(state.arrays["weights"], [], state.series["fit"], state.converged)
-        for mode, scale in enumerate(state.arrays["scales"]):
-            found.factors.append(factor := self.factor(mode))
-            np.multiply(factor, scale, out=factor, casting="same_kind")
-        return found.arrange()
+        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
+        found = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
+        return found.arrange(state.arrays["scales"])
 
     @contextmanager
     def _telling(self, mode: int) -> Iterator[None]:

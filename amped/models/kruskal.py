@@ -83,10 +83,13 @@ class KruskalTensor:
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
         return KruskalTensor(self.weights, factors, self.fits, self.converged).labelled(self.labels).arrange()
 
-    def arrange(self) -> KruskalTensor:
-        """Give this tensor, in place, columns of unit 2-norm and weights descending."""
+    def arrange(self, scales: NDArray[np.float64] | float = 1.0) -> KruskalTensor:
+        """Give this tensor, in place, columns of unit 2-norm and weights descending.
+
+        Columns are taken to be multiplied with `scales`, (order, R), which are not negative.
+        """
         norms = [_column_norms(f) for f in self.factors]
-        weights = self.weights * np.prod(norms, axis=0)
+        weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
         order = np.argsort(-weights, kind="stable")
         for factor, norm in zip(self.factors, norms, strict=True):
             divisor = np.where(norm > 0, norm, 1)[order].astype(factor.dtype)

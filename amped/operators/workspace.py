@@ -102,8 +102,11 @@ class Workspace:
         rank = self._ranks[mode]
         step = block_rows(rank)  # device memory has no room for a second matrix
         for b in range(0, len(factor), step):
-            rows = np.ascontiguousarray(factor[b : b + step], self._dtype)
-            self.factors[mode][b : b + step, :rank] = self._device.to_device(rows)
+            rows, place = np.ascontiguousarray(factor[b : b + step], self._dtype), self.factors[mode][b : b + step]
+            if rank == place.shape[1]:
+                self._device.fill([place.reshape(-1)], [rows.reshape(-1)])
+            else:
+                place[:, :rank] = self._device.to_device(rows)
         self.changed(mode)
 
     def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
