@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, narrow, solve, sort
+from . import equations, mttkrp, narrow, phi, solve, sort
 from .base import Device
 
 
@@ -23,6 +23,11 @@ def _providers(device: Device, family: str) -> Sequence[Any]:
 def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
     """Return the MTTKRP kernels; the first suits all nonzeros and gives bitwise equal results every time."""
     return _providers(device, mttkrp.FAMILY)
+
+
+def phis(device: Device) -> Sequence[phi.Phi]:
+    """Return what computes Phi, those to prefer first."""
+    return _providers(device, phi.FAMILY)
 
 
 def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
