@@ -10,9 +10,20 @@ from partitioner import __version__ as __version__
 from partitioner.coo import SparseTensor
 from partitioner.readers import read
 
-from .api import cp_als, mttkrp
+from .api import cp_als, cp_apr, mttkrp
 from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor, load
 from .options import Options
 
-__all__ = ["InputError", "InputWarning", "KruskalTensor", "Options", "SparseTensor", "cp_als", "load", "mttkrp", "read"]
+__all__ = [
+    "InputError",
+    "InputWarning",
+    "KruskalTensor",
+    "Options",
+    "SparseTensor",
+    "cp_als",
+    "cp_apr",
+    "load",
+    "mttkrp",
+    "read",
+]

@@ -15,7 +15,8 @@ from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
-from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
+from .assembly import Tensor, begin, bring_up, counts, decomposition, open_tensor, place, start, watched
+from .decomp.apr import MOST_INNER, Poisson
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
 from .errors import InputError
@@ -93,6 +94,12 @@ ARGUMENTS = {
     "seed": Argument(lambda name, given: whole(name, given, 0)),
     "init": Argument(_matrices, _shown_matrices, of_root=True),
     "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
+    "inner_iters": Argument(lambda name, given: whole("inner iters", given, 1, MOST_INNER)),
+    **{
+        name: Argument(lambda name, given: real(name, given, "a number of at least 0"))
+        for name in ("kappa", "kappa_tol")
+    },
+    "eps": Argument(lambda name, given: real(name, given, "a number above 0", above=True)),
     "mode": Argument(lambda name, given: whole(name, given, 0)),
     "callback": Argument(_callback, None),
     "deadline": Argument(_deadline),
@@ -167,7 +174,7 @@ def cp_als(
         with STAGES.of("read"):
             source = open_tensor(X, machine, chosen)
         method = decomposition(source, rank, machine, chosen, budget)
-        start(method.operator, source, seed, init)
+        begin(method, source, seed, init)
 
         def tell(method: Method, spans: Spans, seconds: float) -> None:
             if callback is not None:
@@ -180,6 +187,90 @@ def cp_als(
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model
+
+
+@collective(ARGUMENTS, _options)
+@with_options
+def cp_apr(
+    X: Tensor,
+    rank: int,
+    *,
+    max_iters: int = 50,
+    tol: float = 1e-4,
+    seed: int = 0,
+    init: Init | None = None,
+    inner_iters: int = 10,
+    kappa: float = 1e-2,
+    kappa_tol: float = 1e-10,
+    eps: float = 1e-10,
+    callback: Callable[[int, float], None] | None = None,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
+) -> KruskalTensor:
+    """Compute a CP decomposition of counts, with a Poisson model, by multiplicative updates (Chi and Kolda 2012).
+
+    Parameters
+    ----------
+    X : SparseTensor or path
+        See `cp_als`. Its values are not negative.
+    rank : int
+        Components, 1 to 1024.
+    max_iters : int
+        Outer iterations at most; each updates all modes.
+    tol : float
+        The largest KKT violation, ``max |min(B, 1 - Phi)|``, with which a mode is not updated again in an outer
+        iteration. It has converged when no mode is updated; 0 runs all iterations.
+    seed : int
+        Of the random start.
+    init : path, "nvecs" or sequence of (I_n, R) arrays, optional
+        See `cp_als`; entries are not negative. Of eigenvectors the magnitudes are taken.
+    inner_iters : int
+        Updates of a mode in an outer iteration, at most.
+    kappa, kappa_tol : float
+        What is added to entries that are below `kappa_tol` and should not be zero.
+    eps : float
+        The least that values are divided by.
+    callback : callable, optional
+        Called with the iteration's number and its log-likelihood.
+    deadline : float, optional
+        See `cp_als`.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+        See `amped.Options`.
+
+    Returns
+    -------
+    KruskalTensor
+        Columns of unit sum, weights descending; ``series`` has ``loglikelihood``, ``kkt`` and ``inner_iterations``
+        after each outer iteration. The same on every rank.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is at fault, or a value is negative.
+
+    Examples
+    --------
+    >>> model = cp_apr(read("pickups.tns"), rank=10)  # doctest: +SKIP
+    """
+    comm, budget = world(), Budget(max_iters * inner_iters)
+    asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps)
+    with watched(comm, deadline) as aborts:
+        chosen = Options(**options)
+        machine = bring_up(chosen, comm)
+        aborts.append(machine.exchange.abort)
+        with STAGES.of("read"):
+            source = open_tensor(X, machine, chosen)
+        method = counts(source, rank, machine, chosen, asked, budget)
+        begin(method, source, seed, init)
+
+        def tell(method: Method, spans: Spans, seconds: float) -> None:
+            if callback is not None:
+                callback(method.state.iterations, method.state.series["loglikelihood"][-1])
+
+        with STAGES.of("iterate"):
+            run(method, Rule(max_iters, tol, deadline=deadline), [tell])
+        with STAGES.of("write"):
+            return method.model().labelled(source.labels)
 
 
 @collective(ARGUMENTS, _options)
@@ -232,7 +323,7 @@ def mttkrp(
             given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
         operator = place(source, rank, machine, chosen, budget=budget)
-        start(operator, source, init=given, as_is=True)
+        start(operator, source, init=given)
         whole = operator.gathered(mode, operator.mttkrp(mode))
         together(comm, lambda: check_result(operator, mode, whole, source.value_range))
         return whole

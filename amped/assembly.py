@@ -13,15 +13,16 @@ from typing import NamedTuple
 from partitioner.coo import SparseTensor
 from partitioner.device import wake
 from partitioner.jit import load_compiler
+from partitioner.readers.negative import first_negative
 from partitioner.stages import STAGES
 
 from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
-from .decomp import als
+from .decomp import als, apr
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
-from .errors import EXIT_INCOMPLETE
+from .errors import EXIT_INCOMPLETE, InputError
 from .files import Outputs
 from .operators.base import Operator
 from .operators.held import Room
@@ -68,12 +69,14 @@ def room_of(machine: Machine, options: Options) -> Room:
     return Room(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
 
 
-def setting_for(source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing) -> Setting:
+def setting_for(
+    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing, phi: bool = False
+) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and machine.device.queues
+    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and machine.device.queues and not phi
     values, overlaps = source.value_range, machine.exchange.overlaps
-    return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead)
+    return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead, phi)
 
 
 def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
@@ -107,10 +110,49 @@ def decomposition(
     return als.CpAls(place(source, rank, machine, options, solving, budget))
 
 
-def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
-    """Put the factor matrices to start from in place, scaled for a decomposition or `as_is`. Collective."""
+def refuse_negative(source: Source, comm: Comm) -> None:
+    """Raise `InputError` if a tensor has negative values, which a Poisson model has not. Collective."""
+    if source.value_range.low >= 0:
+        return
+
+    def told() -> None:
+        cause = f"a value is {source.value_range.low:g}: counts are not negative (loss 'poisson')"
+        raise InputError(cause, path=source.path, line=first_negative(source.path))
+
+    on_root(comm, told)
+
+
+def counts(
+    source: Source, rank: int, machine: Machine, options: Options, asked: apr.Poisson, budget: Budget | None = None
+) -> apr.CpApr:
+    """Place a tensor of counts and return the method that decomposes it, without factor matrices yet. Collective.
+
+    Raises
+    ------
+    InputError
+        If a value is negative.
+    """
+    refuse_negative(source, machine.comm)
+    check_room(source, rank, machine, options)
+    solving = apr.solving_bytes(machine, asked, len(source.shape))
+    setting = setting_for(source, rank, machine, options, solving, phi=True)
+    return apr.CpApr(SparseOperator(source, machine, setting, budget), asked)
+
+
+def begin(method: Method, source: Source, seed: int = 0, init: Init | None = None) -> None:
+    """Put the factor matrices to start from in place, as the method wants them. Collective."""
+    operator = method.operator
+    comm, dtype = operator.machine.comm, operator.options.dtype
+    factors = initial_factors(source, operator.ranks[0], comm, dtype, seed, init)
+    how = comm.bcast(init if isinstance(init, str) else None)
+    for mode, factor in enumerate(together(comm, lambda: method.started(factors, how))):
+        operator.set_factor(mode, factor)
+
+
+def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
+    """Put factor matrices in place as they are: random ones, or those given. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
-    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is)):
+    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is=True)):
         operator.set_factor(mode, factor)
 
 

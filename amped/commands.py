@@ -25,9 +25,8 @@ from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
 from . import checkpoint, requests
-from .assembly import Job, Reporter, Session, check_room, decomposition, place, setting_for, solving_bytes, start
-from .decomp import als, driver
-from .decomp.als import CpAls
+from .assembly import Job, Reporter, Session, begin, counts, decomposition, place, setting_for, solving_bytes, start
+from .decomp import als, apr, driver
 from .decomp.prediction import Forecast, foretell, hopeless
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
@@ -45,23 +44,24 @@ from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
 from .requests import FACTS, RUN
 
+SERIES = {"fit": "fits"}  # names in `RUN`, where they are others
+
 
 def cpd(request: requests.Cpd, session: Session) -> int:
-    """Decompose a tensor by CP-ALS."""
+    """Decompose a tensor: CP-ALS, or CP-APR for counts."""
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
-        als.prepare(job.machine.device, request.rank, request.options.dtype)  # while the tensor is read
+        _prepare(job, request)  # while the tensor is read
         source = job.open()
-        check_room(source, request.rank, job.machine, request.options)
-        method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
+        method = _method(job, request, source)
         job.say_machine()
         origin, resumed = _start_or_resume(job, request, method, source)
         job.begin(method.operator, source)
         saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
         slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
         limit = first_limit(max(comm.allgather(slowest)))
-        rule = driver.Rule(request.max_iters, request.tol, limit, request.deadline)
+        rule = driver.Rule(request.max_iters, request.tolerance, limit, request.deadline)
         began = time.perf_counter()
         with STAGES.of("iterate"), saver, stop.listening():
             driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
@@ -77,11 +77,30 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         return job.exit_code(stop.exit_code, saver.failed)
 
 
-def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Source) -> tuple[checkpoint.Origin, bool]:
+def _prepare(job: Job, request: requests.Cpd) -> None:
+    """Begin to compile what the method needs, and return at once."""
+    if request.counts:
+        apr.prepare(job.machine.device, request.options.dtype)
+    else:
+        als.prepare(job.machine.device, request.rank, request.options.dtype)
+
+
+def _method(job: Job, request: requests.Cpd, source: Source) -> driver.Method:
+    """Place the tensor; return the method that was asked for. Collective."""
+    if request.counts:
+        asked = request.poisson()
+        budget = job.budget(request.max_iters * asked.inner_iters)
+        return counts(source, request.rank, job.machine, request.options, asked, budget)
+    return decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
+
+
+def _start_or_resume(
+    job: Job, request: requests.Cpd, method: driver.Method, source: Source
+) -> tuple[checkpoint.Origin, bool]:
     """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
     if folder is None:
-        start(method.operator, source, request.seed, request.init)
+        begin(method, source, request.seed, request.init)
         return checkpoint.Origin({}, request.seed, request.init, options), False
     facts = checkpoint.facts_of(source, request.rank, method.name)
 
@@ -99,7 +118,7 @@ def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Sou
     found = on_root(comm, load)  # rank 0's: the others may see another file system
     kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
     if kept is None:
-        start(method.operator, source, request.seed, request.init)
+        begin(method, source, request.seed, request.init)
         return checkpoint.Origin(facts, request.seed, request.init, options), False
     method.state, seed, init = kept
     for mode in range(method.operator.order):
@@ -117,10 +136,12 @@ def _check_start(request: requests.Cpd, origin: checkpoint.Origin, path: Path) -
             raise InputError(cause, path=path)
 
 
-def _record(job: Job, origin: checkpoint.Origin, method: CpAls, seconds: float) -> dict[str, Any]:
+def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
     request, state, device = job.request, method.state, job.machine.device
+    assert isinstance(request, requests.Cpd)
     return {
-        "fits": state.series["fit"], "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
+        **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
+        "method": method.name, "loss": request.loss, "norm": method.norm, "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
         "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
         "tensor": str(request.tensor), **asdict(request.form), "rank": method.operator.ranks[0],
@@ -149,7 +170,7 @@ def _write_model(job: Job, model: KruskalTensor, record: dict[str, Any]) -> str:
 
 def _close(
     job: Job,
-    method: CpAls,
+    method: driver.Method,
     stop: StopRequest,
     rule: driver.Rule,
     record: dict[str, Any],
@@ -163,7 +184,8 @@ def _close(
     job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
     if job.metrics.iterations:
         job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
-    if (warning := text.low_fit(method.state.converged, method.state.series["fit"], rule.tol)) is not None:
+    fits = method.state.series.get("fit", [])
+    if (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
         job.display.note(f"warning: {warning}")
     job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
 
@@ -176,7 +198,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
         operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
         job.say_machine()
-        start(operator, source, request.seed, request.init, as_is=True)
+        start(operator, source, request.seed, request.init)
         job.begin(operator, source)
         results = {}
         for at, mode in enumerate(modes):
@@ -228,13 +250,7 @@ def plan(request: requests.Plan, session: Session) -> int:
     comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
-        setting = setting_for(
-            source,
-            request.rank,
-            job.machine,
-            request.options,
-            solving_bytes(job.machine, request.options, len(source.shape)),
-        )
+        setting = _setting(job, request, source)
         if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
         check_lengths(source, setting, comm, elsewhere=True)
@@ -249,11 +265,23 @@ def plan(request: requests.Plan, session: Session) -> int:
         return job.exit_code()
 
 
+def _setting(job: Job, request: requests.Plan, source: Source) -> Setting:
+    """Return what the plans of a method have in common."""
+    machine, options, order = job.machine, request.options, len(source.shape)
+    if request.counts:
+        solving = apr.solving_bytes(machine, request.poisson(), order)
+    else:
+        solving = solving_bytes(machine, options, order)
+    return setting_for(source, request.rank, machine, options, solving, request.counts)
+
+
 def _forecast(
     job: Job, source: Source, setting: Setting, cuts: Sequence[Cut], loading: Loading
 ) -> tuple[Forecast | None, str | None]:
     """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
     comm, ranks = job.comm, cuts[0].heads.size
+    if setting.phi:
+        return None, "of CP-APR, outer iterations have as many updates as it takes"
     if ranks != comm.size:
         return None, f"{ranks} ranks are not started here"
     mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))

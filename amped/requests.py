@@ -14,6 +14,7 @@ from partitioner.flags import flag, path, real_number, seconds, whole_number
 from partitioner.readers import Form
 
 from . import checkpoint
+from .decomp.apr import Poisson
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
 from .models.kruskal import MODEL
@@ -22,6 +23,7 @@ from .options import Options
 from .report.metrics import Metrics
 
 RUN = "run.json"
+TOLERANCES = {"gaussian": 1e-5, "poisson": 1e-4}
 FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 R = TypeVar("R", bound="Request")
@@ -91,6 +93,48 @@ class Ranked(Request):
         super().check()
 
 
+LOSSES = {"gaussian": ("als",), "poisson": ("mu",)}  # and the methods for each, the first one by default
+METHODS = tuple(method for methods in LOSSES.values() for method in methods)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Modelled(Ranked):
+    """What verbs take that say of what kind the model is."""
+
+    loss: str = flag("gaussian", "poisson: values are counts (gaussian)", choices=tuple(LOSSES))
+    method: str | None = flag(None, "als; poisson: mu", choices=METHODS)
+    inner_iters: int | None = flag(None, "mu: updates of a mode in an iteration (10)", type=whole_number, metavar="K")
+    kappa: float | None = flag(None, "mu: added to zeros that should not be (0.01)", type=real_number)
+    kappa_tol: float | None = flag(None, "mu: numbers below are such zeros (1e-10)", type=real_number)
+    eps: float | None = flag(None, "mu: the least that values are divided by (1e-10)", type=real_number)
+
+    @property
+    def counts(self) -> bool:
+        """Whether values are counts, with a Poisson model."""
+        return self.loss == "poisson"
+
+    @property
+    def tolerance(self) -> float:
+        """When it has converged; see `Rule`."""
+        return TOLERANCES[self.loss]
+
+    def poisson(self) -> Poisson:
+        """Return what CP-APR is asked for."""
+        names = "inner_iters", "kappa", "kappa_tol", "eps"
+        return Poisson(self.tolerance, **{n: given for n in names if (given := getattr(self, n)) is not None})
+
+    def check(self) -> None:
+        if self.method is not None and self.method not in LOSSES[self.loss]:
+            known = " or ".join(LOSSES[self.loss])
+            raise InputError(f"--method {self.method} does not go with --loss {self.loss}: {known} does")
+        for name in ("inner_iters", "kappa", "kappa_tol", "eps"):
+            if getattr(self, name) is not None and not self.counts:
+                raise InputError(f"--{name.replace('_', '-')} goes with --loss poisson")
+        if self.counts:
+            self.poisson()
+        super().check()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Started(Ranked):
     """What verbs take that begin with factor matrices."""
@@ -110,11 +154,13 @@ class Started(Ranked):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Cpd(Started):
+class Cpd(Modelled, Started):
     """What ``cpd`` takes."""
 
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
-    tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=real_number)
+    tol: float | None = flag(
+        None, "stop when the fit changes less (1e-5), or no KKT violation is larger (1e-4); 0: never", type=real_number
+    )
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
@@ -128,7 +174,7 @@ class Cpd(Started):
     def check(self) -> None:
         if self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
-        if not self.tol >= 0:
+        if self.tol is not None and not self.tol >= 0:
             raise InputError(f"--tol {self.tol}: at least 0")
         if self.every is not None and self.every < 1:
             raise InputError(f"--every {self.every}: at least 1")
@@ -137,6 +183,10 @@ class Cpd(Started):
                 if given:
                     raise InputError(f"--{name} needs --checkpoint DIR")
         super().check()
+
+    @property
+    def tolerance(self) -> float:
+        return super().tolerance if self.tol is None else self.tol
 
     def claim(self, outputs: Outputs) -> Path:
         """See `Request`: the place is a folder."""
@@ -217,7 +267,7 @@ class Mttkrp(Started):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Plan(Ranked):
+class Plan(Modelled):
     """What ``plan`` takes."""
 
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")

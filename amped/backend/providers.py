@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, narrow, phi, solve, sort
+from . import equations, mttkrp, multiply, narrow, phi, solve, sort
 from .base import Device
 
 
@@ -25,9 +25,15 @@ def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
     return _providers(device, mttkrp.FAMILY)
 
 
-def phis(device: Device) -> Sequence[phi.Phi]:
-    """Return what computes Phi, those to prefer first."""
-    return _providers(device, phi.FAMILY)
+def phi_of(device: Device, kernel: mttkrp.Kernel, share: mttkrp.Share) -> phi.Phi | None:
+    """Return what computes the Phi of such nonzeros from a kernel's shards, if anything does."""
+    return next((p for p in _providers(device, phi.FAMILY) if p.suits(kernel, share)), None)
+
+
+def multiplies(device: Device) -> multiply.Provider:
+    """Return what does the elementwise work of multiplicative updates."""
+    found: multiply.Provider = _providers(device, multiply.FAMILY)[0]
+    return found
 
 
 def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:

@@ -7,7 +7,7 @@ and add up Gram matrices, norms and inner products, which are small.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,7 +54,7 @@ class CpAls:
         Of one rank for all modes; holds the factor matrices to start from.
     """
 
-    name = "als"
+    name, norm = "als", 2
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
@@ -66,6 +66,10 @@ class CpAls:
         self._ahead = Ahead(operator, self._update.equations, self._update.iteration) if goes_ahead else None
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
         self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """See `Method`: from any."""
+        return factors
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         ahead = self._ahead
@@ -130,6 +134,11 @@ class CpAls:
         """See `Method`: of the fit."""
         fits = self.state.series["fit"]
         return fits[-1] - fits[-2] if len(fits) > 1 else None
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: the fit has changed by less."""
+        change: Any = self.change()
+        return change is not None and abs(change) < tol
 
     def factor(self, mode: int) -> NDArray[Any]:
         """See `Method`."""

@@ -43,8 +43,15 @@ class Method(Protocol):
     """A decomposition that improves the factor matrices of an operator. Its methods are collective."""
 
     name: str
+    norm: int  # which norm of the model's columns is 1
     operator: Operator  # holds the factor matrices, perhaps those of an iteration that is yet to be reported
     state: State  # new, or that of an earlier run whose factor matrices the operator holds
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """Return factor matrices to start from, in host memory, as the operator is to hold them.
+
+        `how` is the name of a start that was asked for, if any. Raise `InputError` if the method cannot start there.
+        """
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         """Compute an iteration, or what is left of it; return False if `stop`, asked between modes, ended it.
@@ -53,7 +60,10 @@ class Method(Protocol):
         """
 
     def change(self) -> float | None:
-        """Return what is compared with the tolerance after an iteration, with its sign; None if there is nothing."""
+        """Return by how much the most telling number has changed, with its sign; None if there is no other yet."""
+
+    def settled(self, tol: float) -> bool:
+        """Tell whether the last iteration has changed so little that the decomposition has converged."""
 
     def factor(self, mode: int) -> NDArray[Any]:
         """Return a copy of a factor matrix in host memory, as it belongs to the state."""
@@ -66,7 +76,7 @@ class Rule(NamedTuple):
     """When a decomposition ends."""
 
     max_iters: int  # in all, those of an earlier run included
-    tol: float  # it has converged where `Method.change` is smaller; 0 runs all iterations
+    tol: float  # see `Method.settled`; 0 runs all iterations
     first_limit: float = LOADING_SECONDS  # of a step in the first iteration, before its rank is taken to be hung
     deadline: float | None = None  # the same for all iterations
 
@@ -117,14 +127,9 @@ def run(
 def iterate(method: Method, rule: Rule, stop: Callable[[], bool] = never) -> Iterator[State]:
     """Yield the state after each iteration. Collective."""
     state = method.state
-    state.converged = _settled(method, rule.tol)
+    state.converged = rule.tol > 0 and method.settled(rule.tol)
     while state.iterations < rule.max_iters and not state.converged:
         if not method.step(stop, rule.max_iters - state.iterations):
             return
-        state.converged = _settled(method, rule.tol)
+        state.converged = rule.tol > 0 and method.settled(rule.tol)
         yield state
-
-
-def _settled(method: Method, tol: float) -> bool:
-    change: Any = method.change() if tol > 0 else None
-    return change is not None and abs(change) < tol

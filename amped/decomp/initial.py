@@ -57,6 +57,27 @@ def initial_factors(
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
 
 
+def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
+    """Return matrices with columns of unit sum, and the products of the sums that were taken out.
+
+    Eigenvectors, which is `how` "nvecs" starts, are replaced by their magnitudes.
+
+    Raises
+    ------
+    InputError
+        If a matrix that was given has negative entries.
+    """
+    found, weights = list[NDArray[Any]](), np.ones(factors[0].shape[1])
+    for mode, given in enumerate(factors):
+        factor = np.abs(given) if how == "nvecs" else given
+        if (least := float(factor.min(initial=0.0))) < 0:
+            raise InputError(f"init: the matrix of mode {mode} has a negative entry, {least:g}: a count has none")
+        sums = factor.sum(axis=0, dtype=np.float64)
+        found.append((factor / np.where(sums > 0, sums, 1)).astype(factor.dtype))
+        weights *= sums
+    return found, weights
+
+
 def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return an (length, rank) matrix uniform in [0, 1), the same for the same seed and mode."""
     if seed < 0:

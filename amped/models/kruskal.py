@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,8 @@ class KruskalTensor:
         Fit after each iteration of the decomposition that made it, if any.
     converged : bool
         Whether the fit changed less than the tolerance before the iterations ran out.
+    series : mapping of str to sequences of float, optional
+        What else was noted after each iteration, by name.
 
     Attributes
     ----------
@@ -49,11 +51,13 @@ class KruskalTensor:
         factors: Sequence[NDArray[np.floating]],
         fits: Sequence[float] = (),
         converged: bool = False,
+        series: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
         self.weights = np.asarray(weights, np.float64)
         self.factors = [np.asarray(f) for f in factors]
         self.fits = tuple(fits)
         self.converged = converged
+        self.series = {name: tuple(numbers) for name, numbers in (series or {}).items()}
         self.labels: Labels | None = None
         if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
             raise InputError(
@@ -81,7 +85,9 @@ class KruskalTensor:
     def arranged(self) -> KruskalTensor:
         """Return the same tensor with columns of unit 2-norm and weights descending."""
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
-        return KruskalTensor(self.weights, factors, self.fits, self.converged).labelled(self.labels).arrange()
+        return (
+            KruskalTensor(self.weights, factors, self.fits, self.converged, self.series).labelled(self.labels).arrange()
+        )
 
     def arrange(self, scales: NDArray[np.float64] | float = 1.0) -> KruskalTensor:
         """Give this tensor, in place, columns of unit 2-norm and weights descending.

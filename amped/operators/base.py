@@ -50,6 +50,12 @@ class Operator(Protocol):
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
 
+    def computed(self, mode: int) -> Array:
+        """Return the rows of a factor matrix that this rank owns or computes a part of, as a (rows, R) view.
+
+        Of the latter each rank has the same Phi: each is to update them in the same way.
+        """
+
     def mttkrp(
         self,
         mode: int,
@@ -78,6 +84,31 @@ class Operator(Protocol):
         -------
         (owned, R) float64 device array
             The rows that this rank owns; valid until the next call.
+        """
+
+    def phi(self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None) -> Array:
+        """Queue the Phi of one mode, of its own factor matrix B and those of the others; see `backend.phi`.
+
+        Parameters
+        ----------
+        mode : int
+        floor : float
+            The least that values are divided by.
+        then : sequence of int
+            See `mttkrp`.
+        skip : (1,) int32 device array, optional
+            Nothing is computed where it is not 0.
+
+        Returns
+        -------
+        (rows, R) float64 device array
+            The rows that `computed` has; valid until the next call.
+        """
+
+    def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
+        """Queue the sum of ``x log(max(m, floor))`` over all ranks' nonzeros, added to `total`, (1,) float64.
+
+        The model's values ``m`` are those of B, the matrix of `mode`, and the matrices of the others.
         """
 
     def publish(self, mode: int, sums: Array | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from partitioner.shards import Cut
 
 from ..backend.mttkrp import Kernel, Share
+from ..backend.phi import Phi
 from ..errors import InputError
 
 SLOTS = 2
@@ -35,6 +36,7 @@ class ModePlan:
     owned: slice  # the output rows that this rank owns
     share: Share  # what it computes
     kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
+    phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
     resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
     parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
     spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
@@ -69,7 +71,16 @@ class ModePlan:
 
     def running_bytes(self, nnz: int) -> int:
         """Return the bytes of scratch memory that computing a shard takes, of any of the kernels."""
-        return max(kernel.bytes(self.share, min(self.nnz, nnz)).running for kernel in self.kernels)
+        return max(self.running(kernel, min(self.nnz, nnz)) for kernel in self.kernels)
+
+    def running(self, kernel: Kernel, nnz: int) -> int:
+        """Return the bytes of scratch memory that computing a kernel's shard takes, Phi included."""
+        usual = kernel.bytes(self.share, nnz).running
+        return max(usual, self.phi(kernel).bytes(kernel, self.share, nnz)) if self.phis else usual
+
+    def phi(self, kernel: Kernel) -> Phi:
+        """Return what computes Phi from a kernel's shards."""
+        return self.phis[self.kernels.index(kernel)]
 
     def room(self, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that a shard of so many nonzeros may take."""

@@ -17,7 +17,7 @@ from partitioner.shards import Cut
 
 from ..backend.base import Device
 from ..backend.mttkrp import Kernel, Share
-from ..backend.providers import mttkrp_kernels, roundings
+from ..backend.providers import mttkrp_kernels, phi_of, roundings
 from ..backend.rows import block_rows
 from ..backend.solve import Takes
 from ..errors import InputError
@@ -67,6 +67,7 @@ class Setting(NamedTuple):
     overlaps: bool = False  # whether rows of factor matrices can be exchanged while others are computed
     solving: Solving = nothing
     ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
+    phi: bool = False  # whether Phi is computed, not MTTKRPs
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     placement, one_copy = options.placement, any(k.name == options.kernel and k.derive for k in kernels)
     if one_copy:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
         modes, placement = _one_copy(modes), "resident"
-    modes = [replace(m, kernels=_candidates(m.share, kernels, setting)) for m in modes]
+    modes = [_with_kernels(m, kernels, setting) for m in modes]
     need = _need(modes, setting)
     fitting = fit(need, placement)
     # Each mode keeps an equal fraction, so that each has work to do while its streamed shards arrive.
@@ -183,6 +184,17 @@ def check_options(options: Options, device: Device) -> None:
     if options.deterministic and not asked.repeatable:
         repeatable = ", ".join(k.name for k in kernels if k.repeatable)
         raise InputError(f"kernel {asked.name!r} is not deterministic: {repeatable} are")
+
+
+def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
+    """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
+    if not setting.phi:
+        return replace(mode, kernels=_candidates(mode.share, kernels, setting))
+    known = {k.name: phi for k in kernels if (phi := phi_of(setting.device, k, mode.share))}
+    if setting.options.kernel not in ("auto", *known):
+        raise InputError(f"kernel {setting.options.kernel!r} computes no Phi: {', '.join(known)} do")
+    found = _candidates(mode.share, [k for k in kernels if k.name in known], setting)
+    return replace(mode, kernels=found, phis=tuple(known[k.name] for k in found))
 
 
 def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tuple[Kernel, ...]:

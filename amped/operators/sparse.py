@@ -19,6 +19,7 @@ from partitioner.shards import Cut
 
 from ..backend.base import Array
 from ..backend.exchange import Block, Machine, agree
+from ..backend.phi import Phi
 from ..parallel.mpi import Reduction, together
 from ..parallel.recorder import HERE
 from .base import Solve
@@ -110,6 +111,9 @@ class SparseOperator:
     def owned(self, mode: int) -> Array:
         return self.work.owned[mode]
 
+    def computed(self, mode: int) -> Array:
+        return self.work.computed[mode][:, : self.ranks[mode]]
+
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self.clock.span(kind, mode)
 
@@ -139,6 +143,33 @@ class SparseOperator:
                 solve(work.sums[mode][rows], work.owned[mode][rows])
                 self._send(mode, block.begin, block.end, sums if block.last else None)
         return work.sums[mode]
+
+    def phi(self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None) -> Array:
+        HERE.mode = mode
+        self.machine.exchange.join()
+        work, steps = self.work, self.stream.steps[mode]
+        if not steps:
+            work.outs[mode].fill(0)
+        for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
+            with self.clock.span("compute", mode):
+                work.add_phi(self._phi(mode), shard, mode, floor, step.new, skip)
+        if self._split[mode].there:
+            with self.clock.span("exchange", mode):
+                self._split[mode].share(work.outs[mode])
+        return work.outs[mode][:, : self.ranks[mode]]
+
+    def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
+        self.machine.exchange.join()
+        for shard in self.stream.shards(mode, then):
+            with self.clock.span("compute", mode):
+                self.work.add_logs(self._phi(mode), shard, mode, floor, total)
+        self.reduce(total, "sum", mode)
+
+    def _phi(self, mode: int) -> Phi:
+        """Return what computes a mode's Phi."""
+        kernel = self.stream.modes[mode].kernel
+        assert kernel is not None
+        return self.plan.modes[mode].phi(kernel)
 
     def _agree(self, mode: ModePlan, steps: Sequence[Step]) -> list[Block]:
         """Agree with all ranks on the blocks of rows that are sent after some of the shards of a mode."""
@@ -211,3 +242,18 @@ class _SplitRows:
         self._exchange.reduce(self._parts, "sum")
         for k, row in self._owned:
             out[row] += self._parts[k]
+
+    def share(self, out: Array) -> None:
+        """Give the sums of such rows to all ranks that compute them, the same to the last bit."""
+        if self._parts is None:
+            return
+        self._parts.fill(0)
+        if self._mine is not None:
+            self._parts[self._mine] = out[0]
+        for k, row in self._owned:
+            self._parts[k] = out[row]
+        self._exchange.reduce(self._parts, "sum")
+        if self._mine is not None:
+            out[0] = self._parts[self._mine]
+        for k, row in self._owned:
+            out[row] = self._parts[k]

@@ -83,7 +83,7 @@ class Stream:
     def scratch_bytes(self, plan: Plan) -> int:
         """Return the most bytes of scratch memory that any shard's kernel takes."""
         every = ((m, s) for m, of in zip(plan.modes, self.modes, strict=True) for s in (*of.resident, *of.streamed))
-        return max((shard.kernel.bytes(m.share, shard.nnz).running for m, shard in every), default=0)
+        return max((m.running(shard.kernel, shard.nnz) for m, shard in every), default=0)
 
     def shards(self, mode: int, then: Sequence[int] = ()) -> Iterator[Shard]:
         """Yield the shards of `mode`, each usable by the work queued until the next is asked for.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..backend.base import NOTHING, Array
 from ..backend.exchange import Machine
 from ..backend.mttkrp import Shard
+from ..backend.phi import Phi
 from ..backend.providers import roundings
 from ..backend.rows import block_rows
 from ..options import Options
@@ -32,6 +33,8 @@ class Workspace:
         The output rows that this rank computes, of each mode; they share memory.
     owned, sums : list of (owned, R_n) views
         The rows that this rank owns, of the factor matrix and of the output.
+    computed : list of (rows, stride) views
+        The rows of the factor matrix that this rank computes.
     """
 
     def __init__(self, plan: Plan, machine: Machine, options: Options) -> None:
@@ -70,6 +73,7 @@ class Workspace:
         # Views are made once: a GPU waits for the host when a small tensor's mode begins.
         self.outs = [memory[: math.prod(shape)].reshape(shape) for shape in shapes]
         self.owned = [self.factors[m.mode][m.owned, : m.rank] for m in plan.modes]
+        self.computed = [self.factors[m.mode][m.rows] for m in plan.modes]
         for m, out in zip(plan.modes, self.outs, strict=True):
             first = m.owned.start - m.rows.start
             self.sums.append(out[first : first + len(self.owned[m.mode]), : m.rank])
@@ -83,6 +87,14 @@ class Workspace:
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
         shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self._scratch, double)
+
+    def add_phi(self, how: Phi, shard: Shard, mode: int, floor: float, new: slice, skip: Array) -> None:
+        """Queue the addition of a shard's Phi to the output rows of its mode; see `Phi.run`."""
+        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self._scratch, skip)
+
+    def add_logs(self, how: Phi, shard: Shard, mode: int, floor: float, total: Array) -> None:
+        """Queue the addition of a shard's part of the log-likelihood; see `Phi.add_logs`."""
+        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self._scratch)
 
     def inputs(self, mode: int) -> list[Array]:
         """Return the factor matrices of the other modes as kernels read them."""

@@ -19,6 +19,7 @@ from ..options import Options
 
 LOW = 10  # times the tolerance: a fit below that is hardly one
 FITTING = 80  # percent of the memory counted on, where that was too much
+REACHED = {"loglikelihood": "no KKT violation is above"}  # by the most telling number, where another one decides
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -69,8 +70,12 @@ def end_line(state: State, told: Signals | None, rule: Rule) -> str:
     if told is not None:
         last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)  # the model is further on
         return f"{_headline(state)}{last}: stopped by {told.name} after {progress(state)}"
-    changed = f"converged: the {next(iter(state.series))} changed by less than --tol {rule.tol:g}"
-    why = changed if state.converged else f"not converged: --max-iters {rule.max_iters} reached"
+    reached = REACHED.get(next(iter(state.series)), "the {} changed by less than").format(next(iter(state.series)))
+    why = (
+        f"converged: {reached} --tol {rule.tol:g}"
+        if state.converged
+        else f"not converged: --max-iters {rule.max_iters} reached"
+    )
     return f"{_headline(state)} after {state.iterations} iteration{'s' * (state.iterations > 1)} ({why})"
 
 
@@ -172,5 +177,5 @@ def time_line(totals: dict[str, float], seconds: float) -> str:
 def forecast_line(forecast: Forecast | None, doubt: str | None) -> str:
     """Return what an iteration will take, or why that is not told."""
     if forecast is None or doubt:
-        return f"how long an iteration of CP-ALS takes is not told: {doubt}"
-    return f"an iteration of CP-ALS will take about {forecast}"
+        return f"how long an iteration takes is not told: {doubt}"
+    return f"an iteration will take about {forecast}"

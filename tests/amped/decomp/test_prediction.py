@@ -127,10 +127,10 @@ def test_a_plan_tells_what_is_sure_and_nothing_else(folder: Path, monkeypatch: p
     assert told(flags)[0].endswith("not told: on a CPU equal work takes unequal times")
     monkeypatch.setattr(CpuDevice, "steady", True)
     monkeypatch.setattr(commands, "foretell", lambda *_: SURE)
-    assert told(flags) == ("an iteration of CP-ALS will take about 3 ms (compute 2, copy 0, rest 1)", 3e-3)
+    assert told(flags) == ("an iteration will take about 3 ms (compute 2, copy 0, rest 1)", 3e-3)
     monkeypatch.setattr(commands, "foretell", lambda *_: replace(SURE, spread=0.5))
     line, seconds = told(flags)
-    assert line.startswith("how long an iteration of CP-ALS takes is not told: ")
+    assert line.startswith("how long an iteration takes is not told: ")
     assert line.endswith("equal work takes times that differ by 50% on this machine now")
     assert seconds is None
     assert told([*flags, "--ranks", 3])[0].endswith("not told: 3 ranks are not started here")

@@ -1,0 +1,26 @@
+"""Find the line of a text that holds a negative value, to name it in a message."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from contextlib import suppress
+from pathlib import Path
+
+GZIP = b"\x1f\x8b"
+COMMENTS = b"#%"
+
+
+def first_negative(path: str | os.PathLike[str] | None) -> int | None:
+    """Return the number of the first line, from 1, whose last number is below 0; None if the file is no such text."""
+    if path is None or not Path(path).is_file() or Path(path).suffix == ".npz":
+        return None
+    with open(path, "rb") as file, suppress(OSError, EOFError):
+        lines = gzip.open(file) if file.peek(2).startswith(GZIP) else file
+        for number, line in enumerate(lines, 1):
+            fields = line.split()
+            if fields and fields[0][0] not in COMMENTS and fields[-1].startswith(b"-"):
+                with suppress(ValueError):
+                    if float(fields[-1]) < 0:
+                        return number
+    return None

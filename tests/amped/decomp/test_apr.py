@@ -1,0 +1,167 @@
+"""CP-APR by multiplicative updates, on one process."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from counts import REFERENCES, assert_the_reference, mu, random_counts
+from oracle import PRECISIONS, random_factors, small_pieces
+
+import amped
+from amped.assembly import begin, bring_up, counts, open_tensor
+from amped.backend.cuda import probe
+from amped.backend.exchange import connect
+from amped.backend.null.device import NullDevice
+from amped.decomp.apr import CpApr, Poisson
+from amped.decomp.driver import Rule, iterate
+from amped.errors import InputError
+from amped.operators.source import TensorSource
+from amped.options import Options
+from amped.parallel.mpi import Comm
+
+SHAPES = [(9, 7), (6, 5, 8), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
+TENSOR = random_counts(7, (12, 9, 10))
+
+
+@pytest.mark.parametrize(("name", "rank"), REFERENCES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_reference_results(device: str, name: str, rank: int, precision: str) -> None:
+    assert_the_reference(name, rank, precision, device=device)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rank", [1, 3, 7])
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_the_same_path_as_an_oracle(device: str, shape: tuple[int, ...], rank: int, placement: Any) -> None:
+    tensor, start = random_counts(len(shape), shape), random_factors(0, shape, rank)
+    want = mu(tensor, start, 6)
+    with small_pieces(20):
+        model = amped.cp_apr(
+            tensor, rank, init=start, max_iters=6, precision="fp64", device=device, placement=placement
+        )
+    for name in ("loglikelihood", "kkt", "inner_iterations"):
+        np.testing.assert_allclose(model.series[name], getattr(want, name), rtol=1e-9, atol=1e-12, err_msg=name)
+    np.testing.assert_allclose(model.full(), want.model, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_columns_have_unit_sums_and_weights_the_counts(device: str, precision: Any) -> None:
+    model = amped.cp_apr(TENSOR, 4, max_iters=20, device=device, precision=precision)
+    accuracy = {"fp32": 1e-5, "fp64": 1e-12}[precision]
+    assert np.all(np.diff(model.weights) <= 0)
+    assert model.weights.sum() == pytest.approx(TENSOR.values.sum(), rel=accuracy), "as of every Poisson model"
+    for factor in model.factors:
+        assert np.all(factor >= 0)
+        np.testing.assert_allclose(factor.sum(axis=0, dtype=float), 1, atol=accuracy)
+        assert np.all(factor[-1] == 0), "an empty row"
+
+
+def test_the_log_likelihood_never_falls(device: str) -> None:
+    found = amped.cp_apr(TENSOR, 5, max_iters=40, tol=0, kappa=0, device=device, precision="fp64")
+    assert np.all(np.diff(found.series["loglikelihood"]) >= -1e-9 * abs(found.series["loglikelihood"][-1]))
+
+
+def test_it_converges_when_no_mode_is_updated(device: str) -> None:
+    model = amped.cp_apr(TENSOR, 1, max_iters=100, device=device, precision="fp64")
+    assert model.converged
+    assert model.series["inner_iterations"][-1] == 0 < model.series["inner_iterations"][-2]
+    assert model.series["kkt"][-1] < 1e-4
+    total = TENSOR.values.sum()
+    expected = [
+        np.bincount(column, TENSOR.values, n) / total for column, n in zip(TENSOR.columns, TENSOR.shape, strict=True)
+    ]
+    for factor, want in zip(model.factors, expected, strict=True):  # one component: the product of the margins
+        np.testing.assert_allclose(factor[:, 0], want, atol=1e-6)
+
+
+def test_a_zero_that_should_not_be_is_shifted(device: str) -> None:
+    start = random_factors(3, TENSOR.shape, 2)
+    start[0][:4] = 0
+    stuck = amped.cp_apr(TENSOR, 2, init=start, max_iters=10, kappa=0, device=device, precision="fp64")
+    free = amped.cp_apr(TENSOR, 2, init=start, max_iters=10, device=device, precision="fp64")
+    assert np.all(stuck.factors[0][:4] == 0)
+    assert np.all(free.factors[0][:4].sum(axis=1) > 0)
+    want = mu(TENSOR, start, 10)
+    np.testing.assert_allclose(free.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [1, 20])
+def test_a_tensor_of_one_nonzero(device: str, rank: int) -> None:
+    tensor = amped.SparseTensor([[1, 0, 2]], [5.0], (2, 3, 4))
+    model = amped.cp_apr(tensor, rank, max_iters=30, device=device, precision="fp64")
+    assert model.full()[1, 0, 2] == pytest.approx(5, rel=1e-3)
+    assert np.count_nonzero(model.full() > 1e-6) == 1
+
+
+def test_other_numbers_of_updates_and_constants() -> None:
+    model = amped.cp_apr(TENSOR, 3, max_iters=4, inner_iters=2, tol=0, device="cpu")
+    assert model.series["inner_iterations"] == (6, 6, 6, 6)
+    for how in ({"inner_iters": 0}, {"eps": 0}, {"kappa": -1}, {"kappa_tol": "x"}, {"tol": -1}):
+        with pytest.raises(InputError, match=next(iter(how)).replace("_", ".")):
+            amped.cp_apr(TENSOR, 3, device="cpu", **how)  # type: ignore[arg-type]
+
+
+def test_negative_values_and_starts_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.tns").write_text("# counts\n1 1 1 2\n\n2 1 2 -3.5\n2 2 2 -1\n")
+    with pytest.raises(InputError, match=r"t\.tns, line 4: a value is -3\.5: counts are not negative"):
+        amped.cp_apr(str(tmp_path / "t.tns"), 2, device="cpu")
+    with pytest.raises(InputError, match=r"^a value is -1: "):
+        amped.cp_apr(amped.SparseTensor([[0, 0]], [-1.0]), 2, device="cpu")
+    start = random_factors(0, TENSOR.shape, 2)
+    start[1][3, 1] = -0.25
+    with pytest.raises(InputError, match=r"init: the matrix of mode 1 has a negative entry, -0\.25"):
+        amped.cp_apr(TENSOR, 2, init=start, device="cpu")
+
+
+def test_eigenvectors_are_a_start(device: str) -> None:
+    model = amped.cp_apr(TENSOR, 3, init="nvecs", max_iters=5, device=device)
+    assert model.series["loglikelihood"][-1] > model.series["loglikelihood"][0]
+
+
+def test_a_kernel_without_phi_is_refused() -> None:
+    with pytest.raises(InputError, match="kernel 'permuted' computes no Phi"):
+        amped.cp_apr(TENSOR, 2, kernel="permuted", device="cpu")
+
+
+@pytest.mark.parametrize("where", ["null", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_iterations_that_are_launched_as_a_whole(comm: Comm, where: str) -> None:
+    if where == "cuda" and (missing := probe()):
+        pytest.skip(missing)
+
+    def method() -> CpApr:
+        options = Options("cpu" if where == "null" else "cuda", deterministic=True)
+        machine = connect(NullDevice(comm), comm) if where == "null" else bring_up(options, comm)
+        found = counts(open_tensor(TENSOR, machine, options), 3, machine, options, Poisson())
+        begin(found, TensorSource(TENSOR, comm), seed=5)
+        return found
+
+    whole, each = method(), method()
+    assert whole._notes
+    each._notes = False
+    for _ in zip(iterate(whole, Rule(9, 0)), iterate(each, Rule(9, 0)), strict=True):
+        assert whole.state.series == each.state.series
+        for mode in range(3):
+            assert whole.factor(mode).tobytes() == each.factor(mode).tobytes()
+    assert whole._replay is not None
+    assert each._replay is None
+
+
+def test_memory_is_given_back_when_a_method_is_dropped(comm: Comm) -> None:
+    """At once, not when the garbage collector runs."""
+    gc.collect()
+    gc.disable()
+    try:
+        machine, options = connect(NullDevice(comm), comm), Options("cpu")
+        method = counts(open_tensor(TENSOR, machine, options), 3, machine, options, Poisson())
+        begin(method, TensorSource(TENSOR, comm))
+        list(iterate(method, Rule(3, 0)))
+        held = [weakref.ref(each) for each in (method, method.operator)]
+        del method
+        assert [ref() for ref in held] == [None, None]
+    finally:
+        gc.enable()

@@ -1,0 +1,44 @@
+"""CP-APR over all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from counts import REFERENCES, assert_the_reference, mu, random_counts
+from oracle import random_factors, small_pieces
+
+import amped
+from amped.errors import InputError
+from amped.parallel.mpi import Comm
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize(("name", "rank"), REFERENCES[:3])
+def test_the_reference_results(comm: Comm, device: str, name: str, rank: int) -> None:
+    assert_the_reference(name, rank, "fp64", device=device)
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("shape", [(9, 7), (6, 2, 8), (4, 6, 5, 3), (2, 3, 40)])
+def test_the_same_path_as_an_oracle(comm: Comm, device: str, shape: tuple[int, ...], placement: Any) -> None:
+    """Modes of two rows are split over ranks."""
+    tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, 3)
+    want = mu(tensor, start, 6)
+    with small_pieces(20):
+        model = amped.cp_apr(
+            tensor if comm.rank == 0 else None, 3, init=start, max_iters=6, precision="fp64",
+            device=device, placement=placement,
+        )  # fmt: skip
+    for name in ("loglikelihood", "kkt", "inner_iterations"):
+        np.testing.assert_allclose(model.series[name], getattr(want, name), rtol=1e-9, atol=1e-12, err_msg=name)
+    mine = (model.weights.tobytes(), *(f.tobytes() for f in model.factors), str(model.series))
+    assert all(other == mine for other in comm.allgather(mine))
+
+
+def test_what_is_wrong_is_told_on_all_ranks(comm: Comm) -> None:
+    tensor = amped.SparseTensor([[0, 0], [1, 1]], [-1.0, 2.0]) if comm.rank == 0 else None
+    with pytest.raises(InputError, match="a value is -1"):
+        amped.cp_apr(tensor, 2, device="cpu")
