@@ -78,6 +78,32 @@ def coo_mttkrp(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], 
     return out
 
 
+def model_values(columns: Any, factors: Sequence[np.ndarray]) -> np.ndarray:
+    """Return what a model of these factor matrices says of nonzeros, in double precision."""
+    product = np.ones((len(columns[0]), factors[0].shape[1]))
+    for column, factor in zip(columns, factors, strict=True):
+        product *= factor[column].astype(np.float64)
+    return product.sum(axis=1)
+
+
+def coo_phi(
+    columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], mode: int, floor: float = 1e-10
+) -> np.ndarray:
+    """Phi of CP-APR (Chi and Kolda 2012): the MTTKRP of values divided by the model's, at least by `floor`."""
+    return coo_mttkrp(columns, values / np.maximum(model_values(columns, factors), floor), factors, mode)
+
+
+def sum_of_logs(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], floor: float = 1e-10) -> float:
+    """Return the sum of ``x log m`` over nonzeros, of models of at least `floor`."""
+    return float(np.sum(values * np.log(np.maximum(model_values(columns, factors), floor))))
+
+
+def loglikelihood(columns: Any, values: np.ndarray, factors: Sequence[np.ndarray], floor: float = 1e-10) -> float:
+    """Return a model's Poisson log-likelihood, but for a term of the data alone; zeros count with their models too."""
+    mass = np.prod([f.astype(np.float64).sum(axis=0) for f in factors], axis=0).sum()
+    return sum_of_logs(columns, values, factors, floor) - float(mass)
+
+
 def dense_als(dense: np.ndarray, factors: Sequence[np.ndarray], iterations: int) -> tuple[np.ndarray, list[float]]:
     """CP-ALS as Kolda and Bader write it, on a dense tensor; return the model and the fits."""
     factors, letters, fits = [f.copy() for f in factors], "abcdefgh"[: dense.ndim], []

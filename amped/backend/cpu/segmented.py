@@ -1,4 +1,4 @@
-"""MTTKRP over nonzeros cut into pieces of output rows."""
+"""MTTKRP, and Phi, over nonzeros cut into pieces of output rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from partitioner.jit import jit
 
+from .phi import keep_quotients, sum_of_phi, weighted_sum
 from .team import add, fork, inlined, join, load, replace, store
 from .vectors import (
     ADD,
@@ -27,7 +28,24 @@ ROWS = 64  # that a thread takes at once
 
 @jit
 def segmented(  # type: ignore[no-untyped-def]
-    number, team, nonzeros, factors, outs, origin, way, new, parts, order, fibres, blocks, ahead, lanes, tail
+    number,
+    team,
+    nonzeros,
+    factors,
+    outs,
+    origin,
+    way,
+    new,
+    parts,
+    order,
+    fibres,
+    blocks,
+    ahead,
+    lanes,
+    tail,
+    own_factor,
+    floor,
+    room,
 ):
     """Compute pieces of output rows, with the threads of a team; sums of pieces are added in double precision.
 
@@ -67,6 +85,12 @@ def segmented(  # type: ignore[no-untyped-def]
         Prefetch distance in nonzeros; 0 disables.
     lanes, tail : tuple, tuple or None
         Size of the pieces in which a row is computed, and of the remainder; see `vectors`.
+    own_factor : (rows, stride) array or None
+        For Phi: the rows of the output mode's matrix.
+    floor : float
+        The least that a value is divided by.
+    room : (parts, PIECE) array or None
+        For quotients, of the factors' type; None if `lanes` are a whole row.
 
     Returns
     -------
@@ -115,9 +139,21 @@ def segmented(  # type: ignore[no-untyped-def]
                     how = ADD
                 else:  # a row that gets further sums stays in the caches
                     how = STORE if way == PAST and c + 1 < end and rows[c + 1] == row else way
+                if room is not None:
+                    keep_quotients(
+                        indices, values, factors, own_factor, floor, order, row - first_row, start, stop, last, ahead,
+                        lanes, tail, room, t
+                    )  # fmt: skip
                 # Repeated for the tail instead of in a function, where sums would go through memory: 10 % slower.
                 for column in range(0, rest, step):
-                    if fibres is None:
+                    if room is not None:
+                        total = weighted_sum(indices, factors, order, room, t, start, stop, column, lanes)
+                    elif own_factor is not None:
+                        total = sum_of_phi(
+                            indices, values, factors, own_factor, floor, order, row - first_row, start, stop, last,
+                            ahead, lanes
+                        )  # fmt: skip
+                    elif fibres is None:
                         total = _sum(indices, values, factors, order, start, stop, last, ahead, column, lanes)
                     else:
                         total = _sum_of_fibres(indices, values, factors, fibres, c, column, lanes)
@@ -126,7 +162,9 @@ def segmented(  # type: ignore[no-untyped-def]
                     else:
                         put(out, row - first_row, first_column + column, total, how)
                 if tail is not None:
-                    if fibres is None:
+                    if room is not None:
+                        remainder = weighted_sum(indices, factors, order, room, t, start, stop, rest, tail)
+                    elif fibres is None:
                         remainder = _sum(indices, values, factors, order, start, stop, last, ahead, rest, tail)
                     else:
                         remainder = _sum_of_fibres(indices, values, factors, fibres, c, rest, tail)

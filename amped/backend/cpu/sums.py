@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .layout import PIECE
+from .phi import add_logs as logs_of_parts
 from .segmented import add_up, copy_panels, segmented
 from .shard import HostShard, constant
 from .threads import Threads, check
@@ -30,9 +32,10 @@ def add_sums(
     out: NDArray[np.float64],
     new: slice,
     scratch: NDArray[np.uint8] | None,
-    double: bool,
+    double: bool = False,
+    model: Model | None = None,
 ) -> None:
-    """Add a shard's MTTKRP to the output; see `Kernel.run`.
+    """Add a shard's MTTKRP, or its Phi of a model, to the output; see `Kernel.run` and `Phi.run`.
 
     Parts are the inter-shard partitions of AMPED, section 3.1.2. A row that begins in an earlier part is carried: its
     sum is added to the output when all are done, so that no two threads write one row. Of blocks, where each part may
@@ -46,13 +49,40 @@ def add_sums(
     else:
         rows = (0, 0) if way == ADD else (int(shard.parts.firsts[0]) - shard.row_begin, 0)
     output = _Output(out, others, carries, way, rows, double)
+    of_model = _of_model(model, room, parts) if model else NO_MODEL
     size = min(threads_worth(threads.count, shard, factors[0]), parts)
     column = 0
-    for matrices in _panels(threads, factors, room) if shard.panels else [factors]:
-        _add_columns(threads, size, shard, matrices, output, column)
+    for matrices in _panels(threads, factors, room) if shard.panels and not model else [factors]:
+        _add_columns(threads, size, shard, matrices, output, column, of_model)
         column += matrices[0].shape[1]
     if others.size:
         check(add_up(0, threads.team, size, np.zeros(1, np.int64), out, others))
+
+
+def add_logs(
+    threads: Threads,
+    shard: HostShard,
+    factors: Sequence[Matrix],
+    model: Model,
+    total: NDArray[np.float64],
+    scratch: NDArray[np.uint8] | None,
+) -> None:
+    """Add a shard's part of the log-likelihood to `total`; see `Phi.add_logs`."""
+    sums = _Room(scratch).take((shard.parts.shared.size,), np.dtype(np.float64))
+    inputs, own = tuple(map(constant, factors)), constant(model.own)
+    nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
+    size, turn = min(threads_worth(threads.count, shard, factors[0]), sums.size), np.zeros(1, np.int64)
+    given = inputs, own, shard.row_begin, model.floor, shard.parts.bounds, sums, shard.permutation
+    check(logs_of_parts(0, threads.team, size, turn, nonzeros, *given, *lanes_of(factors[0])))
+    for each in sums:
+        total[0] += each
+
+
+class Model(NamedTuple):
+    """What values are divided by: see `Phi.run`."""
+
+    own: Matrix
+    floor: float
 
 
 class _Output(NamedTuple):
@@ -64,6 +94,10 @@ class _Output(NamedTuple):
     way: int
     new: tuple[int, int]
     double: bool  # the precision of products and short sums
+
+
+OfModel = tuple[Matrix | None, float, Matrix | None]
+NO_MODEL: OfModel = None, 0.0, None
 
 
 class _Room:
@@ -81,20 +115,34 @@ class _Room:
         return self._memory[begin : begin + size].view(dtype).reshape(shape)
 
 
+def _of_model(model: Model, room: _Room, parts: int) -> OfModel:
+    """Return the last arguments of `segmented`."""
+    lanes, _ = lanes_of(model.own)
+    several = len(lanes) * LANE < model.own.strides[0]
+    return constant(model.own), model.floor, room.take((parts, PIECE), model.own.dtype) if several else None
+
+
 def _add_columns(
-    threads: Threads, size: int, shard: HostShard, factors: Sequence[Matrix], output: _Output, column: int
+    threads: Threads,
+    size: int,
+    shard: HostShard,
+    factors: Sequence[Matrix],
+    output: _Output,
+    column: int,
+    of_model: OfModel,
 ) -> None:
     """Compute the columns of the output from `column` on that `factors` have."""
     out, others, carries, way, new, double = output
     columns, inputs = [*map(constant, shard.indices)], [*map(constant, factors)]
     lanes, fibres = lanes_of(factors[0], double), None
-    if shard.fibres:
+    if shard.fibres and of_model is NO_MODEL:
         fibres = *shard.fibres, columns.pop(0), inputs.pop(0)
     nonzeros = *shard.pieces, tuple(columns), constant(shard.values)
     layout = shard.permutation, fibres, tuple(shard.blocks), shard.ahead
     parts = size, np.empty(len(carries), np.int64), carries, *shard.parts
     outs, origin = (out, others), (shard.row_begin, column)
-    check(segmented(0, threads.team, nonzeros, tuple(inputs), outs, origin, way, new, parts, *layout, *lanes))
+    given = tuple(inputs), outs, origin, way, new, parts, *layout, *lanes, *of_model
+    check(segmented(0, threads.team, nonzeros, *given))
 
 
 def threads_worth(most: int, shard: HostShard, factor: Matrix) -> int:

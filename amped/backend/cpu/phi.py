@@ -1,0 +1,126 @@
+"""Phi and log-likelihoods over nonzeros cut into pieces of output rows; see `amped.backend.phi`.
+
+Phi is an MTTKRP whose values are divided by the model's. Where a row is one vector, rows are read once (`sum_of_phi`);
+where it is several, a piece's quotients are computed first (`keep_quotients`), then its sums (`weighted_sum`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partitioner.jit import jit
+
+from .quotients import (
+    GROUP,
+    accumulate_quotients,
+    accumulate_weighted,
+    add_models,
+    element,
+    keep,
+    no_models,
+    piece_of_row,
+    quotients,
+)
+from .team import add, fork, inlined, join
+from .vectors import LANE, prefetch, zero
+
+
+@inlined
+def _places(order, q, last):  # type: ignore[no-untyped-def]
+    """Return which nonzeros are a group's, the last one in place of those after it."""
+    a, b, c, d = q, min(q + 1, last), min(q + 2, last), min(q + 3, last)
+    if order is None:
+        return a, b, c, d
+    return np.int64(order[a]), np.int64(order[b]), np.int64(order[c]), np.int64(order[d])
+
+
+@inlined
+def _fetch_group(indices, factors, order, q, last, column, lanes):  # type: ignore[no-untyped-def]
+    for k in range(GROUP):
+        then = min(q + k, last)
+        prefetch(indices, factors, then if order is None else order[then], column, lanes)
+
+
+@inlined
+def sum_of_phi(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of Phi over a piece; `row` is its row of `own`, `last` the nonzero after which none is fetched."""
+    total, whole = zero(factors, lanes), start + (stop - start) // GROUP * GROUP
+    mine = piece_of_row(factors, own, row, 0, lanes)
+    for q in range(start, whole, GROUP):
+        if ahead:
+            _fetch_group(indices, factors, order, q + ahead, last, 0, lanes)
+        places = _places(order, q, q + GROUP)
+        total = accumulate_quotients(indices, factors, values, places, GROUP, floor, lanes, mine, total)
+    if whole < stop:
+        places = _places(order, whole, stop - 1)
+        total = accumulate_quotients(indices, factors, values, places, stop - whole, floor, lanes, mine, total)
+    return total
+
+
+@inlined
+def _models(indices, factors, own, row, places, lanes, tail):  # type: ignore[no-untyped-def]
+    """Return the model's values at a group of nonzeros."""
+    found, width, step = no_models(factors), factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
+    for column in range(0, width // step * step, step):
+        mine = piece_of_row(factors, own, row, column, lanes)
+        found = add_models(indices, factors, places, column, lanes, mine, found)
+    if tail is not None:
+        mine = piece_of_row(factors, own, row, width // step * step, tail)
+        found = add_models(indices, factors, places, width // step * step, tail, mine, found)
+    return found
+
+
+@inlined
+def keep_quotients(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes, tail, room, part):  # type: ignore[no-untyped-def]
+    """Write the quotients of a piece's nonzeros to row `part` of `room`."""
+    width, step = factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
+    for q in range(start, stop, GROUP):
+        if ahead:
+            for column in range(0, width // step * step, step):
+                _fetch_group(indices, factors, order, q + ahead, last, column, lanes)
+            if tail is not None:
+                _fetch_group(indices, factors, order, q + ahead, last, width // step * step, tail)
+        places = _places(order, q, stop - 1)
+        models = _models(indices, factors, own, row, places, lanes, tail)
+        keep(room, part, q - start, quotients(values, places, stop - q, floor, models))
+
+
+@inlined
+def weighted_sum(indices, factors, order, room, part, start, stop, column, lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of a piece's input factor rows, from `column` on, times the quotients in `room`."""
+    total = zero(factors, lanes)
+    for q in range(start, stop):
+        at, weight = q if order is None else order[q], room[part, q - start]
+        total = accumulate_weighted(indices, factors, weight, at, column, lanes, total)
+    return total
+
+
+@jit
+def add_logs(number, team, threads, turn, nonzeros, factors, own, row_begin, floor, bounds, sums, order, lanes, tail):  # type: ignore[no-untyped-def]
+    """Write ``sum x log(max(m, floor))`` of each part to `sums`, (parts,) float64.
+
+    `turn` is a word, `bounds` are the first piece of each unit, part by part, and the end; all else as in `segmented`.
+    """
+    starts, rows, indices, values = nonzeros
+    if number == 0:
+        turn[0] = 0
+    called, units = fork(team, number, threads), (bounds.size - 1) // sums.size
+    part = add(turn, 0, 1)
+    while part < sums.size:
+        total = 0.0
+        for c in range(bounds[part * units], bounds[(part + 1) * units]):
+            stop, row = np.int64(starts[c + 1]), np.int64(rows[c]) - row_begin
+            for q in range(np.int64(starts[c]), stop, GROUP):
+                places = _places(order, q, stop - 1)
+                models = _models(indices, factors, own, row, places, lanes, tail)
+                for k in range(GROUP):
+                    if q + k >= stop:
+                        break
+                    model = np.float64(element(models, k))
+                    value = np.float64(values[places[k]])
+                    total += value * math.log(floor if model < floor else model)
+        sums[part] = total
+        part = add(turn, 0, 1)
+    return join(team, called)

@@ -1,0 +1,111 @@
+"""Sorted nonzeros of one mode, as the kernels of every device are given them in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from oracle import coo_mttkrp, random_factors
+
+from amped.backend.base import Device
+from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.mttkrp import Kernel, Share
+from amped.backend.providers import mttkrp_kernels, roundings
+from amped.options import GatherName
+from partitioner.coo import ValueRange
+
+DTYPES = {"fp32": np.float32, "fp64": np.float64}
+
+# How nonzeros fall on the output rows
+
+
+def _heavy(rng: np.random.Generator, count: int) -> np.ndarray:
+    return np.where(rng.random(count) < 0.65, 17, rng.integers(0, 40, count))
+
+
+SHAPES_OF_ROWS: dict[str, tuple[int, Callable[[np.random.Generator, int], np.ndarray]]] = {
+    "uniform": (101, lambda rng, count: rng.integers(0, 101, count)),
+    "heavy row": (40, _heavy),
+    "heavy last row": (40, lambda rng, count: 39 - abs(_heavy(rng, count) - 17)),
+    "one row": (1, lambda rng, count: np.zeros(count, int)),
+    "mostly empty": (5003, lambda rng, count: rng.integers(0, 60, count) * 83 + 7),
+    "a row each": (1009, lambda rng, count: rng.permutation(1009)[:count]),
+}
+
+
+class Problem:
+    """Sorted nonzeros, factors, and their MTTKRP: the output mode is the first."""
+
+    def __init__(
+        self,
+        order: int,
+        rank: int,
+        rows: str = "uniform",
+        count: int = 1009,
+        *,
+        integers: bool = False,
+        grain: float = 1,
+        longest: int = 49,
+    ):
+        rng = np.random.default_rng([order, rank, count])
+        length, draw = SHAPES_OF_ROWS[rows]
+        shape = (length, *(int(n) for n in rng.integers(1, longest + 1, order - 1)))
+        columns = np.stack([draw(rng, count), *(rng.integers(0, n, count) for n in shape[1:])])
+        self.columns = columns[:, np.lexsort(columns[::-1])].astype(np.int32)
+        self.values = rng.random(count) + 0.5
+        self.factors = random_factors(rank, shape, rank)
+        if integers:
+            self.values = rng.integers(-3, 4, count) * grain
+            self.factors = [rng.integers(-2, 3, f.shape).astype(float) for f in self.factors]
+        self.expected = coo_mttkrp(self.columns, self.values, self.factors, 0)
+        self.grain = grain if integers else 0.0
+        self.named = np.bincount(self.columns[0], minlength=length) > 0
+
+    def share(self, backend: Device, precision: str, gather: GatherName = "full") -> Share:
+        """Return what is known of the nonzeros."""
+        stride = stride_of(backend, precision, self.factors[0].shape[1], gather)
+        values = ValueRange(float(self.values.min()), float(self.values.max()), self.grain)
+        lengths = tuple(len(f) for f in self.factors)
+        rows, dtype = slice(0, lengths[0]), np.dtype(DTYPES[precision])
+        return Share(lengths[1:], rows, self.values.size, stride, dtype, values, gather=gather)
+
+    def shard(self, share: Share, kernel: Kernel, start: int = 0, stop: int | None = None) -> Any:
+        """Return the nonzeros `start` to `stop` in device memory."""
+        part = slice(start, self.values.size if stop is None else stop)
+        rows = self.columns[0]
+        continues = bool(start and rows[start] == rows[start - 1])
+        columns, values = [np.ascontiguousarray(column[part]) for column in self.columns], self.values[part]
+        if isinstance(kernel, cpu_mttkrp.Segmented):  # those of a GPU may get any, and round them as they pack them
+            values = values.astype(share.dtype)
+        return kernel.make(columns, values, share, continues)
+
+    def inputs(self, backend: Device, share: Share) -> list[Any]:
+        """Return the input factors in device memory, padded as the backend asks."""
+        rows = []
+        for factor in self.factors[1:]:
+            rows.append(padded(backend, share, factor))
+            if share.gather != "full":
+                narrow = backend.empty(rows[-1].shape, np.uint16)
+                roundings(backend)[share.gather].run(rows.pop(), narrow)
+                rows.append(narrow)
+        return rows
+
+
+def padded(backend: Device, share: Share, factor: np.ndarray) -> Any:
+    """Return a factor matrix in device memory, with the columns that the backend asks for."""
+    wide = np.zeros((len(factor), share.stride), share.dtype)
+    wide[:, : factor.shape[1]] = factor
+    return backend.to_device(wide)
+
+
+def stride_of(backend: Device, precision: str, rank: int, gather: GatherName = "full") -> int:
+    return backend.stride(rank, np.dtype(DTYPES[precision]).itemsize if gather == "full" else 2)
+
+
+def kernels(backend: Device, order: int = 3) -> Iterator[str]:
+    """Yield the names of the MTTKRP kernels that suit tensors of an order."""
+    share = Share((1,) * (order - 1), slice(0, 1), 1, 4, np.dtype(np.float32), ValueRange(0.0, 1.0, 0.0))
+    names = [kernel.name for kernel in mttkrp_kernels(backend) if kernel.suits(share)]
+    assert len(set(names)) == len(names) >= 1
+    yield from names
