@@ -1,4 +1,14 @@
-// Reductions after the kernels of mttkrp.cu: partial sums of chunks become sums of output rows.
+// Reductions after the kernels of mttkrp.cu and phi.cu: partial sums of chunks become sums of output rows.
+//
+// Compile-time parameter: SKIPS (0 if it is not defined). With it, kernels do nothing where a flag in device memory is set.
+
+#if SKIPS
+#define SKIP_FLAG , const int* skip
+#define SKIP if (skip && *skip) return
+#else
+#define SKIP_FLAG
+#define SKIP
+#endif
 
 constexpr int FAN_IN = 16;
 
@@ -48,14 +58,17 @@ __device__ __forceinline__ void level(const int* __restrict__ starts, const int*
 
 extern "C" __global__ void __launch_bounds__(128)
 combine(const int* __restrict__ starts, const int* __restrict__ runs, const double* __restrict__ carry,
-        double* __restrict__ up, double* __restrict__ out, long long items, long long step, long long back, int columns) {
+        double* __restrict__ up, double* __restrict__ out, long long items, long long step, long long back,
+        int columns SKIP_FLAG) {
+  SKIP;
   level(starts, runs, carry, up, out, items, step, back, columns, blockIdx.x * (long long)blockDim.x + threadIdx.x);
 }
 
 // All levels from one on that has few items, by one block of threads: launching a kernel for each takes longer.
 extern "C" __global__ void __launch_bounds__(512)
 combine_rest(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry, double* up, double* out,
-             long long items, long long step, long long back, int columns) {
+             long long items, long long step, long long back, int columns SKIP_FLAG) {
+  SKIP;
   while (true) {
     const long long groups = (items + FAN_IN - 1) / FAN_IN;
     for (long long thread = threadIdx.x; thread < groups * columns; thread += blockDim.x)
@@ -68,7 +81,8 @@ combine_rest(const int* __restrict__ starts, const int* __restrict__ runs, const
 
 // Add single-precision sums to the double-precision `out`: the first `added` vectors accumulate, the others are set.
 extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __restrict__ out, long long vectors,
-                                 long long added) {
+                                 long long added SKIP_FLAG) {
+  SKIP;
   const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   if (i >= vectors) return;
   const float4 x = narrow[i];
@@ -87,7 +101,9 @@ extern "C" __global__ void widen(const float4* __restrict__ narrow, double2* __r
 
 // Add the sums of long runs to their rows. A thread takes one column of FAN_IN runs, which often share a row.
 extern "C" __global__ void __launch_bounds__(128)
-gather_long(const int* __restrict__ rows, const float* __restrict__ sums, double* __restrict__ out, long long items, int columns) {
+gather_long(const int* __restrict__ rows, const float* __restrict__ sums, double* __restrict__ out, long long items,
+            int columns SKIP_FLAG) {
+  SKIP;
   const long long thread = blockIdx.x * (long long)blockDim.x + threadIdx.x;
   const long long first = thread / columns * FAN_IN;
   const int column = thread % columns;

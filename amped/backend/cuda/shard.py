@@ -150,6 +150,7 @@ def make_shard(
     memory = cupy.empty(size, np.uint8)
     memory[: table.nbytes] = on_device[0]
     memory[offsets[1] : offsets[1] + jobs.first.nbytes].set(jobs.first.view(np.uint8))
+    memory[offsets[3] + runs * 4 :].data.memset_async(0, AHEAD * 4)  # rows, as Phi reads ahead what they name
     nonempty = int(np.sum(-(-jobs.nonzeros // jobs.chunk)))
     begin = first_row - layout.share.rows.start
     shard = CudaShard(

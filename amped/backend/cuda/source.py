@@ -11,13 +11,19 @@ import numpy as np
 
 from partitioner.cubins import Source
 
+PARTS = {  # files that are put together to be compiled
+    "mttkrp": ("packed", "mttkrp"),
+    "phi": ("packed", "phi"),
+    "phi_sums": ("combine", "phi_sums"),
+}
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
 @cache
 def text(name: str) -> str:
-    """Return the text of the CUDA source file `name`."""
-    return files(__package__).joinpath(f"{name}.cu").read_text()
+    """Return the text of the CUDA source `name`: that of one file or several."""
+    parts = PARTS.get(name, (name,))
+    return "\n".join(files(__package__).joinpath(f"{part}.cu").read_text() for part in parts)
 
 
 def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
@@ -26,7 +32,7 @@ def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def unit(name: str, macros: Mapping[str, Any]) -> Source:
-    """Return a CUDA source file and its macros, to be compiled."""
+    """Return a CUDA source and its macros, to be compiled."""
     return Source(name, text(name), compile_options(macros))
 
 

@@ -99,7 +99,7 @@ class Packed:
             scratch.data.memset_async(0, (shard.rows + shard.long_runs) * columns * 4)
             _launch(shard, factors, scratch.data.ptr)  # before anything else: a GPU waits when a sweep begins
             kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
-            _widen(shard, scratch.data.ptr, place, kept, columns)
+            widen(shard, shard.functions, scratch.data.ptr, place, kept, columns)
             return
         if shard.filled:  # each of its rows is stored
             _clear_beside(out, new, first, end)
@@ -109,7 +109,7 @@ class Packed:
             _launch(shard, factors, place)
         else:
             _launch(shard, factors, place, scratch.data.ptr)
-            _combine(shard, scratch.data.ptr, place, out.shape[1])
+            combine(shard, shard.functions, scratch.data.ptr, place, out.shape[1])
 
 
 class Coordinates:
@@ -220,16 +220,21 @@ def scratch_bytes(layout: Layout, nnz: int, limits: Limits) -> int:
     return (sizes[0] + sum(-(-items // FAN_IN) for items in sizes)) * share.stride * 8
 
 
-def _clear_beside(out: Array, new: slice, first: int, end: int) -> None:
-    """Clear those of the `new` rows that are not from `first` to `end`."""
+def ranges_beside(new: slice, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of the `new` rows that are not from `first` to `end`."""
     for begin, stop in ((new.start, min(first, new.stop)), (max(end, new.start), new.stop)):
         if begin < stop:
-            out[begin:stop] = 0
+            yield begin, stop
+
+
+def _clear_beside(out: Array, new: slice, first: int, end: int) -> None:
+    for begin, stop in ranges_beside(new, first, end):
+        out[begin:stop] = 0
 
 
 def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0) -> None:
     layout = shard.layout
-    inputs = _inputs(tuple(f.data.ptr for f in factors), layout.blocks, layout.share.lengths)
+    inputs = inputs_of(layout, factors)
     shard.functions.mttkrp(
         (shard.blocks,) if any(layout.staged) else (shard.jobs, layout.panels),
         (layout.groups * layout.lanes,),
@@ -238,32 +243,41 @@ def _launch(shard: CudaShard, factors: Sequence[Array], out: int, carry: int = 0
     )
 
 
-def _widen(shard: CudaShard, sums: int, out: int, kept: int, columns: int) -> None:
-    """Add the sums of tiles, in single precision, to the output's first `kept` rows; set the others to them."""
+def widen(
+    shard: CudaShard, functions: Functions, sums: int, out: int, kept: int, columns: int, *flag: np.uint64
+) -> None:
+    """Add the sums of tiles, in single precision, to the output's first `kept` rows; set the others to them.
+
+    `flag` is the address of the one that `functions` obey, if they were compiled to.
+    """
     vectors, added = shard.rows * columns // 4, kept * columns // 4
-    places = np.uint64(sums), np.uint64(out)
-    shard.functions.widen((-(-vectors // THREADS),), (THREADS,), (*places, np.int64(vectors), np.int64(added)))
+    numbers = np.uint64(sums), np.uint64(out), np.int64(vectors), np.int64(added)
+    functions.widen((-(-vectors // THREADS),), (THREADS,), (*numbers, *flag))
     if shard.long_runs:
         threads = -(-shard.long_runs // FAN_IN) * columns
-        numbers = np.int64(shard.long_runs), np.int32(columns)
         long_sums = np.uint64(sums + shard.rows * columns * 4)
-        arguments = shard.at(Part.LONG_ROWS), long_sums, np.uint64(out), *numbers
-        shard.functions.gather_long((-(-threads // THREADS),), (THREADS,), arguments)
+        arguments = shard.at(Part.LONG_ROWS), long_sums, np.uint64(out), np.int64(shard.long_runs), np.int32(columns)
+        functions.gather_long((-(-threads // THREADS),), (THREADS,), (*arguments, *flag))
 
 
-def _combine(shard: CudaShard, carry: int, out: int, columns: int) -> None:
-    """Add the sums of runs that several chunks share to the output."""
+def combine(shard: CudaShard, functions: Functions, carry: int, out: int, columns: int, *flag: np.uint64) -> None:
+    """Add the sums of runs that several chunks share to the output. `flag` as in `widen`."""
     up = carry + shard.chunks * columns * 8
     for items, step, back in levels(shard.chunks):
         groups = -(-items // FAN_IN)
         numbers = np.int64(items), np.int64(step), np.int64(back), np.int32(columns)
         places = np.uint64(carry), np.uint64(up), np.uint64(out)
-        arguments = shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers
+        arguments = shard.at(Part.STARTS), shard.at(Part.RUNS), *places, *numbers, *flag
         if groups * columns <= REST_SUMS:
-            shard.functions.combine_rest((1,), (REST_THREADS,), arguments)
+            functions.combine_rest((1,), (REST_THREADS,), arguments)
             return
-        shard.functions.combine((-(-groups * columns // THREADS),), (THREADS,), arguments)
+        functions.combine((-(-groups * columns // THREADS),), (THREADS,), arguments)
         carry, up = up, up + groups * columns * 8
+
+
+def inputs_of(layout: Layout, factors: Sequence[Array]) -> Any:
+    """Return the factor matrices as ``mttkrp`` takes them."""
+    return _inputs(tuple(f.data.ptr for f in factors), layout.blocks, layout.share.lengths)
 
 
 @lru_cache(1024)

@@ -1,0 +1,269 @@
+// Phi of CP-APR over packed nonzeros; see packed.cu, which comes before. An MTTKRP whose values are divided by the
+// model's: each thread also holds 16 bytes of the output mode's row B (`own`) over a run, next to its sum.
+//
+// Compile-time parameters beside those of packed.cu:
+//   THREAD_COUNT: so many threads compute as many groups of a job at a time as they can; LOGS: `logs` instead of `phi`,
+//   which adds up value * log(model) of all nonzeros.
+// BATCH is 1, 2 or 4, PANELS is 1 if TILED or FIBRE, and STORED is STORED_AS_REAL.
+
+__device__ constexpr int power_from(int n) { return n > 1 ? 2 * power_from((n + 1) / 2) : 1; }
+
+constexpr int TEAM = power_from(LANES);  // threads of a group: those from LANES on hold zeros
+constexpr int TOGETHER = THREADS / TEAM, ROUNDS = (GROUPS + TOGETHER - 1) / TOGETHER;
+constexpr int HELD = BATCH > TEAM ? BATCH / TEAM : 1;  // models' values that a thread holds after `fold`
+constexpr unsigned ALL = ~0u;
+static_assert(THREADS % 32 == 0, "whole warps take part in shuffles");
+
+struct Own {  // one thread's access to rows of B
+  const Packed* rows;
+  int lane;
+  Long apart;
+
+  // The row of a run; long runs have numbers of their own.
+  __device__ __forceinline__ Vector of(int run) const {
+    if constexpr (TILED && SINGLE)
+      if (run >= apart.first) run = apart.rows[run - apart.first];
+    Vector v = unpack(gather<false>(rows + (long long)run * WIDTH));
+    if constexpr (LANES < TEAM)
+      if (lane >= LANES) v = {};
+    return v;
+  }
+};
+
+__device__ __forceinline__ real dot(const Vector& a, const Vector& b) {
+  real sum = a.at[0] * b.at[0];
+#pragma unroll
+  for (int k = 1; k < PER_VECTOR; k++) sum += a.at[k] * b.at[k];
+  return sum;
+}
+
+// Add up N numbers over W lanes. While there are several numbers, each half of the lanes gives the other half of them away.
+// So number u ends at lane u * TEAM / BATCH and those after it, at place u % HELD.
+template <int N, int W>
+__device__ __forceinline__ void fold(real* sums, int lane) {
+  if constexpr (W > 1 && N > 1) {
+    const bool upper = lane & W / 2;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+      const real sent = upper ? sums[k] : sums[k + N / 2], kept = upper ? sums[k + N / 2] : sums[k];
+      sums[k] = kept + __shfl_xor_sync(ALL, sent, W / 2);
+    }
+    fold<N / 2, W / 2>(sums, lane);
+  } else if constexpr (W > 1) {
+    sums[0] += __shfl_xor_sync(ALL, sums[0], W / 2);
+    fold<1, W / 2>(sums, lane);
+  }
+}
+
+__device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }  // to 1 unit in the last place
+__device__ __forceinline__ double inverse(double x) {
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+#pragma unroll
+  for (int k = 0; k < 2; k++) y = fma(y, fma(-x, y, 1.0), y);  // 20, 40, 53 bits; no branch, as x is a normal number
+  return y;
+}
+
+// The models' value at a nonzero, this thread's part, if rows do not fit a group's vectors: column by column.
+__device__ __forceinline__ real wide_dot(const Rows& first, const Record& r, const Packed* own, int lane) {
+  real sum = 0;
+#pragma unroll 1
+  for (int at = 0; at < WIDTH; at += LANES) {
+    if (at + lane >= WIDTH || lane >= LANES) break;
+    Rows rows = first;
+#pragma unroll
+    for (int m = 0; m < INPUTS; m++) rows.global[m] += at;
+    Vector product[BATCH];
+    Record records[BATCH];
+#pragma unroll
+    for (int u = 0; u < BATCH; u++) records[u] = r;
+    multiply<0>(rows, records, product);
+    sum += dot(product[0], unpack(gather<false>(own + at)));
+  }
+  return sum;
+}
+
+struct Sink {  // where a thread's sums go
+  total* out;
+  double* carry;
+  bool live;  // whether it has nonzeros and columns of its own
+};
+
+// Walk through the `count` nonzeros of a chunk: add their part of Phi to the rows of `to`, or return that of the
+// log-likelihood. `start`: as in mttkrp.cu. All threads of a warp walk through chunks of equal length.
+// `first` and `own` are at the thread's vector of a row's first columns, `rows` at that of its panel.
+__device__ __forceinline__ double walk(const Rows& rows, const Rows& first, const Own& own, const char* unit, int chunk,
+                                       int count, const int* __restrict__ runs, int start, real floor, const Sink& to) {
+  const int* run = runs + (start >> 1);
+  int current = *run, after = 0;
+  Vector b, next;
+  if constexpr (PANELS == 1) {
+    b = own.of(current);
+    next = own.of(run[1]);
+    after = run[2];
+  }
+  double logs = 0;
+#if !LOGS
+  Vector sum = {};
+#if !TILED
+  bool carried = start & 1;
+#endif
+  auto flush = [&] {
+#if TILED
+    if (to.live) add(to.out + (long long)current * COLUMNS, sum);
+#else
+    if (to.live) store(carried ? to.carry : to.out + (long long)current * COLUMNS, sum);
+    carried = false;
+#endif
+    current = *++run;
+    sum = {};
+  };
+#endif
+  Records ahead = read(unit, chunk);
+#if FIBRE
+  Vector lead = rows.row<0>(ahead.at[0]);
+#endif
+  for (; count > 0; count -= AT_ONCE) {
+    const Records now = ahead;
+    unit += UNIT;
+    ahead = read(unit, chunk);
+#pragma unroll
+    for (int at = 0; at < AT_ONCE; at += BATCH) {
+      const Record* r = now.at + at;
+      Vector product[BATCH];
+      real model[BATCH];
+      multiply<FIBRE>(rows, r, product);
+      int begun = 0;  // runs, in this batch: sums follow only when all of its values are known
+#pragma unroll
+      for (int u = 0; u < BATCH; u++) {
+        const bool begins = bits<RUN_AT, 1>(r[u]);
+#if FIBRE
+        if (bits<FIBRE_AT, 1>(r[u])) lead = rows.row<0>(r[u]);
+#pragma unroll
+        for (int k = 0; k < PER_VECTOR; k++) product[u].at[k] *= lead.at[k];
+#endif
+        if (begins) begun++;
+        if constexpr (PANELS == 1) {
+          if (begins) {
+            b = next;
+            next = own.of(after);
+            after = run[2 + begun];
+          }
+          model[u] = dot(product[u], b);
+        } else model[u] = wide_dot(first, r[u], own.rows + (long long)run[begun] * WIDTH, own.lane);
+      }
+      fold<BATCH, TEAM>(model, own.lane);
+#pragma unroll
+      for (int h = 0; h < HELD; h++) model[h] = model[h] < floor ? floor : model[h];  // NaN stays
+#if LOGS
+#pragma unroll
+      for (int h = 0; h < HELD; h++) {
+        real value = 0;
+#pragma unroll
+        for (int u = 0; u < BATCH; u++)
+          if (u % HELD == h && own.lane == u * TEAM / BATCH) value = value_of(r[u]);
+        logs += (double)value * (double)log(model[h]);
+      }
+      run += begun;
+#else
+#pragma unroll
+      for (int h = 0; h < HELD; h++) model[h] = inverse(model[h]);
+      real value[BATCH];
+#pragma unroll
+      for (int u = 0; u < BATCH; u++)
+        value[u] = value_of(r[u]) * (TEAM > 1 ? __shfl_sync(ALL, model[u % HELD], u * TEAM / BATCH, TEAM) : model[u]);
+#pragma unroll
+      for (int u = 0; u < BATCH; u++) {
+        if (bits<RUN_AT, 1>(r[u])) flush();
+#pragma unroll
+        for (int k = 0; k < PER_VECTOR; k++) sum.at[k] += value[u] * product[u].at[k];
+      }
+#endif
+    }
+  }
+#if !LOGS
+  flush();
+#endif
+  return to.live ? logs : 0;
+}
+
+// Return the sum over the block's threads to the first of them, added up in the same order every time.
+__device__ __forceinline__ double sum_of_block(double x) {
+  __shared__ double sums[THREADS / 32];
+#pragma unroll
+  for (int step = 16; step; step /= 2) x += __shfl_xor_sync(ALL, x, step);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
+  __syncthreads();
+  for (int w = 1; w < THREADS / 32; w++) x += sums[w];
+  return x;
+}
+
+struct Where {  // of the nonzeros, and of rows of B
+  const Job* jobs;
+  const int* first_job;
+  const char* records;
+  const int* starts;
+  const int* runs;
+  const Packed* own;
+};
+
+// One round of a job: TOGETHER of its chunks.
+__device__ __forceinline__ double compute(const Inputs& in, const Where& from, const Long& apart, long long j, int round,
+                                          int panel, real floor, total* out, double* carry) {
+  const Job& job = from.jobs[j];
+  const int lane = threadIdx.x % TEAM, vector = LANES < TEAM ? min(lane, LANES - 1) : lane;
+  const int column = PANELS > 1 ? min(panel * LANES + vector, WIDTH - 1) : vector;
+  int group = round * TOGETHER + threadIdx.x / TEAM;
+  const bool there = (ROUNDS * TOGETHER == GROUPS || group < GROUPS) && from.starts[j * GROUPS + group] >= 0;
+  if (!there) group = 0;  // of which there are nonzeros: all threads of a warp take part in its shuffles
+  const long long c = j * GROUPS + group;
+  Rows rows, first;
+  int at = vector;
+#pragma unroll
+  for (int m = 0; m < INPUTS; m++) {
+    rows.shared[m] = first.shared[m] = at;
+    if (STAGED >> m & 1) at += in.block[m] * LANES;
+    else {
+      first.global[m] = in.factor[m] + (long long)job.base[m] * WIDTH + vector;
+      rows.global[m] = first.global[m] + column - vector;
+    }
+  }
+  const long long strip = job.unit + (long long)(group / STRIP) * (job.chunk / AT_ONCE);
+  const bool live = there && lane < LANES && panel * LANES + lane < WIDTH;
+  const int at_column = column * PER_VECTOR;
+  return walk(rows, first, {from.own + vector, lane, apart}, from.records + strip * UNIT, group % STRIP, job.chunk, from.runs,
+              from.starts[c], floor, {out + at_column, carry + c * COLUMNS + at_column, live});
+}
+
+#if LOGS
+#define KERNEL logs
+#else
+#define KERNEL phi
+#endif
+
+// `phi` adds to `out` and `carry` as `mttkrp` does. `logs` stores a sum for each block of threads in `carry`.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+KERNEL(const __grid_constant__ Inputs in, const Job* __restrict__ jobs, const int* __restrict__ first_job,
+       const char* __restrict__ records, const int* __restrict__ starts, const int* __restrict__ runs, total* __restrict__ out,
+       double* __restrict__ carry, const Long apart, const Packed* __restrict__ own, real floor, const int* skip) {
+  if (skip && *skip) return;
+  const Where from = {jobs, first_job, records, starts, runs, own};
+  double sum = 0;
+#if STAGED
+  int holds[INPUTS];
+#pragma unroll
+  for (int m = 0; m < INPUTS; m++) holds[m] = -1;
+  for (int j = first_job[blockIdx.x]; j < first_job[blockIdx.x + 1]; j++) {
+    stage(in, jobs[j], 0, holds);
+#pragma unroll 1
+    for (int round = 0; round < ROUNDS; round++) sum += compute(in, from, apart, j, round, 0, floor, out, carry);
+  }
+#else
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; round++) sum += compute(in, from, apart, blockIdx.x, round, blockIdx.y, floor, out, carry);
+#endif
+#if LOGS
+  sum = sum_of_block(sum);
+  if (threadIdx.x == 0) carry[blockIdx.x] = sum;
+#endif
+}

@@ -1,0 +1,21 @@
+// What Phi needs beside the kernels of combine.cu, which comes before, compiled with SKIPS.
+
+// Set so many pairs of doubles to 0.
+extern "C" __global__ void clear(double2* __restrict__ out, long long vectors, const int* skip) {
+  SKIP;
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < vectors) out[i] = make_double2(0, 0);
+}
+
+// Add up the blocks' sums, by one block of threads in the same order every time, and add that to `sum`.
+extern "C" __global__ void __launch_bounds__(512) sum_logs(const double* __restrict__ parts, long long items, double* sum) {
+  __shared__ double sums[512];
+  double x = 0;
+  for (long long i = threadIdx.x; i < items; i += 512) x += parts[i];
+  sums[threadIdx.x] = x;
+  for (int step = 256; step; step /= 2) {
+    __syncthreads();
+    if (threadIdx.x < step) sums[threadIdx.x] += sums[threadIdx.x + step];
+  }
+  if (threadIdx.x == 0) *sum += sums[0];
+}
