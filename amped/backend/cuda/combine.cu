@@ -5,9 +5,11 @@
 #if SKIPS
 #define SKIP_FLAG , const int* skip
 #define SKIP if (skip && *skip) return
+#define ONE_BLOCK , 1  // lest the compiler saves registers for more of them
 #else
 #define SKIP_FLAG
 #define SKIP
+#define ONE_BLOCK
 #endif
 
 constexpr int FAN_IN = 16;
@@ -65,7 +67,7 @@ combine(const int* __restrict__ starts, const int* __restrict__ runs, const doub
 }
 
 // All levels from one on that has few items, by one block of threads: launching a kernel for each takes longer.
-extern "C" __global__ void __launch_bounds__(512)
+extern "C" __global__ void __launch_bounds__(512 ONE_BLOCK)
 combine_rest(const int* __restrict__ starts, const int* __restrict__ runs, const double* carry, double* up, double* out,
              long long items, long long step, long long back, int columns SKIP_FLAG) {
   SKIP;

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amped.backend.cuda import phi_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
 from amped.backend.mttkrp import Share
@@ -34,6 +35,7 @@ EQUATIONS = {"prepare", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
 MOST_IN_DOUBLE = 128
+MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
 
@@ -127,9 +129,51 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
             check(compiled("mttkrp", dict(macros), architecture), {"mttkrp"}, MOST_IN_DOUBLE)
 
 
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(
+    ("order", "architecture"),
+    [
+        *((order, "sm_90") for order in range(2, 9)),
+        *((order, other) for other in ("sm_80", "sm_100") for order in (3, 5)),
+    ],
+)
+def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> None:
+    """Each kernel that it suits: at rank 32, and at one of all ranks and kinds of values in turn."""
+    every = [(rank, values) for rank in (*RANKS, 20, 128) for values in VALUES]
+    compiled_for = set()
+    for k, kernel in enumerate(kernel_names(order)):
+        for rank, values in {(16, "coded"), (32, "raw"), every[(5 * k + 3 * order) % len(every)]}:
+            made = layout(order, precision, kernel, rank, values, LIMITS[architecture])
+            if not phi_code.suits(made):
+                assert made.panels > 1
+                continue
+            for logs in (False, True):
+                log = compiled("phi", phi_code.macros(made, logs), architecture)
+                check(log, {"logs" if logs else "phi"}, MOST_IN_PHI if any(made.staged) and order <= 4 else FEW)
+            compiled_for.add(made.kernel)
+    assert {"segmented", "tiled-1"} <= compiled_for
+
+
+@pytest.mark.parametrize("rank", [1, 9, 17, 20, 32, 33, 44, 128, 130, 1024])
+@pytest.mark.parametrize("kernel", ["segmented", "tiled-1", "blocked-half"])
+def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
+    for order, precision in product((2, 3, 8), DTYPES):
+        made = layout(order, precision, kernel, rank, "raw", LIMITS["sm_90"])
+        team, macros = phi_code.team(made), phi_code.macros(made)
+        threads, most = macros["THREAD_COUNT"], made.schedule.threads
+        assert made.lanes <= team < 2 * made.lanes
+        assert threads % 32 == 0
+        assert threads * macros["BLOCKS"] <= 2048
+        rounds = -(-made.groups * team // threads)
+        assert threads <= (most if any(made.staged) else 2 * most)
+        assert rounds == 1 or (any(made.staged) and (rounds - 1) * most < 2 * made.groups * team)
+
+
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_packing_and_sums_of_chunks(architecture: str) -> None:
-    check(compiled("combine", {}, architecture), {"combine", "combine_rest", "widen", "gather_long"})
+    sums = {"combine", "combine_rest", "widen", "gather_long"}
+    check(compiled("combine", {}, architecture), sums)
+    check(compiled("phi_sums", {"SKIPS": 1}, architecture), sums | {"clear", "sum_logs"})
     for rank, real in product((1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), REALS.values()):
         check(compiled("solve", {"RANK": rank, "REAL": real}, architecture), {"solve", "add_parts"}, FEW)
         check(compiled("equations", {"RANK": rank, "REAL": real}, architecture), EQUATIONS, FEW)
