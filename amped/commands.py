@@ -141,7 +141,8 @@ def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds:
     assert isinstance(request, requests.Cpd)
     return {
         **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
-        "method": method.name, "loss": request.loss, "norm": method.norm, "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
+        "method": method.name, "loss": request.loss, "norm": method.norm,
+        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
         "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
         "tensor": str(request.tensor), **asdict(request.form), "rank": method.operator.ranks[0],

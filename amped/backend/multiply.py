@@ -23,9 +23,9 @@ class Multiply(Protocol):
     """
 
     def begin(self, matrix: Array, weights: Array, kappa: float, least: float) -> None:
-        """Make B of A: add `kappa` to entries that are to be shifted, and multiply columns with `weights`, (R,) float64.
+        """Make B of A: add `kappa` to entries below `least` whose last bit is set, and multiply columns with `weights`.
 
-        These are below `least`, and their last bit is set.
+        These are (R,) float64.
         """
 
     def measure(self, phi: Array, matrix: Array, violation: Array, done: Array) -> None:

@@ -15,8 +15,9 @@ def first_negative(path: str | os.PathLike[str] | None) -> int | None:
     """Return the number of the first line, from 1, whose last number is below 0; None if the file is no such text."""
     if path is None or not Path(path).is_file() or Path(path).suffix == ".npz":
         return None
-    with open(path, "rb") as file, suppress(OSError, EOFError):
-        lines = gzip.open(file) if file.peek(2).startswith(GZIP) else file
+    with open(path, "rb") as file:
+        packed = file.peek(2).startswith(GZIP)
+    with suppress(OSError, EOFError), gzip.open(path) if packed else open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             fields = line.split()
             if fields and fields[0][0] not in COMMENTS and fields[-1].startswith(b"-"):
