@@ -1,6 +1,7 @@
 """Values divided by a model's, of a few nonzeros at a time: vector operations for Phi; see `vectors`.
 
-One division takes as long as four, and so does a sum over the columns if sums of four rows end in one vector.
+One division of a vector takes as long as that of a number, and sums over the columns of several rows that end in one
+vector take less than as many of one row.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from .vectors import Vector, _array, _fused, _input_rows, _load, _row, _splat, _vector, operation
+from .vectors import Vector, array_of, fused, input_rows, load_piece, operation, row_address, splat, vector_of
 
 GROUP = 4  # nonzeros that are computed at once
 MOST, LEAST = 8, 2  # the same where a row is a single vector; the least for long rows, and where fewer are left
@@ -34,14 +35,14 @@ def _of_group(
 ) -> Any:
     """Return what `body` returns of the places of a group, and their number: `args` are the order, the first, the end.
 
-    Where fewer than the first of `sizes` are left, they are the second, which has code of its own: the last one is in
-    place of those that are missing.
+    A group is as many as the first of `sizes` says; where fewer are left, as the second says, by code of its own: there
+    the last nonzero takes the place of those that are missing.
     """
     order_array, first, end = args
 
     def found(places: list[Any], count: Any) -> Any:
         if not isinstance(order, types.NoneType):
-            data = _array(context, builder, order, order_array).data
+            data = array_of(context, builder, order, order_array).data
             loaded = [builder.load(builder.gep(data, [place])) for place in places]
             places = [context.cast(builder, place, order.dtype, types.intp) for place in loaded]
         return body(places, count), builder.block
@@ -72,7 +73,7 @@ def _word(number: int) -> Any:
 def _rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any, kind: Any) -> list[Any]:
     """Return the input factor rows of nonzero `at`, from `column` on."""
     stored = context.get_value_type(signature.args[1].types[0].dtype)
-    return [_load(builder, a, stored, kind) for a in _input_rows(context, builder, signature, args, at, column)]
+    return [load_piece(builder, a, stored, kind) for a in input_rows(context, builder, signature, args, at, column)]
 
 
 def _product(builder: Any, rows: Sequence[Any]) -> Any:
@@ -129,14 +130,14 @@ def _divided(
     context: Any, builder: Any, values: Any, array: Any, places: Sequence[Any], count: Any, floor: Any, models: Any
 ) -> Any:
     """Return the values at `places` divided by `models`, at least by `floor`; 0 for all but the first `count`."""
-    kind, data = models.type, _array(context, builder, values, array).data
+    kind, data = models.type, array_of(context, builder, values, array).data
     dtype = types.float32 if kind.element == ir.FloatType() else types.float64
     found = ir.Constant(kind, ir.Undefined)
     for k, at in enumerate(places):
         value = context.cast(builder, builder.load(builder.gep(data, [at])), values.dtype, dtype)
         value = builder.select(builder.icmp_signed("<", _word(k), count), value, ir.Constant(kind.element, 0.0))
         found = builder.insert_element(found, value, ir.Constant(ir.IntType(32), k))
-    least = _splat(builder, context.cast(builder, floor, types.float64, dtype), kind)
+    least = splat(builder, context.cast(builder, floor, types.float64, dtype), kind)
     # In this order a model's NaN stays.
     return builder.fdiv(found, builder.select(builder.fcmp_ordered("<", models, least), least, models))
 
@@ -144,11 +145,11 @@ def _divided(
 @operation
 def piece_of_row(typing: Any, factors: Any, own: Any, row: Any, column: Any, lanes: Any) -> Any:
     """Return a row of the output mode's matrix, of the same type as `factors`, from `column` on."""
-    vector = _vector(factors, lanes)
+    vector = vector_of(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = _row(context, builder, own, *args[1:4])
-        return _load(builder, address, context.get_value_type(own.dtype), context.get_value_type(vector))
+        address = row_address(context, builder, own, *args[1:4])
+        return load_piece(builder, address, context.get_value_type(own.dtype), context.get_value_type(vector))
 
     return vector(factors, own, types.intp, types.intp, lanes), generate
 
@@ -236,7 +237,7 @@ def accumulate_quotients(
             found, result = _divided(context, builder, values, array, places, count, floor, models), total
             for k, product in enumerate(products):
                 each = _chosen(builder, found, found, [k] * row.type.count)
-                result = _fused(builder, signature.return_type, each, product, result)
+                result = fused(builder, signature.return_type, each, product, result)
             return result
 
         return _of_group(context, builder, order, group, accumulated, _sizes(lanes))
@@ -266,8 +267,8 @@ def accumulate_weighted(
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         _, _, weight, at, column, _, total = args
         *others, last = _rows(context, builder, signature, args, at, column, total.type)
-        product = _product(builder, [_splat(builder, weight, total.type), *others])
-        return _fused(builder, signature.return_type, product, last, total)
+        product = _product(builder, [splat(builder, weight, total.type), *others])
+        return fused(builder, signature.return_type, product, last, total)
 
     return total(indices, factors, total.dtype, types.intp, types.intp, lanes, total), generate
 
@@ -278,7 +279,7 @@ def keep(typing: Any, room: Any, row: Any, column: Any, vector: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         *where, value = args
-        address = builder.bitcast(_row(context, builder, room, *where), value.type.as_pointer())
+        address = builder.bitcast(row_address(context, builder, room, *where), value.type.as_pointer())
         builder.store(value, address, align=4)
         return context.get_dummy_value()
 
