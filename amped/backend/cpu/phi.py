@@ -22,23 +22,15 @@ from .quotients import (
     no_models,
     piece_of_row,
     quotients,
+    taken,
 )
 from .team import add, fork, inlined, join
 from .vectors import LANE, prefetch, zero
 
 
 @inlined
-def _places(order, q, last):  # type: ignore[no-untyped-def]
-    """Return which nonzeros are a group's, the last one in place of those after it."""
-    a, b, c, d = q, min(q + 1, last), min(q + 2, last), min(q + 3, last)
-    if order is None:
-        return a, b, c, d
-    return np.int64(order[a]), np.int64(order[b]), np.int64(order[c]), np.int64(order[d])
-
-
-@inlined
-def _fetch_group(indices, factors, order, q, last, column, lanes):  # type: ignore[no-untyped-def]
-    for k in range(GROUP):
+def _fetch_group(indices, factors, order, q, count, last, column, lanes):  # type: ignore[no-untyped-def]
+    for k in range(count):
         then = min(q + k, last)
         prefetch(indices, factors, then if order is None else order[then], column, lanes)
 
@@ -46,29 +38,27 @@ def _fetch_group(indices, factors, order, q, last, column, lanes):  # type: igno
 @inlined
 def sum_of_phi(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes):  # type: ignore[no-untyped-def]
     """Return the sum of Phi over a piece; `row` is its row of `own`, `last` the nonzero after which none is fetched."""
-    total, whole = zero(factors, lanes), start + (stop - start) // GROUP * GROUP
-    mine = piece_of_row(factors, own, row, 0, lanes)
-    for q in range(start, whole, GROUP):
+    total, mine = zero(factors, lanes), piece_of_row(factors, own, row, 0, lanes)
+    q = start
+    while q < stop:
+        count = taken(q, stop, lanes)
         if ahead:
-            _fetch_group(indices, factors, order, q + ahead, last, 0, lanes)
-        places = _places(order, q, q + GROUP)
-        total = accumulate_quotients(indices, factors, values, places, GROUP, floor, lanes, mine, total)
-    if whole < stop:
-        places = _places(order, whole, stop - 1)
-        total = accumulate_quotients(indices, factors, values, places, stop - whole, floor, lanes, mine, total)
+            _fetch_group(indices, factors, order, q + ahead, count, last, 0, lanes)
+        total = accumulate_quotients(indices, factors, values, order, q, stop, floor, lanes, mine, total)
+        q += count
     return total
 
 
 @inlined
-def _models(indices, factors, own, row, places, lanes, tail):  # type: ignore[no-untyped-def]
+def _models(indices, factors, own, row, order, q, stop, lanes, tail):  # type: ignore[no-untyped-def]
     """Return the model's values at a group of nonzeros."""
     found, width, step = no_models(factors), factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
     for column in range(0, width // step * step, step):
         mine = piece_of_row(factors, own, row, column, lanes)
-        found = add_models(indices, factors, places, column, lanes, mine, found)
+        found = add_models(indices, factors, order, q, stop, column, lanes, mine, found)
     if tail is not None:
         mine = piece_of_row(factors, own, row, width // step * step, tail)
-        found = add_models(indices, factors, places, width // step * step, tail, mine, found)
+        found = add_models(indices, factors, order, q, stop, width // step * step, tail, mine, found)
     return found
 
 
@@ -79,12 +69,11 @@ def keep_quotients(indices, values, factors, own, floor, order, row, start, stop
     for q in range(start, stop, GROUP):
         if ahead:
             for column in range(0, width // step * step, step):
-                _fetch_group(indices, factors, order, q + ahead, last, column, lanes)
+                _fetch_group(indices, factors, order, q + ahead, GROUP, last, column, lanes)
             if tail is not None:
-                _fetch_group(indices, factors, order, q + ahead, last, width // step * step, tail)
-        places = _places(order, q, stop - 1)
-        models = _models(indices, factors, own, row, places, lanes, tail)
-        keep(room, part, q - start, quotients(values, places, stop - q, floor, models))
+                _fetch_group(indices, factors, order, q + ahead, GROUP, last, width // step * step, tail)
+        models = _models(indices, factors, own, row, order, q, stop, lanes, tail)
+        keep(room, part, q - start, quotients(values, order, q, stop, floor, models))
 
 
 @inlined
@@ -113,13 +102,12 @@ def add_logs(number, team, threads, turn, nonzeros, factors, own, row_begin, flo
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
             stop, row = np.int64(starts[c + 1]), np.int64(rows[c]) - row_begin
             for q in range(np.int64(starts[c]), stop, GROUP):
-                places = _places(order, q, stop - 1)
-                models = _models(indices, factors, own, row, places, lanes, tail)
+                models = _models(indices, factors, own, row, order, q, stop, lanes, tail)
                 for k in range(GROUP):
                     if q + k >= stop:
                         break
                     model = np.float64(element(models, k))
-                    value = np.float64(values[places[k]])
+                    value = np.float64(values[q + k if order is None else order[q + k]])
                     total += value * math.log(floor if model < floor else model)
         sums[part] = total
         part = add(turn, 0, 1)

@@ -44,46 +44,49 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, vector, ir.VectorType(element, vector.count))
 
 
-def _vector(factors: Any, lanes: Any) -> Vector:
+def vector_of(factors: Any, lanes: Any) -> Vector:
+    """Return the type of a piece of a row of so many lanes."""
     stored = factors.types[0].dtype
     dtype = types.float64 if isinstance(lanes.dtype, types.Float) else stored
     return Vector(dtype, len(lanes) * LANE * 8 // stored.bitwidth)
 
 
-def _array(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+def array_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Return an array's parts: `data`, `shape` and others."""
     return context.make_array(kind)(context, builder, value)
 
 
 def address_of(context: Any, builder: Any, kind: Any, value: Any) -> Any:
     """Return the address of an array's first element."""
-    return _array(context, builder, kind, value).data
+    return array_of(context, builder, kind, value).data
 
 
-def _splat(builder: Any, scalar: Any, kind: Any) -> Any:
+def splat(builder: Any, scalar: Any, kind: Any) -> Any:
+    """Return a vector of equal numbers."""
     zero = ir.Constant(ir.IntType(32), 0)
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, zero)
     return builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None))
 
 
-def _row(context: Any, builder: Any, kind: Any, matrix: Any, index: Any, column: Any) -> Any:
+def row_address(context: Any, builder: Any, kind: Any, matrix: Any, index: Any, column: Any) -> Any:
     """Return the address of an element of a contiguous matrix."""
-    array = _array(context, builder, kind, matrix)
+    array = array_of(context, builder, kind, matrix)
     width = builder.extract_value(array.shape, 1)
     return builder.gep(array.data, [builder.add(builder.mul(index, width), column)])
 
 
-def _input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any) -> list[Any]:
+def input_rows(context: Any, builder: Any, signature: Any, args: Any, at: Any, column: Any) -> list[Any]:
     """Return the addresses of the input factor rows of nonzero `at`, from `column` on."""
     (indices, factors), (index_values, factor_values) = signature.args[:2], args[:2]
     addresses = []
     for m, kind in enumerate(factors.types):
-        array = _array(context, builder, indices.types[m], builder.extract_value(index_values, m))
+        array = array_of(context, builder, indices.types[m], builder.extract_value(index_values, m))
         index = context.cast(builder, builder.load(builder.gep(array.data, [at])), indices.types[m].dtype, types.intp)
-        addresses.append(_row(context, builder, kind, builder.extract_value(factor_values, m), index, column))
+        addresses.append(row_address(context, builder, kind, builder.extract_value(factor_values, m), index, column))
     return addresses
 
 
-def _load(builder: Any, address: Any, stored: Any, kind: Any) -> Any:
+def load_piece(builder: Any, address: Any, stored: Any, kind: Any) -> Any:
     """Load `stored` numbers as a vector of that kind, which may be wider."""
     narrow = ir.VectorType(stored, kind.count)
     loaded = builder.load(builder.bitcast(address, narrow.as_pointer()), align=4)
@@ -93,7 +96,7 @@ def _load(builder: Any, address: Any, stored: Any, kind: Any) -> Any:
 @operation
 def zero(typing: Any, factors: Any, lanes: Any) -> Any:
     """Return a vector of zeros."""
-    vector = _vector(factors, lanes)
+    vector = vector_of(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return ir.Constant(context.get_value_type(vector), None)
@@ -101,7 +104,7 @@ def zero(typing: Any, factors: Any, lanes: Any) -> Any:
     return vector(factors, lanes), generate
 
 
-def _fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
+def fused(builder: Any, vector: Vector, a: Any, b: Any, c: Any) -> Any:
     """Return ``a * b + c``, rounded once (FMA)."""
     name, kind = f"llvm.fma.v{vector.count}f{vector.dtype.bitwidth}", a.type
     return builder.call(
@@ -114,18 +117,18 @@ def accumulate(
     typing: Any, indices: Any, factors: Any, values: Any, at: Any, column: Any, lanes: Any, total: Any
 ) -> Any:
     """Return `total` plus a nonzero's value times its input factor rows, from `column` on."""
-    vector = _vector(factors, lanes)
+    vector = vector_of(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
         _, _, value_array, at, column, _, total = args
-        array = _array(context, builder, values, value_array)
+        array = array_of(context, builder, values, value_array)
         value = context.cast(builder, builder.load(builder.gep(array.data, [at])), values.dtype, vector.dtype)
-        *others, last = _input_rows(context, builder, signature, args, at, column)
-        product = _splat(builder, value, kind)
+        *others, last = input_rows(context, builder, signature, args, at, column)
+        product = splat(builder, value, kind)
         for address in others:
-            product = builder.fmul(product, _load(builder, address, stored, kind))
-        return _fused(builder, vector, product, _load(builder, last, stored, kind), total)
+            product = builder.fmul(product, load_piece(builder, address, stored, kind))
+        return fused(builder, vector, product, load_piece(builder, last, stored, kind), total)
 
     return vector(indices, factors, values, types.intp, types.intp, lanes, vector), generate
 
@@ -136,9 +139,9 @@ def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, t
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         matrix, row, column, part_value, total_value = args
-        address = _row(context, builder, factor, matrix, row, column)
+        address = row_address(context, builder, factor, matrix, row, column)
         stored = context.get_value_type(factor.dtype)
-        return _fused(builder, part, part_value, _load(builder, address, stored, part_value.type), total_value)
+        return fused(builder, part, part_value, load_piece(builder, address, stored, part_value.type), total_value)
 
     return total(factor, types.intp, types.intp, part, total), generate
 
@@ -159,7 +162,7 @@ def prefetch(typing: Any, indices: Any, factors: Any, at: Any, column: Any, lane
     """Prefetch the input factor rows of a nonzero, from `column` on."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        for address in _input_rows(context, builder, signature, args, args[2], args[3]):
+        for address in input_rows(context, builder, signature, args, args[2], args[3]):
             _prefetch(builder, address, len(lanes) * LANE)
         return context.get_dummy_value()
 
@@ -171,7 +174,7 @@ def read_line(typing: Any, matrix: Any, at: Any) -> Any:
     """Load a cache line of a contiguous matrix and discard it; sequential loads trigger the hardware prefetcher."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = builder.gep(_array(context, builder, matrix, args[0]).data, [args[1]])
+        address = builder.gep(array_of(context, builder, matrix, args[0]).data, [args[1]])
         builder.load_atomic(address, "monotonic", matrix.dtype.bitwidth // 8)  # atomic, so as not to be optimised away
         return context.get_dummy_value()
 
@@ -186,7 +189,7 @@ def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> 
         matrix, row, column, value, how = args
         wide = ir.VectorType(ir.DoubleType(), vector.count)
         value = value if value.type == wide else builder.fpext(value, wide)
-        address = builder.bitcast(_row(context, builder, out, matrix, row, column), wide.as_pointer())
+        address = builder.bitcast(row_address(context, builder, out, matrix, row, column), wide.as_pointer())
         end = builder.append_basic_block("put")
         choice = builder.switch(how, builder.append_basic_block("store"))
         with builder.goto_block(choice.default):

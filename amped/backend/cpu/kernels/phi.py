@@ -47,7 +47,7 @@ class Divided:
         if skip is not None and skip[0]:
             return
         if shard.nnz:
-            add_sums(self._threads, shard, factors, out, new, scratch, model=Model(own, floor))
+            add_sums(self._threads, shard, factors, out, new, scratch, model=Model(own, float(floor)))
         else:
             out[new] = 0
 
@@ -55,7 +55,7 @@ class Divided:
         self, shard: HostShard, factors: Sequence[Array], own: Array, floor: float, total: Array, scratch: Array = None
     ) -> None:
         if shard.nnz:
-            add_logs(self._threads, shard, factors, Model(own, floor), total, scratch)
+            add_logs(self._threads, shard, factors, Model(own, float(floor)), total, scratch)
 
 
 def providers(device: CpuDevice) -> Sequence[Phi]:
