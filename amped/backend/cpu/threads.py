@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import math
 import threading
 import weakref
@@ -15,6 +17,10 @@ from .team import ASLEEP, SPINS, WORDS, dismiss, serve
 from .vectors import LINE
 
 SPIN = 4000  # pauses, of 10 to 50 ns: longer than what a decomposition does between two MTTKRPs of a small tensor
+
+
+_living: dict[int, tuple[NDArray[np.int64], Sequence[threading.Thread]]] = {}
+"""The teams that have threads, by the addresses of their arrays."""
 
 
 class Threads:
@@ -39,14 +45,35 @@ class Threads:
         ]
         for thread in others:
             thread.start()
-        weakref.finalize(self, _end, self.team, others)  # at exit too: a thread must not come back to an ended Python
+        if others:
+            _living[id(self.team)] = self.team, others
+            weakref.finalize(self, _let_go, id(self.team)).atexit = False
 
 
-def _end(team: NDArray[np.int64], threads: Sequence[threading.Thread]) -> None:
+def _let_go(key: int) -> None:
+    """Have a team's threads end, by another thread.
+
+    The garbage collector may call this in the middle of anything, such as compiling: this thread may hold locks that the
+    team's threads wait for, and must not wait for them.
+    """
+    if key in _living:
+        _thread.start_new_thread(_dismiss, (key,))
+
+
+def _dismiss(key: int) -> None:
+    """Have a team's threads end, and wait for them."""
+    team, threads = _living[key]
     dismiss(team, len(threads) + 1)
     for thread in threads:
-        if thread is not threading.current_thread():
-            thread.join()
+        thread.join()
+    _living.pop(key, None)
+
+
+@atexit.register
+def _dismiss_all() -> None:
+    """End all teams: a thread must not come back to an ended Python."""
+    for key in list(_living):
+        _dismiss(key)
 
 
 def check(faults: int) -> None:

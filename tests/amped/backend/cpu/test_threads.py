@@ -15,6 +15,14 @@ import pytest
 from amped.backend.cpu.team import ASLEEP, WORDS, add, fork, join, load
 from amped.backend.cpu.threads import Threads, check
 
+DROPPED = """
+from amped.backend.cpu.threads import Threads
+from partitioner import jit
+with jit._making:
+    threads = Threads(3)
+    del threads
+print("dropped", flush=True)
+"""
 SLEEPERS = """
 import time
 from amped.backend.cpu.threads import Threads
@@ -102,7 +110,15 @@ def test_threads_end_with_their_owner() -> None:
     assert team.size == ASLEEP + 3 * WORDS
     del threads
     gc.collect()
+    for thread in mine:
+        thread.join(60)
     assert not any(thread.is_alive() for thread in mine)
+
+
+def test_an_owner_may_be_dropped_while_code_is_compiled() -> None:
+    """As the garbage collector does: its threads may wait for the compiler's lock, which this thread holds."""
+    ended = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, timeout=300)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"dropped\n", b"")
 
 
 @pytest.mark.parametrize("seconds", [0, 0.5], ids=["spinning", "asleep"])
