@@ -53,8 +53,8 @@ class Threads:
 def _let_go(key: int) -> None:
     """Have a team's threads end, by another thread.
 
-    The garbage collector may call this in the middle of anything, such as compiling: this thread may hold locks that the
-    team's threads wait for, and must not wait for them.
+    The garbage collector may call this in the middle of anything, such as compiling: this thread may hold locks that
+    the team's threads wait for, and must not wait for them.
     """
     if key in _living:
         _thread.start_new_thread(_dismiss, (key,))

@@ -86,7 +86,8 @@ __device__ __forceinline__ real wide_dot(const Rows& first, const Record& r, con
 struct Sink {  // where a thread's sums go
   total* out;
   double* carry;
-  bool live;  // whether it has nonzeros and columns of its own
+  bool there;  // whether it has nonzeros
+  bool live;   // and columns of its own
 };
 
 // Walk through the `count` nonzeros of a chunk: add their part of Phi to the rows of `to`, or return that of the
@@ -184,7 +185,7 @@ __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, cons
 #if !LOGS
   flush();
 #endif
-  return to.live ? logs : 0;
+  return to.there ? logs : 0;  // lanes without columns have sums of `fold`, too
 }
 
 // Return the sum over the block's threads to the first of them, added up in the same order every time.
@@ -232,7 +233,7 @@ __device__ __forceinline__ double compute(const Inputs& in, const Where& from, c
   const bool live = there && lane < LANES && panel * LANES + lane < WIDTH;
   const int at_column = column * PER_VECTOR;
   return walk(rows, first, {from.own + vector, lane, apart}, from.records + strip * UNIT, group % STRIP, job.chunk, from.runs,
-              from.starts[c], floor, {out + at_column, carry + c * COLUMNS + at_column, live});
+              from.starts[c], floor, {out + at_column, carry + c * COLUMNS + at_column, there, live});
 }
 
 #if LOGS
