@@ -16,6 +16,7 @@ from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
 from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start, watched
+from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
 from .errors import InputError
@@ -94,6 +95,9 @@ ARGUMENTS = {
     "init": Argument(_matrices, _shown_matrices, of_root=True),
     "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
     "mode": Argument(lambda name, given: whole(name, given, 0)),
+    "nonnegative": Argument(nonnegative_of),
+    "ridge": Argument(ridge_of),
+    "fixed_modes": Argument(modes_of),
     "callback": Argument(_callback, None),
     "deadline": Argument(_deadline),
 }
@@ -115,6 +119,9 @@ def cp_als(
     tol: float = 1e-5,
     seed: int = 0,
     init: Init | None = None,
+    nonnegative: bool | Sequence[int] = False,
+    ridge: float | Sequence[float] = 0.0,
+    fixed_modes: Sequence[int] = (),
     callback: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
@@ -135,6 +142,15 @@ def cp_als(
         Of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
         Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
+    nonnegative : bool or sequence of int
+        Whether no factor matrix may have negative numbers, or the modes whose matrices may not (HALS, Cichocki and Phan
+        2009). The tensor may have negative values. A mode's rows begin as they were before.
+    ridge : float or sequence of float
+        Added to the diagonal of the Gram matrix that a mode is solved with; one for all modes, or one a mode. The other
+        modes' columns have unit 2-norm then. So one number ``c`` penalises the components' lengths: no iteration makes
+        ``||X - M||**2 + c * sum(length**2)`` larger. With several numbers each mode has its own objective.
+    fixed_modes : sequence of int
+        Modes whose matrices stay as `init` gives them, up to their columns' norms. See `KruskalTensor.transform`.
     callback : callable, optional
         Called with the iteration's number and its fit.
     deadline : float, optional
@@ -147,8 +163,9 @@ def cp_als(
     Returns
     -------
     KruskalTensor
-        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank. A warning
-        says where it has converged at a fit so low that its small change says little.
+        Unit 2-norm columns, or unit 1-norm if any mode is `nonnegative`, weights descending, with ``fits`` and
+        ``converged``; the same on every rank. A warning says where it has converged at a fit so low that its small
+        change says little.
 
     Raises
     ------
@@ -166,8 +183,10 @@ def cp_als(
         aborts.append(machine.exchange.abort)
         with STAGES.of("read"):
             source = open_tensor(X, machine, chosen)
-        method = decomposition(source, rank, machine, chosen, budget)
-        start(method.operator, source, seed, init)
+        wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
+        constraints = wanted.of(len(source.shape))
+        method = decomposition(source, rank, machine, chosen, budget, constraints)
+        start(method.operator, source, seed, init, constraints=constraints)
 
         def tell(method: Method, spans: Spans, seconds: float) -> None:
             if callback is not None:

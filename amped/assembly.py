@@ -19,6 +19,7 @@ from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .decomp import als
+from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
 from .errors import EXIT_INCOMPLETE
@@ -100,17 +101,36 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
 
 
 def decomposition(
-    source: Source, rank: int, machine: Machine, options: Options, budget: Budget | None = None
+    source: Source,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    budget: Budget | None = None,
+    constraints: Constraints = NONE,
 ) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    solving = solving_bytes(machine, options, len(source.shape))
-    return als.CpAls(place(source, rank, machine, options, solving, budget))
+    check_room(source, rank, machine, options)
+    solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+    setting = setting_for(source, rank, machine, options, solving)
+    if constraints:  # the host takes part in all iterations
+        setting = setting._replace(ahead=False)
+    return als.CpAls(SparseOperator(source, machine, setting, budget), constraints)
 
 
-def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None, as_is: bool = False) -> None:
+def start(
+    operator: Operator,
+    source: Source,
+    seed: int = 0,
+    init: Init | None = None,
+    as_is: bool = False,
+    constraints: Constraints = NONE,
+) -> None:
     """Put the factor matrices to start from in place, scaled for a decomposition or `as_is`. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
-    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is)):
+    factors = initial_factors(source, rank, comm, dtype, seed, init, as_is)
+    if constraints:
+        constraints.check_start(factors, comm.bcast(init if init is None or isinstance(init, str) else "matrices"))
+    for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)
 
 

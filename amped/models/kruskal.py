@@ -78,21 +78,21 @@ class KruskalTensor:
         self.labels = labels
         return self
 
-    def arranged(self) -> KruskalTensor:
-        """Return the same tensor with columns of unit 2-norm and weights descending."""
+    def arranged(self, norm: int = 2) -> KruskalTensor:
+        """Return the same tensor with columns of unit 2-norm, or 1-norm, and weights descending."""
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
-        return KruskalTensor(self.weights, factors, self.fits, self.converged).labelled(self.labels).arrange()
+        return KruskalTensor(self.weights, factors, self.fits, self.converged).labelled(self.labels).arrange(norm=norm)
 
-    def arrange(self, scales: NDArray[np.float64] | float = 1.0) -> KruskalTensor:
-        """Give this tensor, in place, columns of unit 2-norm and weights descending.
+    def arrange(self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2) -> KruskalTensor:
+        """Give this tensor, in place, columns of unit 2-norm, or 1-norm, and weights descending.
 
         Columns are taken to be multiplied with `scales`, (order, R), which are not negative.
         """
-        norms = [_column_norms(f) for f in self.factors]
+        norms = [_column_norms(f, norm) for f in self.factors]
         weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
         order = np.argsort(-weights, kind="stable")
-        for factor, norm in zip(self.factors, norms, strict=True):
-            divisor = np.where(norm > 0, norm, 1)[order].astype(factor.dtype)
+        for factor, length in zip(self.factors, norms, strict=True):
+            divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
             _by_rows(partial(_arrange, order=order, divisor=divisor), factor, ARRANGED_ROWS)
         self.weights = weights[order]
         return self
@@ -157,9 +157,13 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor:
     return KruskalTensor.load(os.path.join(path, MODEL) if os.path.isdir(path) else path)
 
 
-def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:
-    sums = _by_rows(lambda rows: np.square(rows, dtype=np.float64).sum(axis=0), factor, BLOCK_ROWS)
-    return np.sqrt(sum(sums, np.zeros(factor.shape[1])))
+def _column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
+    def powers(rows: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)
+        return found
+
+    total = sum(_by_rows(lambda rows: powers(rows).sum(axis=0), factor, BLOCK_ROWS), np.zeros(factor.shape[1]))
+    return np.sqrt(total) if norm == 2 else total
 
 
 def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
