@@ -54,7 +54,8 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         als.prepare(job.machine.device, request.rank, request.options.dtype)  # while the tensor is read
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
-        method = decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
+        constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
+        method = decomposition(source, request.rank, job.machine, request.options, budget, constraints)
         job.say_machine()
         origin, resumed = _start_or_resume(job, request, method, source)
         job.begin(method.operator, source)
@@ -80,10 +81,11 @@ def cpd(request: requests.Cpd, session: Session) -> int:
 def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Source) -> tuple[checkpoint.Origin, bool]:
     """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
+    constraints = method.constraints
     if folder is None:
-        start(method.operator, source, request.seed, request.init)
+        start(method.operator, source, request.seed, request.init, constraints=constraints)
         return checkpoint.Origin({}, request.seed, request.init, options), False
-    facts = checkpoint.facts_of(source, request.rank, method.name)
+    facts = checkpoint.facts_of(source, request.rank, method.name) | constraints.facts
 
     def load() -> checkpoint.Checkpoint | None:
         if not request.resume:
@@ -99,7 +101,7 @@ def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Sou
     found = on_root(comm, load)  # rank 0's: the others may see another file system
     kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
     if kept is None:
-        start(method.operator, source, request.seed, request.init)
+        start(method.operator, source, request.seed, request.init, constraints=constraints)
         return checkpoint.Origin(facts, request.seed, request.init, options), False
     method.state, seed, init = kept
     for mode in range(method.operator.order):
@@ -120,7 +122,9 @@ def _check_start(request: requests.Cpd, origin: checkpoint.Origin, path: Path) -
 def _record(job: Job, origin: checkpoint.Origin, method: CpAls, seconds: float) -> dict[str, Any]:
     request, state, device = job.request, method.state, job.machine.device
     return {
-        "fits": state.series["fit"], "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
+        **{f"{name}s": numbers for name, numbers in state.series.items()},
+        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
+        "norm": method.constraints.norm, **method.constraints.facts,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
         "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
         "tensor": str(request.tensor), **asdict(request.form), "rank": method.operator.ranks[0],

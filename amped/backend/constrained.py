@@ -50,8 +50,8 @@ class ConstrainedEquations(HostEquations):
         for mode, gram in enumerate(state.grams):
             length = _or_one(np.sqrt(np.diag(gram)))
             state.norms[mode] *= length
-            state.scales[mode] /= length
-            gram /= np.outer(length, length)
+            state.scales[mode] = scale = state.scales[mode] / length
+            gram *= np.outer(scale, scale)  # as `hold` does
             self._weights *= length
         model = np.sqrt(self._weights @ np.multiply.reduce(state.grams) @ self._weights)
         self._weights *= min(1.0, FAR_OFF * self._terms.norm / max(model, np.finfo(np.float64).tiny))

@@ -111,12 +111,11 @@ class CpAls:
 
     def _step_checked(self, stop: Callable[[], bool]) -> bool:
         state, first = self.state, self.state.mode
-        for mode in range(first, self.operator.order):
-            if mode > first and stop():
+        modes = [mode for mode in range(first, self.operator.order) if mode not in self.constraints.fixed]
+        for mode in modes:
+            if mode > modes[0] and stop():
                 state.mode = mode
                 return False
-            if mode in self.constraints.fixed:
-                continue
             with self._telling(mode):
                 self._take(self._update.checked(mode), mode)
         state.mode = 0

@@ -65,9 +65,10 @@ class Constraints:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint says of them; nothing where there are none."""
-        facts = {"nonnegative": self.nonnegative, "ridge": self.ridge, "fixed_modes": self.fixed}
-        return {name: list(numbers) for name, numbers in facts.items()} if self else {}
+        """What a checkpoint says of those that there are."""
+        ridge = self.ridge if any(self.ridge) else ()
+        facts = {"nonnegative": self.nonnegative, "ridge": ridge, "fixed_modes": self.fixed}
+        return {name: list(numbers) for name, numbers in facts.items() if numbers}
 
     def check_start(self, factors: Sequence[NDArray[Any]], init: str | None) -> None:
         """Raise `InputError` unless a decomposition can start from these matrices, of a kind of start.
