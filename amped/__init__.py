@@ -14,5 +14,6 @@ from .api import cp_als, mttkrp
 from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor, load
 from .options import Options
+from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 
 __all__ = ["InputError", "InputWarning", "KruskalTensor", "Options", "SparseTensor", "cp_als", "load", "mttkrp", "read"]

@@ -104,12 +104,12 @@ ARGUMENTS = {
 """How the arguments of all functions are taken, but for options."""
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def argument_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options among all arguments, checked."""
     return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
 
 
-@collective(ARGUMENTS, _options)
+@collective(ARGUMENTS, argument_options)
 @with_options
 def cp_als(
     X: Tensor,
@@ -201,7 +201,7 @@ def cp_als(
     return model
 
 
-@collective(ARGUMENTS, _options)
+@collective(ARGUMENTS, argument_options)
 @with_options
 def mttkrp(
     X: Tensor,

@@ -13,7 +13,7 @@ from .rows import add_gram, block_rows, blocks_of, down
 from .solve import Sums, Takes
 
 BLOCKS = 4  # of rows, as doubles, that are in memory at once
-SETTLED = 1e-15  # a sweep that changes a row by less, relative to its largest number, is its last
+SETTLED = 1e-13  # a sweep that changes a row by less, relative to its largest number, is its last
 
 
 class ColumnSolver:
@@ -42,6 +42,7 @@ class ColumnSolver:
         for block in blocks_of(len(source), block_rows(source.shape[1])):
             rows = target[block] * system.begin
             rights = source[block] * system.right
+            rows[:, columns] *= (rights != 0).any(axis=1)[:, None]
             _sweep(xp, rows, rights, system.gram, columns, sweeps)
             target[block] = rows
             xp.maximum(sums.largest, down(xp, xp.max, xp.abs(rows)), out=sums.largest)

@@ -47,6 +47,6 @@ class NonnegativeSolver(Protocol):
     def run(self, made: Any, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
         """Queue `sweeps` over the columns of `target`, (rows, R), from what it holds, and add to `sums`.
 
-        `made` is from `make`, `source` holds the rows of an MTTKRP in double precision. A row ends before when a sweep
-        has changed it by no more than rounding errors.
+        `made` is from `make`, `source` holds the rows of an MTTKRP in double precision. One of zeros gives a row of
+        zeros at once; another ends before when a sweep has hardly changed it (`hals.SETTLED`).
         """

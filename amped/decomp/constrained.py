@@ -20,7 +20,7 @@ from .constraints import Constraints
 from .updates import LeastSquares
 
 SWEEPS = 5  # over the columns, each time that a mode is solved: fewer need more iterations, more gain nothing
-UNTIL_SETTLED = 20_000  # where no iteration comes after: a row ends when a sweep no longer changes it
+UNTIL_SETTLED = 2000  # where no iteration comes after: a row ends when a sweep no longer changes it
 
 
 class Constrained(LeastSquares):

@@ -16,6 +16,9 @@ from partitioner.threads import side_by_side, usable_cores
 from ..errors import InputError
 from ..files import factors_in, read_npz, write_npz
 
+PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
+"""What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
+
 MODEL = "model.npz"  # in an output folder
 BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
 ARRANGED_ROWS = 1 << 12  # at a time
@@ -96,6 +99,52 @@ class KruskalTensor:
             _by_rows(partial(_arrange, order=order, divisor=divisor), factor, ARRANGED_ROWS)
         self.weights = weights[order]
         return self
+
+    def transform(
+        self,
+        X: Any,
+        mode: int,
+        *,
+        nonnegative: bool = False,
+        ridge: float = 0.0,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> NDArray[Any]:
+        """Return rows of a mode for new data: what its indices have of the components. Collective.
+
+        The other modes' columns stay as they are. The weights are in the rows: ``X`` is about
+        ``KruskalTensor(ones, factors)`` with the rows returned in the place of ``factors[mode]``.
+
+        Parameters
+        ----------
+        X : SparseTensor or path
+            Of any length in `mode`, and as long as this tensor in the others. Under ``mpirun`` rank 0's counts.
+        mode : int
+            Counted from 0.
+        nonnegative : bool
+            Whether no row may have negative numbers.
+        ridge : float
+            Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
+        deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+            See `cp_als`.
+
+        Returns
+        -------
+        (I_mode, R) array
+            float32 or float64 by the option `precision`; the same on every rank. A row without nonzeros is zero, and so
+            is the column of a component that is zero in another mode.
+
+        Raises
+        ------
+        InputError
+            If an argument is at fault, or the shape of `X`.
+
+        Examples
+        --------
+        >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
+        >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
+        """
+        return PROJECTIONS[0](self, X, mode, nonnegative=nonnegative, ridge=ridge, deadline=deadline, **options)
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor, without forming it."""

@@ -60,6 +60,7 @@ def dense_constrained_als(
 
 
 def _sweep(rows: np.ndarray, right: np.ndarray, system: np.ndarray, columns: np.ndarray, sweeps: int) -> None:
+    rows[np.ix_(~right.any(axis=1), columns)] = 0
     for _ in range(sweeps):
         for r in columns:
             others = rows @ system[r] - rows[:, r] * system[r, r]

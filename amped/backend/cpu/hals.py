@@ -22,15 +22,18 @@ def solve(source, gram, right, begin, sweeps, target, rows, largest, dots):  # t
         if gram[r, r] > 0:
             over[r] = 1 / gram[r, r]
     for i in range(count):
-        row = rows[i]
+        row, empty = rows[i], True
         for r in range(rank):
             row[r] = target[i, r] * begin[r]
             gradient[r] = source[i, r] * right[r]
+            empty &= source[i, r] == 0
         for r in range(rank):
+            if empty and over[r] > 0:
+                row[r] = 0.0
             if row[r] != 0:
                 for s in range(rank):
                     gradient[s] -= row[r] * gram[r, s]
-        for _ in range(sweeps):
+        for _ in range(0 if empty else sweeps):
             change = size = 0.0
             for r in range(rank):
                 new = row[r] + gradient[r] * over[r]

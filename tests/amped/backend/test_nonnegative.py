@@ -46,6 +46,7 @@ def system_of(rng: np.random.Generator, rank: int) -> System:
 def oracle(source: np.ndarray, system: System, sweeps: int, target: np.ndarray) -> np.ndarray:
     """Update one column after the other, as it is written in textbooks."""
     rows, rights, gram = target.astype(np.float64) * system.begin, source * system.right, system.gram
+    rows[np.ix_(~source.any(axis=1), np.diag(gram) > 0)] = 0
     for _ in range(sweeps):
         for r in np.flatnonzero(np.diag(gram) > 0):
             others = rows @ gram[r] - rows[:, r] * gram[r, r]

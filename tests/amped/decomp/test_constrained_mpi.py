@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from constrained import dense_constrained_als, signed_tensor
 from oracle import PRECISIONS, load, random_factors, small_pieces, tensor_path
+from scipy.optimize import nnls
 
 import amped
 from amped.decomp.constraints import Wanted
 from amped.parallel.mpi import Comm, on_root
+from amped.projection import project
 
 pytestmark = pytest.mark.mpi
 
@@ -94,3 +96,21 @@ def test_a_start_that_is_refused_is_refused_on_all(comm: Comm) -> None:
     assert len(set(comm.allgather(str(caught.value)))) == 1
     with pytest.raises(amped.InputError, match="the start is random"):
         amped.cp_als(tensor, 2, fixed_modes=(1,), device="cpu")
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_new_data_on_known_components(comm: Comm, device: str, nonnegative: bool, placement: str) -> None:
+    shape = (7, 11, 6)
+    dense, tensor = signed_tensor(5, shape)
+    model = amped.KruskalTensor(np.ones(3), random_factors(4, (7, 2, 6), 3)).arranged()
+    design = np.einsum("ar,cr->acr", model.factors[0], model.factors[2]).reshape(-1, 3)
+    with small_pieces(20):
+        found = project(
+            model if comm.rank == 0 else None, tensor if comm.rank == 0 else None, 1,
+            nonnegative=nonnegative, device=device, precision="fp64", placement=placement,
+        )  # fmt: skip
+    data = dense.transpose(1, 0, 2).reshape(11, -1)
+    want = [nnls(design, row)[0] if nonnegative else np.linalg.lstsq(design, row, rcond=None)[0] for row in data]
+    np.testing.assert_allclose(found, want, atol=1e-9)
+    assert len(set(comm.allgather(found.tobytes()))) == 1
