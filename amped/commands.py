@@ -51,7 +51,8 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
-        als.prepare(job.machine.device, request.rank, request.options.dtype)  # while the tensor is read
+        signs = bool(request.wanted.nonnegative)
+        als.prepare(job.machine.device, request.rank, request.options.dtype, signs)  # while the tensor is read
         source = job.open()
         check_room(source, request.rank, job.machine, request.options)
         constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
