@@ -9,7 +9,7 @@
 
 constexpr int THREADS = 256, GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
 constexpr int ENTRIES = (RANK + 2) * RANK;                    // a block's partial result: Gram matrix, dots, largest
-constexpr int TOGETHER = THREADS / RANK;                      // rows of the Gram matrix added up at once, a thread a column
+constexpr int TOGETHER = THREADS / RANK;  // rows of the Gram matrix added up at once, a thread a column
 constexpr int SQUARES = (RANK + TOGETHER - 1) / TOGETHER;
 constexpr int PATIENT = 8;                                    // more sweeps are worth asking whether a row has settled
 constexpr double SETTLED = 1e-13;                             // as in hals.py
