@@ -19,6 +19,7 @@ from .assembly import Tensor, bring_up, decomposition, open_tensor, place, start
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
+from .decomp.starts import best_of
 from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
@@ -93,6 +94,7 @@ ARGUMENTS = {
     "tol": Argument(lambda name, given: real(name, given, "a number of at least 0")),
     "seed": Argument(lambda name, given: whole(name, given, 0)),
     "init": Argument(_matrices, _shown_matrices, of_root=True),
+    "starts": Argument(lambda name, given: whole(name, given, 1)),
     "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
     "mode": Argument(lambda name, given: whole(name, given, 0)),
     "nonnegative": Argument(nonnegative_of),
@@ -119,6 +121,7 @@ def cp_als(
     tol: float = 1e-5,
     seed: int = 0,
     init: Init | None = None,
+    starts: int = 1,
     nonnegative: bool | Sequence[int] = False,
     ridge: float | Sequence[float] = 0.0,
     fixed_modes: Sequence[int] = (),
@@ -142,6 +145,8 @@ def cp_als(
         Of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
         Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
+    starts : int
+        Random starts, with seeds ``seed``, ``seed + 1``, ...: the best one's model is returned. Not with `init`.
     nonnegative : bool or sequence of int
         Whether no factor matrix may have negative numbers, or the modes whose matrices may not (HALS, Cichocki and Phan
         2009). The tensor may have negative values. A mode's rows begin as they were before.
@@ -185,15 +190,21 @@ def cp_als(
             source = open_tensor(X, machine, chosen)
         wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
+        if comm.bcast(init is not None) and starts > 1:
+            raise InputError(f"starts {starts}: init gives one start")
         method = decomposition(source, rank, machine, chosen, budget, constraints)
-        start(method.operator, source, seed, init, constraints=constraints)
 
         def tell(method: Method, spans: Spans, seconds: float) -> None:
             if callback is not None:
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         with STAGES.of("iterate"):
-            run(method, Rule(max_iters, tol, deadline=deadline), [tell])
+            best_of(
+                method,
+                starts,
+                lambda number: start(method.operator, source, seed + number, init, constraints=constraints),
+                lambda: run(method, Rule(max_iters, tol, deadline=deadline), [tell]),
+            )
         with STAGES.of("write"):
             model = method.model().labelled(source.labels)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:

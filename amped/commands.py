@@ -29,6 +29,7 @@ from .assembly import Job, Reporter, Session, check_room, decomposition, place, 
 from .decomp import als, driver
 from .decomp.als import CpAls
 from .decomp.prediction import Forecast, foretell, hopeless
+from .decomp.starts import best_of
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
@@ -66,7 +67,16 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         rule = driver.Rule(request.max_iters, request.tol, limit, request.deadline)
         began = time.perf_counter()
         with STAGES.of("iterate"), saver, stop.listening():
-            driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
+            best, merits = best_of(
+                method,
+                request.starts,
+                lambda number: _next_start(job, method, source, number),
+                lambda: driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver),
+                lambda: stop.agreed(comm),
+            )
+        if request.starts > 1:
+            origin = origin._replace(seed=request.seed + best)
+            job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
         record = _record(job, origin, method, time.perf_counter() - began)
         saved = request.checkpoint is not None and not comm.bcast(saver.failed)
         if stop.signal is not None and saved:  # that command will write the model
@@ -77,6 +87,18 @@ def cpd(request: requests.Cpd, session: Session) -> int:
                 result = on_root(comm, lambda: _write_model(job, model, record)) or ""
         _close(job, method, stop, rule, record, result)
         return job.exit_code(stop.exit_code, saver.failed)
+
+
+def _next_start(job: Job, method: CpAls, source: Source, number: int) -> None:
+    """Put the factor matrices of a start in place, unless it is the first, whose are."""
+    request = job.request
+    assert isinstance(request, requests.Cpd)
+    seed = request.seed + number
+    if request.starts > 1:
+        job.display.note(f"start {number + 1} of {request.starts}: seed {seed}")
+        job.metrics.event("seed", seed=seed)
+    if number:
+        start(method.operator, source, seed, constraints=method.constraints)
 
 
 def _start_or_resume(job: Job, request: requests.Cpd, method: CpAls, source: Source) -> tuple[checkpoint.Origin, bool]:

@@ -116,6 +116,7 @@ class Cpd(Started):
 
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
     tol: float = flag(1e-5, "stop when the fit changes less (1e-5); 0 runs all iterations", type=real_number)
+    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
     nonnegative: bool = flag(False, "no negative numbers in any factor matrix", group="sign")
     nonnegative_modes: tuple[int, ...] | None = flag(
         None, "none in those of these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
@@ -147,6 +148,11 @@ class Cpd(Started):
     def check(self) -> None:
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.starts < 1:
+            raise InputError(f"--starts {self.starts}: at least 1")
+        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
+            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
+            raise InputError(f"--starts {self.starts}: {other}")
         if self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if not self.tol >= 0:

@@ -46,7 +46,7 @@ class ConstrainedEquations(HostEquations):
 
     def start(self) -> None:
         """Take the norms out of all columns, once the Gram matrices are held."""
-        state = self._state
+        state, self._weights = self._state, np.ones(self._terms.rank)
         for mode, gram in enumerate(state.grams):
             length = _or_one(np.sqrt(np.diag(gram)))
             state.norms[mode] *= length

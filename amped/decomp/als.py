@@ -65,15 +65,24 @@ class CpAls:
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints
-        rank, shape = operator.ranks[0], (operator.order, operator.ranks[0])
-        arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
-        self.state = State(arrays, {"fit": [], **({"objective": []} if constraints.common_ridge else {})})
         self._constrained = Constrained(operator, constraints) if constraints else None
         self._update = self._constrained or LeastSquares(operator)
         goes_ahead = all(operator.machine.comm.allgather(self._update.goes_ahead))
         self._ahead = Ahead(operator, self._update.equations, self._update.iteration) if goes_ahead else None
+        self.restart()
+
+    def restart(self, state: State | None = None) -> None:
+        """See `Restartable`."""
+        if self._ahead:
+            self._ahead.settle()
+        self.state = state or self._new_state()
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
         self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
+
+    def _new_state(self) -> State:
+        rank, shape = self.operator.ranks[0], (self.operator.order, self.operator.ranks[0])
+        arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
+        return State(arrays, {"fit": [], **({"objective": []} if self.constraints.common_ridge else {})})
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         ahead = self._ahead
@@ -143,6 +152,12 @@ class CpAls:
         """See `Method`: of the fit."""
         fits = self.state.series["fit"]
         return fits[-1] - fits[-2] if len(fits) > 1 else None
+
+    def merit(self) -> float:
+        """See `Restartable`: the fit, or minus the objective."""
+        series = self.state.series
+        objectives = series.get("objective", [])
+        return -objectives[-1] if objectives else series["fit"][-1] if series["fit"] else -np.inf
 
     def factor(self, mode: int) -> NDArray[Any]:
         """See `Method`."""

@@ -171,6 +171,9 @@ def test_a_run_stops_within_an_iteration(path: Path, folder: Path, calls: int, a
         (["--fixed-modes", "1", "--resume", "--checkpoint", "c"], ["fixed_modes [1]: the start is random"]),
         (["--fixed-modes", "0,1,2", "--init", "start.npz"], ["all modes are fixed"]),
         (["--fixed-modes", "4", "--init", "start.npz"], ["there is no mode 4"]),
+        (["--starts", "0"], ["--starts 0", "at least 1"]),
+        (["--starts", "2", "--init", "start.npz"], ["--starts 2", "--init gives one start"]),
+        (["--starts", "2", "--checkpoint", "c"], ["--starts 2", "--checkpoint keeps the state of one"]),
         (["--nonnegative", "--init", "signed.npz"], ["factor_2 of the start has negative entries"]),
     ],
 )
@@ -193,3 +196,25 @@ def test_a_model_is_there_to_go_on_from(path: Path) -> None:
     succeeded(run_amped("cpd", path, *COMMON, "--nonnegative", "--max-iters", 5, "--output", "a"))
     succeeded(run_amped("cpd", path, *COMMON, "--nonnegative", "--init", "a/model.npz", "--output", "b"))
     assert record("b")["fits"][-1] >= record("a")["fits"][-1] - 1e-3
+
+
+@pytest.mark.parametrize("flags", [[], ["--nonnegative"], ["--ridge", 1]])
+def test_the_best_of_some_starts(path: Path, flags: list[object]) -> None:
+    line, each = ["cpd", path, *COMMON, *flags, "--max-iters", 12], []
+    for seed in range(3, 7):
+        succeeded(run_amped(*line, "--seed", seed, "--output", f"s{seed}"))
+        each.append(record(f"s{seed}"))
+    result = succeeded(run_amped(*line, "--seed", 3, "--starts", 4, "--output", "out", "--metrics", "m.jsonl"))
+    best = (
+        min(each, key=lambda r: r["objectives"][-1])
+        if flags[:1] == ["--ridge"]
+        else max(each, key=lambda r: r["fits"][-1])
+    )
+    found = record("out")
+    assert (found["fits"], found["seed"]) == (best["fits"], best["seed"])
+    assert len({r["fits"][-1] for r in each}) == 4
+    assert f"best of 4 starts: seed {best['seed']}" in result.out
+    for one, two in zip(amped.load("out").factors, amped.load(f"s{best['seed']}").factors, strict=True):
+        assert np.array_equal(one, two)
+    events = [json.loads(text) for text in Path("m.jsonl").read_text().splitlines()]
+    assert [event["seed"] for event in events if event["event"] == "seed"] == [3, 4, 5, 6]

@@ -114,3 +114,16 @@ def test_new_data_on_known_components(comm: Comm, device: str, nonnegative: bool
     want = [nnls(design, row)[0] if nonnegative else np.linalg.lstsq(design, row, rcond=None)[0] for row in data]
     np.testing.assert_allclose(found, want, atol=1e-9)
     assert len(set(comm.allgather(found.tobytes()))) == 1
+
+
+def test_the_best_of_some_starts(comm: Comm, device: str) -> None:
+    _, tensor = signed_tensor(6, (8, 9, 7))
+    options: dict[str, Any] = {"tol": 0, "max_iters": 10, "device": device, "deterministic": True, "nonnegative": True}
+    each = [amped.cp_als(tensor, 4, seed=seed, **options) for seed in range(2, 6)]
+    found = amped.cp_als(tensor, 4, seed=2, starts=4, **options)
+    best = max(each, key=lambda model: model.fits[-1])
+    assert_same_on_all_ranks(comm, found)
+    assert found.fits == best.fits
+    assert all(np.array_equal(a, b) for a, b in zip(found.factors, best.factors, strict=True))
+    with pytest.raises(amped.InputError, match="starts 2: init gives one start"):
+        amped.cp_als(tensor, 4, starts=2, init="nvecs" if comm.rank == 0 else None, **options)
