@@ -14,6 +14,7 @@ from .api import cp_als, cp_apr, mttkrp
 from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor, load
 from .options import Options
+from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 
 __all__ = [
     "InputError",

@@ -17,8 +17,10 @@ from partitioner.stages import STAGES
 
 from .assembly import Tensor, begin, bring_up, counts, decomposition, open_tensor, place, start, watched
 from .decomp.apr import MOST_INNER, Poisson
+from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
+from .decomp.starts import best_of
 from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
@@ -93,6 +95,7 @@ ARGUMENTS = {
     "tol": Argument(lambda name, given: real(name, given, "a number of at least 0")),
     "seed": Argument(lambda name, given: whole(name, given, 0)),
     "init": Argument(_matrices, _shown_matrices, of_root=True),
+    "starts": Argument(lambda name, given: whole(name, given, 1)),
     "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
     "inner_iters": Argument(lambda name, given: whole("inner iters", given, 1, MOST_INNER)),
     **{
@@ -101,18 +104,21 @@ ARGUMENTS = {
     },
     "eps": Argument(lambda name, given: real(name, given, "a number above 0", above=True)),
     "mode": Argument(lambda name, given: whole(name, given, 0)),
+    "nonnegative": Argument(nonnegative_of),
+    "ridge": Argument(ridge_of),
+    "fixed_modes": Argument(modes_of),
     "callback": Argument(_callback, None),
     "deadline": Argument(_deadline),
 }
 """How the arguments of all functions are taken, but for options."""
 
 
-def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+def argument_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options among all arguments, checked."""
     return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
 
 
-@collective(ARGUMENTS, _options)
+@collective(ARGUMENTS, argument_options)
 @with_options
 def cp_als(
     X: Tensor,
@@ -122,6 +128,10 @@ def cp_als(
     tol: float = 1e-5,
     seed: int = 0,
     init: Init | None = None,
+    starts: int = 1,
+    nonnegative: bool | Sequence[int] = False,
+    ridge: float | Sequence[float] = 0.0,
+    fixed_modes: Sequence[int] = (),
     callback: Callable[[int, float], None] | None = None,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
@@ -142,6 +152,17 @@ def cp_als(
         Of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
         Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
+    starts : int
+        Random starts, with seeds ``seed``, ``seed + 1``, ...: the best one's model is returned. Not with `init`.
+    nonnegative : bool or sequence of int
+        Whether no factor matrix may have negative numbers, or the modes whose matrices may not (HALS, Cichocki and Phan
+        2009). The tensor may have negative values. A mode's rows begin as they were before.
+    ridge : float or sequence of float
+        Added to the diagonal of the Gram matrix that a mode is solved with; one for all modes, or one a mode. The other
+        modes' columns have unit 2-norm then. So one number ``c`` penalises the components' lengths: no iteration makes
+        ``||X - M||**2 + c * sum(length**2)`` larger. With several numbers each mode has its own objective.
+    fixed_modes : sequence of int
+        Modes whose matrices stay as `init` gives them, up to their columns' norms. See `KruskalTensor.transform`.
     callback : callable, optional
         Called with the iteration's number and its fit.
     deadline : float, optional
@@ -154,8 +175,9 @@ def cp_als(
     Returns
     -------
     KruskalTensor
-        Unit 2-norm columns, weights descending, with ``fits`` and ``converged``; the same on every rank. A warning
-        says where it has converged at a fit so low that its small change says little.
+        Unit 2-norm columns, or unit 1-norm if any mode is `nonnegative`, weights descending, with ``fits`` and
+        ``converged``; the same on every rank. A warning says where it has converged at a fit so low that its small
+        change says little.
 
     Raises
     ------
@@ -173,15 +195,23 @@ def cp_als(
         aborts.append(machine.exchange.abort)
         with STAGES.of("read"):
             source = open_tensor(X, machine, chosen)
-        method = decomposition(source, rank, machine, chosen, budget)
-        begin(method, source, seed, init)
+        wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
+        constraints = wanted.of(len(source.shape))
+        if comm.bcast(init is not None) and starts > 1:
+            raise InputError(f"starts {starts}: init gives one start")
+        method = decomposition(source, rank, machine, chosen, budget, constraints)
 
         def tell(method: Method, spans: Spans, seconds: float) -> None:
             if callback is not None:
                 callback(method.state.iterations, method.state.series["fit"][-1])
 
         with STAGES.of("iterate"):
-            run(method, Rule(max_iters, tol, deadline=deadline), [tell])
+            best_of(
+                method,
+                starts,
+                lambda number: begin(method, source, seed + number, init),
+                lambda: run(method, Rule(max_iters, tol, deadline=deadline), [tell]),
+            )
         with STAGES.of("write"):
             model = method.model().labelled(source.labels)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
@@ -189,7 +219,7 @@ def cp_als(
     return model
 
 
-@collective(ARGUMENTS, _options)
+@collective(ARGUMENTS, argument_options)
 @with_options
 def cp_apr(
     X: Tensor,
@@ -273,7 +303,7 @@ def cp_apr(
             return method.model().labelled(source.labels)
 
 
-@collective(ARGUMENTS, _options)
+@collective(ARGUMENTS, argument_options)
 @with_options
 def mttkrp(
     X: Tensor,

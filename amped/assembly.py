@@ -20,6 +20,7 @@ from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .decomp import als, apr
+from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
 from .errors import EXIT_INCOMPLETE, InputError
@@ -103,11 +104,20 @@ def check_room(source: Source, rank: int, machine: Machine, options: Options) ->
 
 
 def decomposition(
-    source: Source, rank: int, machine: Machine, options: Options, budget: Budget | None = None
+    source: Source,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    budget: Budget | None = None,
+    constraints: Constraints = NONE,
 ) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    solving = solving_bytes(machine, options, len(source.shape))
-    return als.CpAls(place(source, rank, machine, options, solving, budget))
+    check_room(source, rank, machine, options)
+    solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+    setting = setting_for(source, rank, machine, options, solving)
+    if constraints:  # the host takes part in all iterations
+        setting = setting._replace(ahead=False)
+    return als.CpAls(SparseOperator(source, machine, setting, budget), constraints)
 
 
 def refuse_negative(source: Source, comm: Comm) -> None:
@@ -144,7 +154,7 @@ def begin(method: Method, source: Source, seed: int = 0, init: Init | None = Non
     operator = method.operator
     comm, dtype = operator.machine.comm, operator.options.dtype
     factors = initial_factors(source, operator.ranks[0], comm, dtype, seed, init)
-    how = comm.bcast(init if isinstance(init, str) else None)
+    how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, how))):
         operator.set_factor(mode, factor)
 

@@ -315,9 +315,10 @@ def _state(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]], order: int
 def check(checkpoint: Checkpoint, facts: dict[str, Any], like: State, folder: Path) -> None:
     """Refuse a checkpoint of another tensor, rank or method, or whose state is not `like` a new one of it."""
     path = folder / checkpoint.name
-    for name, value in facts.items():
-        if (found := checkpoint.origin.facts.get(name)) != value:
-            raise InputError(f"was made with {name} {found}, this run has {value}", path=path)
+    for name in {**facts, **checkpoint.origin.facts}:  # constraints are among the facts of those alone that have some
+        found, wanted = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
+        if found != wanted:
+            raise InputError(f"was made with {name} {found}, this run has {wanted}", path=path)
     shapes = [f.shape for f in checkpoint.factors]
     if shapes != [(length, facts["rank"]) for length in facts["shape"]]:
         raise InputError(f"holds factor matrices of shapes {shapes}", path=path)

@@ -28,6 +28,7 @@ from . import checkpoint, requests
 from .assembly import Job, Reporter, Session, begin, counts, decomposition, place, setting_for, solving_bytes, start
 from .decomp import als, apr, driver
 from .decomp.prediction import Forecast, foretell, hopeless
+from .decomp.starts import Restartable, best_of
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
@@ -44,7 +45,7 @@ from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
 from .requests import FACTS, RUN
 
-SERIES = {"fit": "fits"}  # names in `RUN`, where they are others
+SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
 
 
 def cpd(request: requests.Cpd, session: Session) -> int:
@@ -64,7 +65,16 @@ def cpd(request: requests.Cpd, session: Session) -> int:
         rule = driver.Rule(request.max_iters, request.tolerance, limit, request.deadline)
         began = time.perf_counter()
         with STAGES.of("iterate"), saver, stop.listening():
-            driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver)
+            best, merits = best_of(
+                method,
+                request.starts,
+                lambda number: _next_start(job, method, source, number),
+                lambda: driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver),
+                lambda: stop.agreed(comm),
+            )
+        if request.starts > 1:
+            origin = origin._replace(seed=request.seed + best)
+            job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
         record = _record(job, origin, method, time.perf_counter() - began)
         saved = request.checkpoint is not None and not comm.bcast(saver.failed)
         if stop.signal is not None and saved:  # that command will write the model
@@ -79,19 +89,33 @@ def cpd(request: requests.Cpd, session: Session) -> int:
 
 def _prepare(job: Job, request: requests.Cpd) -> None:
     """Begin to compile what the method needs, and return at once."""
+    device, dtype = job.machine.device, request.options.dtype
     if request.counts:
-        apr.prepare(job.machine.device, request.options.dtype)
+        apr.prepare(device, dtype)
     else:
-        als.prepare(job.machine.device, request.rank, request.options.dtype)
+        als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
 
 
-def _method(job: Job, request: requests.Cpd, source: Source) -> driver.Method:
+def _method(job: Job, request: requests.Cpd, source: Source) -> Restartable:
     """Place the tensor; return the method that was asked for. Collective."""
     if request.counts:
         asked = request.poisson()
         budget = job.budget(request.max_iters * asked.inner_iters)
         return counts(source, request.rank, job.machine, request.options, asked, budget)
-    return decomposition(source, request.rank, job.machine, request.options, job.budget(request.max_iters))
+    constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
+    return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
+
+
+def _next_start(job: Job, method: driver.Method, source: Source, number: int) -> None:
+    """Put the factor matrices of a start in place, unless it is the first, whose are."""
+    request = job.request
+    assert isinstance(request, requests.Cpd)
+    seed = request.seed + number
+    if request.starts > 1:
+        job.display.note(f"start {number + 1} of {request.starts}: seed {seed}")
+        job.metrics.event("seed", seed=seed)
+    if number:
+        begin(method, source, seed)
 
 
 def _start_or_resume(
@@ -102,7 +126,7 @@ def _start_or_resume(
     if folder is None:
         begin(method, source, request.seed, request.init)
         return checkpoint.Origin({}, request.seed, request.init, options), False
-    facts = checkpoint.facts_of(source, request.rank, method.name)
+    facts = checkpoint.facts_of(source, request.rank, method.name) | method.facts
 
     def load() -> checkpoint.Checkpoint | None:
         if not request.resume:
@@ -141,7 +165,7 @@ def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds:
     assert isinstance(request, requests.Cpd)
     return {
         **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
-        "method": method.name, "loss": request.loss, "norm": method.norm,
+        "method": method.name, "loss": request.loss, "norm": method.norm, **method.facts,
         "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
         "ranks": job.comm.size, "device": device.name, "device_description": device.description,
         "precision": request.options.precision, "seed": origin.seed, "init": origin.init,

@@ -10,11 +10,12 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from partitioner.flags import flag, path, real_number, seconds, whole_number
+from partitioner.flags import flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
 from partitioner.readers import Form
 
 from . import checkpoint
 from .decomp.apr import Poisson
+from .decomp.constraints import Wanted, modes_of, ridge_of
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
 from .models.kruskal import MODEL
@@ -161,6 +162,17 @@ class Cpd(Modelled, Started):
     tol: float | None = flag(
         None, "stop when the fit changes less (1e-5), or no KKT violation is larger (1e-4); 0: never", type=real_number
     )
+    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+    nonnegative: bool = flag(False, "no negative numbers in any factor matrix", group="sign")
+    nonnegative_modes: tuple[int, ...] | None = flag(
+        None, "none in those of these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
+    )
+    ridge: tuple[float, ...] | None = flag(
+        None, "add X to the diagonal of Gram matrices; or X,Y,...: one a mode", type=real_numbers, metavar="X"
+    )
+    fixed_modes: tuple[int, ...] | None = flag(
+        None, "keep these modes' matrices as --init gives them", type=whole_numbers, metavar="MODES"
+    )
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
@@ -171,7 +183,22 @@ class Cpd(Modelled, Started):
         files = {} if self.output is None else {MODEL: self.output / MODEL, RUN: self.output / RUN}
         return {**super().outputs, **files}
 
+    @property
+    def wanted(self) -> Wanted:
+        """The constraints that it asks for."""
+        nonnegative = self.nonnegative or modes_of("--nonnegative-modes", self.nonnegative_modes or ())
+        given = ridge_of("--ridge", self.ridge or 0.0)
+        ridge = given[0] if isinstance(given, tuple) and len(given) == 1 else given
+        return Wanted(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
+
     def check(self) -> None:
+        if self.wanted.fixed_modes and self.init is None and not self.resume:
+            raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.starts < 1:
+            raise InputError(f"--starts {self.starts}: at least 1")
+        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
+            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
+            raise InputError(f"--starts {self.starts}: {other}")
         if self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if self.tol is not None and not self.tol >= 0:

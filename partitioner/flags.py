@@ -48,6 +48,16 @@ def real_number(text: str) -> float:
     return float(text)
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers between commas."""
+    return tuple(whole_number(part) for part in text.split(","))
+
+
+def real_numbers(text: str) -> tuple[float, ...]:
+    """Read numbers between commas."""
+    return tuple(real_number(part) for part in text.split(","))
+
+
 def byte_count(text: str) -> int:
     """Read a number of bytes with an optional suffix K, M, G or T (powers of 1024)."""
     number = text.upper().removesuffix("B").removesuffix("I")

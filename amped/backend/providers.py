@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, multiply, narrow, phi, solve, sort
+from . import equations, mttkrp, multiply, narrow, nonnegative, phi, solve, sort
 from .base import Device
 
 
@@ -40,6 +40,12 @@ def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
     """Return the first solver that suits rows of so many columns; the last one suits all."""
     found: solve.Solver = next(s for s in _providers(device, solve.FAMILY) if s.suits(rank, dtype))
     return found
+
+
+def nonnegative_solver(device: Device, rank: int, dtype: np.dtype[Any]) -> nonnegative.NonnegativeSolver:
+    """Return the first that solves rows of so many columns without negative numbers; the last one suits all."""
+    solvers: Sequence[nonnegative.NonnegativeSolver] = _providers(device, nonnegative.FAMILY)
+    return next(s for s in solvers if s.suits(rank, dtype))
 
 
 def equations_of(device: Device, rank: int) -> equations.Provider:

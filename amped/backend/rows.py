@@ -55,10 +55,10 @@ class RowSolver:
         for block in blocks_of(len(source), block_rows(source.shape[1])):
             rows = xp.matmul(source[block], inverse)
             target[block] = rows
-            xp.maximum(largest, _down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
+            xp.maximum(largest, down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
             add_gram(xp, target[block], sums.gram)
             if sums.dots is not None:
-                sums.dots[...] += _down(xp, xp.sum, source[block] * target[block])
+                sums.dots[...] += down(xp, xp.sum, source[block] * target[block])
 
 
 def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
@@ -71,10 +71,10 @@ def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:
 def add_dots(xp: ModuleType, one: Array, other: Array, total: Array) -> None:
     """Add the inner products of the columns of two matrices to `total`, (R,) float64; `one` is float64."""
     for block in blocks_of(len(one), GRAM_BYTES // (8 * one.shape[1])):
-        total += _down(xp, xp.sum, one[block] * other[block])
+        total += down(xp, xp.sum, one[block] * other[block])
 
 
-def _down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:
+def down(xp: ModuleType, reduce: Callable[..., Array], rows: Array) -> Array:
     """Reduce columns to one number each, rows `STEP` apart first.
 
     A GPU reduces R long columns in as many blocks of threads, which leaves most of its multiprocessors idle.

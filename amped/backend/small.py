@@ -78,6 +78,12 @@ class HostEquations:
         self.totals = device.zeros((rank + 2 + terms.parts, rank), np.float64)
         self.dots = device.zeros((1, rank), np.float64)
 
+    @property
+    def weights(self) -> Matrix:
+        """The norms taken out of the last factor matrix that was solved, once an iteration is done; (R,)."""
+        last: Matrix = self._state.norms[-1]
+        return last
+
     def _raise(self, flag: int) -> None:
         self._state.facts[FLAGS] = int(self._state.facts[FLAGS]) | flag
 
@@ -94,9 +100,7 @@ class HostEquations:
         self._state.grams[mode] = self._down(self.totals)[: scale.size] * np.outer(scale, scale)
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        state = self._state
-        others = [m for m in range(self._terms.order) if m != mode]
-        product = np.multiply.reduce(state.grams[others])
+        state, product = self._state, self._product(mode)
         self.totals.fill(0)
         if not np.all(np.isfinite(product)):
             self._raise(NOT_FINITE)
@@ -106,9 +110,18 @@ class HostEquations:
         if condition > most:
             self.totals[self._terms.rank + 1] = 1.0
         state.divisor[...] = state.norms[mode] * state.scales[mode]
-        inverse *= np.multiply.reduce(state.scales[others])[:, None]
+        inverse *= self._other_scales(mode)[:, None]
         inverse /= state.divisor
         self._up(inverse)
+
+    def _product(self, mode: int) -> Matrix:
+        """Return what is inverted to solve a mode."""
+        product: Matrix = np.multiply.reduce(np.delete(self._state.grams, mode, axis=0))
+        return product
+
+    def _other_scales(self, mode: int) -> Matrix:
+        scales: Matrix = np.multiply.reduce(np.delete(self._state.scales, mode, axis=0))
+        return scales
 
     def invert(self, mode: int, double: bool = False) -> None:
         """See `Equations`: `prepare` has done so."""
@@ -132,9 +145,14 @@ class HostEquations:
         else:
             first, divisor = not state.facts[ITERATIONS], state.divisor
             length = np.sqrt(np.diag(gram)) * divisor if first else np.maximum(largest * divisor, 1.0)
-            state.norms[mode] = np.where(length > 0, length, 1.0)
-            state.scales[mode] = scale = divisor / state.norms[mode]
-            state.grams[mode] = gram * np.outer(scale, scale)
+            self._take_out(mode, gram, length)
+
+    def _take_out(self, mode: int, gram: Matrix, length: Matrix) -> None:
+        """Divide the columns of a mode by `length`, where that is not 0."""
+        state = self._state
+        state.norms[mode] = np.where(length > 0, length, 1.0)
+        state.scales[mode] = scale = state.divisor / state.norms[mode]
+        state.grams[mode] = gram * np.outer(scale, scale)
 
     def multiply(self, source: Array, target: Array) -> None:
         self.dots.fill(0)
@@ -144,7 +162,7 @@ class HostEquations:
         facts, flags = self._state.facts, int(self._state.facts[FLAGS])
         if exact and not flags & NEAR:
             return
-        norm, weights = self._terms.norm, self._state.norms[-1]
+        norm, weights = self._terms.norm, self.weights
         squared = weights @ np.multiply.reduce(self._state.grams) @ weights
         dots = self._down(self.dots)[0] if exact else self._down(self.totals)[self._terms.rank]
         parts = weights * np.multiply.reduce(self._state.scales) * dots
@@ -203,11 +221,11 @@ def doubles(order: int, rank: int) -> int:
     return -(-(FACTS + rank * (2 * order + 1 + order * rank)) // ALIGNED) * ALIGNED
 
 
-def sums_of(totals: Array, terms: Terms, mode: int) -> Sums:
-    """Return where the rows of a mode are added up; inner products count for the last one."""
+def sums_of(totals: Array, terms: Terms, mode: int, last: int | None = None) -> Sums:
+    """Return where the rows of a mode are added up; inner products count for the one that is solved last."""
     rank = terms.rank
-    last = mode == terms.order - 1
-    return Sums(totals[:rank], totals[rank + 2 + terms.part], totals[rank] if last else None)
+    dots = totals[rank] if mode == (terms.order - 1 if last is None else last) else None
+    return Sums(totals[:rank], totals[rank + 2 + terms.part], dots)
 
 
 def noise_limit(terms: Terms, fit: float) -> float:

@@ -57,6 +57,10 @@ class Ahead:
         for mode in range(self._operator.order):
             self._operator.changed(mode)
 
+    def settle(self) -> None:
+        """Wait for what was launched, in vain."""
+        self._wait()
+
     def factor(self, mode: int) -> NDArray[Any]:
         """Return a copy of a factor matrix in host memory, as it was after the iteration that was waited for last."""
         return self._operator.factor(mode, self._kept[0] if self._flying else None)

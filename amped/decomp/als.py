@@ -18,12 +18,14 @@ from ..backend import rows
 from ..backend.base import Device
 from ..backend.equations import Told
 from ..backend.exchange import Machine
-from ..backend.providers import equations_of, solver
+from ..backend.providers import equations_of, nonnegative_solver, solver
 from ..backend.solve import Takes
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving
 from .ahead import Ahead
+from .constrained import Constrained
+from .constraints import NONE, Constraints
 from .driver import State
 from .updates import DivergedError, LeastSquares
 
@@ -44,6 +46,9 @@ class CpAls:
         of their columns are known, divided by about the largest number of the column in an iteration before.
     fit
         ``1 - ||X - M|| / ||X||`` after each iteration.
+    objective
+        With a ridge that is the same for all modes: ``||X - M||**2`` and `ridge` times the squared norms of the
+        components, relative to ``||X||**2``. No iteration makes it larger.
 
     In most iterations the host only launches and reads the fit. It takes part in the first one, and in those where a
     number says that more than the usual is to be done: then the device goes back to where the iteration began.
@@ -52,24 +57,47 @@ class CpAls:
     ----------
     operator : Operator
         Of one rank for all modes; holds the factor matrices to start from.
+    constraints : Constraints
+        With any, the host takes part in all iterations.
     """
 
-    name, norm = "als", 2
+    name = "als"
 
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-        rank, shape = operator.ranks[0], (operator.order, operator.ranks[0])
-        arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
-        self.state = State(arrays, {"fit": []})
-        self._update = LeastSquares(operator)
+    def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
+        self.operator, self.constraints = operator, constraints
+        self._constrained = Constrained(operator, constraints) if constraints else None
+        self._update = self._constrained or LeastSquares(operator)
         goes_ahead = all(operator.machine.comm.allgather(self._update.goes_ahead))
         self._ahead = Ahead(operator, self._update.equations, self._update.iteration) if goes_ahead else None
+        self.restart()
+
+    def restart(self, state: State | None = None) -> None:
+        """See `Restartable`."""
+        if self._ahead:
+            self._ahead.settle()
+        self.state = state or self._new_state()
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
         self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
 
+    @property
+    def norm(self) -> int:
+        """See `Method`."""
+        return self.constraints.norm
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`: the constraints."""
+        return self.constraints.facts
+
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
-        """See `Method`: from any."""
+        """See `Method`: from any that the constraints allow."""
+        self.constraints.check_start(factors, how)
         return factors
+
+    def _new_state(self) -> State:
+        rank, shape = self.operator.ranks[0], (self.operator.order, self.operator.ranks[0])
+        arrays = {"weights": np.ones(rank), "norms": np.ones(shape), "scales": np.ones(shape)}
+        return State(arrays, {"fit": [], **({"objective": []} if self.constraints.common_ridge else {})})
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
         ahead = self._ahead
@@ -93,7 +121,8 @@ class CpAls:
         state = self.state
         fits = state.series["fit"]
         last, best = (fits[-1], max(fits)) if fits else (np.nan, 0.0)
-        self._update.load(Told(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"]), best)
+        told = Told(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"])
+        self._update.load(told, best, state.arrays["weights"] if state.iterations or state.mode else None)
         self._loaded = True
 
     def _agreed(self, told: Told) -> tuple[bool, float]:
@@ -106,8 +135,9 @@ class CpAls:
 
     def _step_checked(self, stop: Callable[[], bool]) -> bool:
         state, first = self.state, self.state.mode
-        for mode in range(first, self.operator.order):
-            if mode > first and stop():
+        modes = [mode for mode in range(first, self.operator.order) if mode not in self.constraints.fixed]
+        for mode in modes:
+            if mode > modes[0] and stop():
                 state.mode = mode
                 return False
             with self._telling(mode):
@@ -127,7 +157,10 @@ class CpAls:
         arrays["norms"], arrays["scales"], arrays["weights"] = told.norms, told.scales, told.norms[mode].copy()
 
     def _count(self, fit: float) -> None:
-        self.state.series["fit"].append(fit)
+        series = self.state.series
+        series["fit"].append(fit)
+        if self._constrained and "objective" in series:
+            series["objective"].append(self._constrained.objective(fit))
         self.state.iterations += 1
 
     def change(self) -> float | None:
@@ -140,15 +173,21 @@ class CpAls:
         change: Any = self.change()
         return change is not None and abs(change) < tol
 
+    def merit(self) -> float:
+        """See `Restartable`: the fit, or minus the objective."""
+        series = self.state.series
+        objectives = series.get("objective", [])
+        return -objectives[-1] if objectives else series["fit"][-1] if series["fit"] else -np.inf
+
     def factor(self, mode: int) -> NDArray[Any]:
         """See `Method`."""
         return self._ahead.factor(mode) if self._ahead else self.operator.factor(mode)
 
     def model(self) -> KruskalTensor:
-        """See `Method`: unit 2-norm columns, weights descending."""
+        """See `Method`: columns of unit norm, the one that `constraints` say, weights descending."""
         state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
         found = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
-        return found.arrange(state.arrays["scales"])
+        return found.arrange(state.arrays["scales"], self.constraints.norm)
 
     @contextmanager
     def _telling(self, mode: int) -> Iterator[None]:
@@ -167,19 +206,26 @@ class CpAls:
             raise DivergedError(f"{where}: {error}; the likely cause: {cause}") from None
 
 
-def prepare(device: Device, rank: int, dtype: np.dtype[Any]) -> None:
+def prepare(device: Device, rank: int, dtype: np.dtype[Any], nonnegative: bool = False) -> None:
     """Begin to compile what a decomposition needs beside MTTKRPs, and return at once."""
+    if nonnegative:
+        nonnegative_solver(device, rank, dtype).prepare(rank, dtype)
     solver(device, rank, dtype).prepare(rank, dtype)
     equations_of(device, rank).prepare(rank, dtype)
 
 
-def solving_bytes(machine: Machine, dtype: np.dtype[np.floating], order: int) -> Solving:
+def solving_bytes(
+    machine: Machine, dtype: np.dtype[np.floating], order: int, constraints: Constraints = NONE
+) -> Solving:
     """Return how many bytes CP-ALS of a tensor of so many modes takes on a device beside an MTTKRP."""
     device, parts = machine.device, machine.comm.size
 
     def takes(count: int, rank: int) -> Takes:
         kept, passing = solver(device, rank, dtype).bytes(count, rank)
         small = equations_of(device, rank).bytes(order, rank, parts)
+        if constraints:
+            more = nonnegative_solver(device, rank, dtype).bytes(count, rank)
+            kept, passing, small = kept + more.kept, max(passing, more.passing), small + 8 * rank * (rank + 2)
         return Takes(kept + small, max(passing, min(8 * count * rank, rows.GRAM_BYTES)))  # the first Gram matrices
 
     return takes

@@ -88,14 +88,31 @@ class CpApr:
     def __init__(self, operator: Operator, asked: Poisson) -> None:
         self.operator, self.asked = operator, asked
         device = operator.machine.device
-        series: dict[str, list[float]] = {"loglikelihood": [], "kkt": [], "inner_iterations": []}
-        arrays = {"weights": np.ones(operator.ranks[0]), "facts": np.zeros((operator.order, 2))}
-        self.state = State(arrays, series)
         self._update = _Update(operator, asked)
         exchange, alone = operator.machine.exchange, operator.machine.comm.size == 1
         self._notes = device.queues and not operator.plan.slot and (alone or exchange.overlaps)
         self._replay: Replay | None = None  # of an iteration
+        self.restart()
+
+    def restart(self, state: State | None = None) -> None:
+        """See `Restartable`."""
+        self.state = state or self._new_state()
         self._loaded = False
+
+    def _new_state(self) -> State:
+        series: dict[str, list[float]] = {"loglikelihood": [], "kkt": [], "inner_iterations": []}
+        order, rank = self.operator.order, self.operator.ranks[0]
+        return State({"weights": np.ones(rank), "facts": np.zeros((order, 2))}, series)
+
+    def merit(self) -> float:
+        """See `Restartable`: the log-likelihood."""
+        found = self.state.series["loglikelihood"]
+        return found[-1] if found else -np.inf
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`."""
+        return {}
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """See `Method`: from what is not negative; the sums of columns become weights."""

@@ -43,14 +43,22 @@ class Method(Protocol):
     """A decomposition that improves the factor matrices of an operator. Its methods are collective."""
 
     name: str
-    norm: int  # which norm of the model's columns is 1
     operator: Operator  # holds the factor matrices, perhaps those of an iteration that is yet to be reported
     state: State  # new, or that of an earlier run whose factor matrices the operator holds
+
+    @property
+    def norm(self) -> int:
+        """Which norm of the model's columns is 1."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What records and checkpoints say of what was asked for, by name."""
 
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """Return factor matrices to start from, in host memory, as the operator is to hold them.
 
-        `how` is the name of a start that was asked for, if any. Raise `InputError` if the method cannot start there.
+        `how`: None if they are random, "nvecs" for eigenvectors, else they were given. Raise `InputError` if the method
+        cannot start there.
         """
 
     def step(self, stop: Callable[[], bool], left: int = 1) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from ..backend import rows
-from ..backend.base import Array
-from ..backend.equations import NEAR, NOISY, NOT_FINITE, RANGE, SINGULAR, Terms, Told
+from ..backend.base import Array, Device
+from ..backend.equations import NEAR, NOISY, NOT_FINITE, RANGE, SINGULAR, Equations, Terms, Told
 from ..backend.providers import equations_of, solver
 from ..operators.base import Operator, in_turn
 from ..operators.limits import far
@@ -40,7 +43,10 @@ class LeastSquares:
             operator.order, rank, comm.size, comm.rank, operator.norm, cutoff, far(operator.order),
             gains(operator.options),
         )  # fmt: skip
-        self.equations = equations_of(device, rank).make(terms, dtype)
+        self.equations = self._made_equations(device, terms, dtype)
+
+    def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
+        return equations_of(device, terms.rank).make(terms, dtype)
 
     @property
     def goes_ahead(self) -> bool:
@@ -49,8 +55,11 @@ class LeastSquares:
         queued = self.equations.memory is not None and not self._solver.allocates and (alone or exchange.overlaps)
         return self._operator.plan.ahead and queued
 
-    def load(self, told: Told, best: float) -> None:
-        """Go on from the operator's factor matrices; the best fit so far is `best`. Collective."""
+    def load(self, told: Told, best: float, weights: NDArray[np.float64] | None) -> None:
+        """Go on from the operator's factor matrices; the best fit so far is `best`. Collective.
+
+        `weights` were taken out of the mode that was solved last; None at a start.
+        """
         operator, equations = self._operator, self.equations
         equations.load(told, best)
         for mode in range(operator.order):
@@ -91,11 +100,19 @@ class LeastSquares:
                         equations.invert(mode, double)
             device.meet()
             with operator.span("solve", mode):
-                self._solver.run(self._made, source, equations.inverse, target, equations.sums(mode))
+                self._solve(mode, source, target)
 
-        solved = operator.mttkrp(mode, solve, in_turn(mode, operator.order), double, equations.totals)
+        solved = operator.mttkrp(mode, solve, self._then(mode), double, equations.totals)
         self._finish(mode)
         return solved
+
+    def _then(self, mode: int) -> Sequence[int]:
+        """Return the modes whose MTTKRPs follow."""
+        return in_turn(mode, self._operator.order)
+
+    def _solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
+        """Queue the solving of rows from those of an MTTKRP; `again`: they are to be divided by other numbers."""
+        self._solver.run(self._made, source, self.equations.inverse, target, self.equations.sums(mode))
 
     def _finish(self, mode: int, again: bool = False) -> None:
         machine = self._operator.machine
@@ -117,9 +134,7 @@ class LeastSquares:
         if told.flags & RANGE:  # products could overflow
             device, operator = self._operator.machine.device, self._operator
             self.equations.widen()
-            self._solver.run(
-                self._made, solved, self.equations.inverse, operator.owned(mode), self.equations.sums(mode)
-            )
+            self._solve(mode, solved, operator.owned(mode), again=True)
             device.meet()
             operator.publish(mode, self.equations.totals)
             self._finish(mode, True)
@@ -147,7 +162,7 @@ class LeastSquares:
         Mode 0 is the one that is computed next, and the first to be copied to a device that does not hold it.
         """
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
-        source = operator.mttkrp(0, then=range(operator.order), double=True)
+        source = operator.mttkrp(0, then=self._then(operator.order - 1), double=True)
         device.meet()
         with operator.span("solve", 0):
             equations.multiply(source, operator.owned(0))

@@ -16,6 +16,9 @@ from partitioner.threads import side_by_side, usable_cores
 from ..errors import InputError
 from ..files import factors_in, read_npz, write_npz
 
+PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
+"""What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
+
 MODEL = "model.npz"  # in an output folder
 BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
 ARRANGED_ROWS = 1 << 12  # at a time
@@ -82,26 +85,71 @@ class KruskalTensor:
         self.labels = labels
         return self
 
-    def arranged(self) -> KruskalTensor:
-        """Return the same tensor with columns of unit 2-norm and weights descending."""
+    def arranged(self, norm: int = 2) -> KruskalTensor:
+        """Return the same tensor with columns of unit 2-norm, or 1-norm, and weights descending."""
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
-        return (
-            KruskalTensor(self.weights, factors, self.fits, self.converged, self.series).labelled(self.labels).arrange()
-        )
+        found = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
+        return found.labelled(self.labels).arrange(norm=norm)
 
-    def arrange(self, scales: NDArray[np.float64] | float = 1.0) -> KruskalTensor:
-        """Give this tensor, in place, columns of unit 2-norm and weights descending.
+    def arrange(self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2) -> KruskalTensor:
+        """Give this tensor, in place, columns of unit 2-norm, or 1-norm, and weights descending.
 
         Columns are taken to be multiplied with `scales`, (order, R), which are not negative.
         """
-        norms = [_column_norms(f) for f in self.factors]
+        norms = [_column_norms(f, norm) for f in self.factors]
         weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
         order = np.argsort(-weights, kind="stable")
-        for factor, norm in zip(self.factors, norms, strict=True):
-            divisor = np.where(norm > 0, norm, 1)[order].astype(factor.dtype)
+        for factor, length in zip(self.factors, norms, strict=True):
+            divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
             _by_rows(partial(_arrange, order=order, divisor=divisor), factor, ARRANGED_ROWS)
         self.weights = weights[order]
         return self
+
+    def transform(
+        self,
+        X: Any,
+        mode: int,
+        *,
+        nonnegative: bool = False,
+        ridge: float = 0.0,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> NDArray[Any]:
+        """Return rows of a mode for new data: what its indices have of the components. Collective.
+
+        The other modes' columns stay as they are. The weights are in the rows: ``X`` is about
+        ``KruskalTensor(ones, factors)`` with the rows returned in the place of ``factors[mode]``.
+
+        Parameters
+        ----------
+        X : SparseTensor or path
+            Of any length in `mode`, and as long as this tensor in the others. Under ``mpirun`` rank 0's counts.
+        mode : int
+            Counted from 0.
+        nonnegative : bool
+            Whether no row may have negative numbers.
+        ridge : float
+            Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
+        deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+            See `cp_als`.
+
+        Returns
+        -------
+        (I_mode, R) array
+            float32 or float64 by the option `precision`; the same on every rank. A row without nonzeros is zero, and so
+            is the column of a component that is zero in another mode.
+
+        Raises
+        ------
+        InputError
+            If an argument is at fault, or the shape of `X`.
+
+        Examples
+        --------
+        >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
+        >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
+        """
+        return PROJECTIONS[0](self, X, mode, nonnegative=nonnegative, ridge=ridge, deadline=deadline, **options)
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor, without forming it."""
@@ -163,9 +211,13 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor:
     return KruskalTensor.load(os.path.join(path, MODEL) if os.path.isdir(path) else path)
 
 
-def _column_norms(factor: NDArray[np.floating]) -> NDArray[np.float64]:
-    sums = _by_rows(lambda rows: np.square(rows, dtype=np.float64).sum(axis=0), factor, BLOCK_ROWS)
-    return np.sqrt(sum(sums, np.zeros(factor.shape[1])))
+def _column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
+    def powers(rows: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)
+        return found
+
+    total = sum(_by_rows(lambda rows: powers(rows).sum(axis=0), factor, BLOCK_ROWS), np.zeros(factor.shape[1]))
+    return np.sqrt(total) if norm == 2 else total
 
 
 def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:

@@ -60,7 +60,7 @@ class Plain(Display):
 
     def _eta(self, number: int, of: int) -> str:
         now = time.perf_counter()
-        if not self._first:
+        if not self._first or number <= self._first:  # the first iteration, or that of another start
             self._first, self._started = number, now
             return ""
         left = (now - self._started) / (number - self._first) * (of - number)

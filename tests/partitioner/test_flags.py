@@ -7,7 +7,7 @@ import argparse
 import numpy as np
 import pytest
 
-from partitioner.flags import byte_count, real_number, seconds, whole_number
+from partitioner.flags import byte_count, real_number, real_numbers, seconds, whole_number, whole_numbers
 
 
 @pytest.mark.parametrize(("text", "number"), [("0", 0), ("16", 16), ("-3", -3), ("+7", 7), ("007", 7)])
@@ -33,6 +33,15 @@ def test_what_is_no_number(text: str) -> None:
         with pytest.raises(argparse.ArgumentTypeError) as refused:
             kind(text)
         assert len(str(refused.value)) < 120
+
+
+def test_numbers_between_commas() -> None:
+    assert whole_numbers("0,12") == (0, 12)
+    assert real_numbers("0.5,1e3,0") == (0.5, 1000.0, 0.0)
+    for text in ("", ",", "1,", "1;2", "1, 2", "1,x"):
+        for kind in (whole_numbers, real_numbers):
+            with pytest.raises(argparse.ArgumentTypeError):
+                kind(text)
 
 
 def test_units_of_bytes() -> None:

@@ -12,7 +12,7 @@ from .layout import WAVES, Layout, Limits, most_jobs
 from .source import unit
 
 WARP = 32
-MOST_BLOCKS, MOST_BATCH, MOST_INPUTS = 4, 4, 4  # found by timing on an H200
+MOST_BATCH, MOST_INPUTS = 4, 4  # found by timing on an H200
 SUMS = unit("phi_sums", {"SKIPS": 1})
 
 
@@ -40,8 +40,9 @@ def macros(layout: Layout, logs: bool = False) -> dict[str, Any]:
     Registers hold two rows of B beside what an MTTKRP needs: so there are fewer blocks of threads on a multiprocessor.
     """
     schedule, double, staged = layout.schedule, layout.share.dtype == np.float64, any(layout.staged)
-    count, inputs = threads(layout, schedule.threads), len(layout.blocks)
-    blocks = 1 if staged else min(MOST_BLOCKS, max(1, schedule.blocks - (1 if double else 2)))
+    count = threads(layout, schedule.threads if staged else 2 * schedule.threads)
+    blocks = 1 if staged else max(1, (schedule.blocks - (1 if double else 2)) * schedule.threads // count)
+    inputs = len(layout.blocks)
     batch = schedule.batch if inputs == 2 or inputs > MOST_INPUTS else MOST_BATCH  # a division is waited for
     batch = 1 if layout.panels > 1 or (staged and logs) else batch
     return dict(layout.macros) | {"BLOCKS": blocks, "BATCH": batch, "THREAD_COUNT": count, "LOGS": int(logs)}

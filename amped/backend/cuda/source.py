@@ -42,6 +42,11 @@ def by_value(*arrays: Any) -> Any:
     return np.frombuffer(data, np.dtype((np.void, len(data))))[0]
 
 
+def lanes(rank: int) -> int:
+    """Return how many threads share a row of so many columns in ``nonnegative.cu``."""
+    return next(count for count in (8, 16, 32) if count >= min(rank, 32))
+
+
 def coordinate_macros(
     inputs: int, dtype: np.dtype[Any], lanes: int, width: int, column: int, atomic: bool, double: bool = False
 ) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from amped.checkpoint import Origin, take
 from amped.decomp.ahead import Ahead
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
+from amped.decomp.starts import best_of
 from amped.operators.sparse import SparseOperator
 from amped.parallel.mpi import Comm
 
@@ -180,3 +181,40 @@ def test_where_there_is_no_room_for_a_second_copy_the_host_takes_part(comm: Comm
     assert not short.plan.ahead
     fits = [state.series["fit"][-1] for state in iterate(CpAls(short), Rule(4, 0))]
     assert fits == [state.series["fit"][-1] for state in iterate(CpAls(whole), Rule(4, 0))]
+
+
+@pytest.mark.parametrize("tol", [0, 1e-2])
+def test_another_start_is_as_if_it_were_the_first(comm: Comm, where: str, tol: float) -> None:
+    """What was launched in vain before does not matter."""
+    tensor, starts = random_tensor(1), [random_factors(seed, SHAPE, 5) for seed in (3, 4)]
+    again, fresh = (CpAls(operator_of(tensor, starts[k], where, comm)) for k in (0, 1))
+    assert again._ahead is not None
+    list(iterate(again, Rule(9, tol)))
+    again.restart()
+    for mode, factor in enumerate(starts[1]):
+        again.operator.set_factor(mode, factor)
+    for method in (again, fresh):
+        list(iterate(method, Rule(9, tol)))
+    assert_equal(again, fresh)
+
+
+def test_the_best_of_some_starts_is_left_as_it_was(comm: Comm, where: str) -> None:
+    tensor, starts = random_tensor(1), [random_factors(seed, SHAPE, 5) for seed in range(4)]
+    method, each = CpAls(operator_of(tensor, starts[0], where, comm)), []
+
+    def begin(number: int) -> None:
+        for mode, factor in enumerate(starts[number]):
+            method.operator.set_factor(mode, factor)
+
+    def go() -> None:
+        list(iterate(method, Rule(9, 1e-3)))
+        each.append(method.model())
+
+    best, merits = best_of(method, len(starts), begin, go)
+    assert merits == [model.fits[-1] for model in each]
+    assert best == int(np.argmax(merits))
+    found = method.model()
+    assert found.fits == each[best].fits
+    assert all(np.array_equal(a, b) for a, b in zip(found.factors, each[best].factors, strict=True))
+    best_of(method, 3, begin, go, lambda: len(each) == 6)
+    assert len(each) == 6, "it was stopped after the second"

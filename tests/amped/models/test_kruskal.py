@@ -54,6 +54,16 @@ def test_arranged_is_the_same_tensor_in_order(model: KruskalTensor) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, (model.weights, *model.factors), strict=True))
 
 
+@given(models())
+def test_arranged_with_unit_1_norms(model: KruskalTensor) -> None:
+    arranged = model.arranged(norm=1)
+    np.testing.assert_allclose(arranged.full(), dense(model), rtol=1e-10, atol=1e-10)
+    assert np.all(np.diff(arranged.weights) <= 0)
+    for factor in arranged.factors:
+        norms = np.abs(factor).sum(axis=0)
+        assert np.all((np.abs(norms - 1) < 1e-12) | (norms == 0))
+
+
 def test_arranged_keeps_precision_and_history() -> None:
     model = KruskalTensor(np.array([1.0, 5.0]), [np.full((3, 2), 1e-30, np.float32)] * 2, [0.1, 0.2], converged=True)
     arranged = model.arranged()

@@ -14,6 +14,7 @@ from command import random_tensor, small_tns
 
 import amped
 from amped.parallel.mpi import Comm
+from amped.projection import project
 from amped.run import VERBS, asked, parser
 from partitioner.build import partition
 from partitioner.readers.form import Form
@@ -26,9 +27,20 @@ OTHER = amped.SparseTensor(*random_tensor((9, 7, 6)))
 FACTORS = [np.ones((length, RANK)) for length in SHAPE]
 WIDE = [np.ones((length, RANK + 1)) for length in SHAPE]
 
-FIRST: dict[str, Any] = {"X": TENSOR, "rank": RANK, "factors": FACTORS, "mode": 1, "path": "n.tns", "target": "store"}
+MODEL = amped.KruskalTensor(np.ones(RANK), FACTORS)
+
+FIRST: dict[str, Any] = {
+    "model": MODEL,
+    "X": TENSOR,
+    "rank": RANK,
+    "factors": FACTORS,
+    "mode": 1,
+    "path": "n.tns",
+    "target": "store",
+}
 """What all ranks but the last are given, where it is not the default."""
 CHANGES: dict[str, list[Any]] = {
+    "model": [amped.KruskalTensor(np.ones(RANK + 1), WIDE), 3],
     "X": [OTHER, "other.tns", 3],
     "rank": [RANK + 1, 0, 3.0, "3"],
     "max_iters": [7, 0],
@@ -36,6 +48,10 @@ CHANGES: dict[str, list[Any]] = {
     "seed": [3, -1],
     "init": ["nvecs", FACTORS, WIDE, 3],
     "callback": [3],
+    "starts": [3, 0],
+    "nonnegative": [True, (0, 1), (0, -1), 3],
+    "ridge": [0.5, (1.0, 0.0, 2.0), -1.0, "x"],
+    "fixed_modes": [(1,), (0, 2), (-1,), 1],
     "factors": [WIDE, FACTORS[:2], "nvecs", 3],
     "mode": [0, -1, "all"],
     "deadline": [500.0, -2.0],
@@ -56,7 +72,7 @@ CHANGES: dict[str, list[Any]] = {
 OWN = ("ranks", "progress")  # of partition(): not compared
 CASES = [
     (function, name, change)
-    for function in (amped.cp_als, amped.mttkrp, partition)
+    for function in (amped.cp_als, amped.mttkrp, project, partition)
     for name in inspect.signature(function).parameters
     if name not in OWN
     for change in (["other"] if name == "target" else CHANGES[name])

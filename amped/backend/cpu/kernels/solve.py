@@ -6,7 +6,7 @@ from the MTTKRP that follows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -33,11 +33,14 @@ class Room(NamedTuple):
     sums: Sums
 
 
-class HostSolver:
-    """Solves parts of the rows side by side, the same parts whatever the threads; suits all. See `Solver`."""
+Work = Callable[[Room, slice, Sums], None]
+"""Works on some of the rows with the room of a part, and adds up what it finds."""
 
-    name = "rows"
-    allocates = False
+
+class InParts:
+    """Works on parts of the rows side by side, the same parts whatever the threads."""
+
+    part_rows = PART_ROWS
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -49,28 +52,35 @@ class HostSolver:
         """See `Solver`: what is compiled is kept on disk."""
 
     def bytes(self, rows: int, rank: int) -> Takes:
-        parts = _parts(rows)
-        return Takes(8 * rank * parts * (_block(rows, rank) + 2 * rank + 2))
+        return Takes(8 * rank * self._parts(rows) * (self._block(rows, rank) + 2 * rank + 2))
 
     def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> list[Room]:
         """See `Solver`: room for each part."""
-        block = _block(rows, rank)
-        return [_room(block, rank) for _ in range(_parts(rows))]
+        block = self._block(rows, rank)
+        return [_room(block, rank) for _ in range(self._parts(rows))]
 
-    def run(self, made: list[Room], source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
-        count = min(len(made), _parts(len(source)))
+    def _parts(self, rows: int) -> int:
+        return max(1, min(MOST_PARTS, rows // self.part_rows))
+
+    def _block(self, rows: int, rank: int) -> int:
+        """Return the rows that a part solves at a time."""
+        parts = self._parts(rows)
+        return max(1, min(-(-rows // parts), block_rows(rank) // parts))
+
+    def in_parts(self, made: list[Room], rows: int, sums: Sums, work: Work) -> None:
+        """Do `work` on all rows, and add up what it has added up."""
+        count = min(len(made), self._parts(rows))
         if count == 1:
-            _solve(made[0], source, inverse, target, sums)
+            work(made[0], slice(0, rows), sums)
             return
-        ends = [len(source) * k // count for k in range(count + 1)]
+        ends = [rows * k // count for k in range(count + 1)]
         own = [room.sums if sums.dots is not None else room.sums._replace(dots=None) for room in made]
 
         def part(k: int) -> None:
             for total in own[k]:
                 if total is not None:
                     total.fill(0)
-            rows = slice(ends[k], ends[k + 1])
-            _solve(made[k], source[rows], inverse, target[rows], own[k])
+            work(made[k], slice(ends[k], ends[k + 1]), own[k])
 
         list(self._pool.map(part, range(count)) if self._threads > 1 else map(part, range(count)))
         for each in own[:count]:  # in order, so that sums are the same every time
@@ -84,6 +94,19 @@ class HostSolver:
         return ThreadPoolExecutor(self._threads, "amped-solve")
 
 
+class HostSolver(InParts):
+    """Solves rows by a product of matrices; suits all. See `Solver`."""
+
+    name = "rows"
+    allocates = False
+
+    def run(self, made: list[Room], source: Matrix, inverse: Matrix, target: Matrix, sums: Sums) -> None:
+        def work(room: Room, rows: slice, own: Sums) -> None:
+            _solve(room, source[rows], inverse, target[rows], own)
+
+        self.in_parts(made, len(source), sums, work)
+
+
 def providers(device: CpuDevice) -> Sequence[Solver]:
     """Return the solvers of the family."""
     return [HostSolver(device.threads.count)]
@@ -94,16 +117,6 @@ def _solve(room: Room, source: Matrix, inverse: Matrix, target: Matrix, sums: Su
         rows = np.matmul(source[block], inverse, out=room.rows[: block.stop - block.start])
         small.put(rows, source[block], target[block], sums.largest, sums.dots)
         np.add(sums.gram, np.matmul(rows.T, rows, out=room.gram), out=sums.gram)
-
-
-def _parts(rows: int) -> int:
-    return max(1, min(MOST_PARTS, rows // PART_ROWS))
-
-
-def _block(rows: int, rank: int) -> int:
-    """Return the rows that a part solves at a time."""
-    parts = _parts(rows)
-    return max(1, min(-(-rows // parts), block_rows(rank) // parts))
 
 
 def _room(block: int, rank: int) -> Room:

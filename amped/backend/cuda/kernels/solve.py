@@ -92,6 +92,11 @@ def _unit(rank: int, dtype: np.dtype[Any]) -> Source:
     return unit("solve", {"RANK": rank, "REAL": REALS[dtype]})
 
 
+def adder(rank: int, dtype: np.dtype[Any], device: int) -> Any:
+    """Return the compiled code that adds up the parts of `Made`."""
+    return _compiled(rank, dtype, device)[1]
+
+
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
     module = load(_unit(rank, dtype))

@@ -14,7 +14,7 @@ import pytest
 
 from amped.backend.cuda import phi_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
-from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, text
+from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.mttkrp import Share
 from partitioner import words
 from partitioner.coo import ValueRange
@@ -177,6 +177,7 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     for rank, real in product((1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), REALS.values()):
         check(compiled("solve", {"RANK": rank, "REAL": real}, architecture), {"solve", "add_parts"}, FEW)
         check(compiled("equations", {"RANK": rank, "REAL": real}, architecture), EQUATIONS, FEW)
+        check(compiled("nonnegative", {"RANK": rank, "REAL": real, "LANES": lanes(rank)}, architecture), {"hals"}, FEW)
     for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "sum_counts", "pack"})
 
