@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ from .decomp.apr import MOST_INNER, Poisson
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
-from .decomp.starts import best_of
+from .decomp.starts import Restartable, best_of
 from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
 from .operators.placement import MAX_RANK
+from .operators.source import Source
 from .operators.tuning import Budget
 from .options import OptionNames, Options, with_options
 from .parallel.calls import Argument, collective
@@ -118,6 +119,37 @@ def argument_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
 
 
+class _Start(NamedTuple):
+    """Where decompositions begin."""
+
+    starts: int  # with seeds from `seed` on; the best is kept
+    seed: int
+    init: Init | None
+
+
+def _decomposed(
+    method: Restartable, source: Source, where: _Start, rule: Rule, callback: Callable[[int, float], None] | None
+) -> KruskalTensor:
+    """Run a method; tell of each iteration and its most telling number; return the model. Collective."""
+    comm, (starts, seed, init) = method.operator.machine.comm, where
+    if comm.bcast(init is not None) and starts > 1:
+        raise InputError(f"starts {starts}: init gives one start")
+
+    def tell(method: Method, spans: Spans, seconds: float) -> None:
+        if callback is not None:
+            callback(method.state.iterations, next(iter(method.state.series.values()))[-1])
+
+    with STAGES.of("iterate"):
+        best_of(
+            method,
+            starts,
+            lambda number: begin(method, source, seed + number, init),
+            lambda: run(method, rule, [tell]),
+        )
+    with STAGES.of("write"):
+        return method.model().labelled(source.labels)
+
+
 @collective(ARGUMENTS, argument_options)
 @with_options
 def cp_als(
@@ -197,23 +229,9 @@ def cp_als(
             source = open_tensor(X, machine, chosen)
         wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
-        if comm.bcast(init is not None) and starts > 1:
-            raise InputError(f"starts {starts}: init gives one start")
         method = decomposition(source, rank, machine, chosen, budget, constraints)
-
-        def tell(method: Method, spans: Spans, seconds: float) -> None:
-            if callback is not None:
-                callback(method.state.iterations, method.state.series["fit"][-1])
-
-        with STAGES.of("iterate"):
-            best_of(
-                method,
-                starts,
-                lambda number: begin(method, source, seed + number, init),
-                lambda: run(method, Rule(max_iters, tol, deadline=deadline), [tell]),
-            )
-        with STAGES.of("write"):
-            model = method.model().labelled(source.labels)
+        rule = Rule(max_iters, tol, deadline=deadline)
+        model = _decomposed(method, source, _Start(starts, seed, init), rule, callback)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model
@@ -229,6 +247,7 @@ def cp_apr(
     tol: float = 1e-4,
     seed: int = 0,
     init: Init | None = None,
+    starts: int = 1,
     inner_iters: int = 10,
     kappa: float = 1e-2,
     kappa_tol: float = 1e-10,
@@ -254,6 +273,8 @@ def cp_apr(
         Of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
         See `cp_als`; entries are not negative. Of eigenvectors the magnitudes are taken.
+    starts : int
+        See `cp_als`; the largest log-likelihood is kept.
     inner_iters : int
         Updates of a mode in an outer iteration, at most.
     kappa, kappa_tol : float
@@ -291,16 +312,8 @@ def cp_apr(
         with STAGES.of("read"):
             source = open_tensor(X, machine, chosen)
         method = counts(source, rank, machine, chosen, asked, budget)
-        begin(method, source, seed, init)
-
-        def tell(method: Method, spans: Spans, seconds: float) -> None:
-            if callback is not None:
-                callback(method.state.iterations, method.state.series["loglikelihood"][-1])
-
-        with STAGES.of("iterate"):
-            run(method, Rule(max_iters, tol, deadline=deadline), [tell])
-        with STAGES.of("write"):
-            return method.model().labelled(source.labels)
+        rule = Rule(max_iters, tol, deadline=deadline)
+        return _decomposed(method, source, _Start(starts, seed, init), rule, callback)
 
 
 @collective(ARGUMENTS, argument_options)

@@ -192,6 +192,8 @@ class Cpd(Modelled, Started):
         return Wanted(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
 
     def check(self) -> None:
+        if self.counts and self.wanted != Wanted():
+            raise InputError("--nonnegative, --ridge and --fixed-modes go with --loss gaussian")
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")
         if self.starts < 1:

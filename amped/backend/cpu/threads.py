@@ -62,7 +62,9 @@ def _let_go(key: int) -> None:
 
 def _dismiss(key: int) -> None:
     """Have a team's threads end, and wait for them."""
-    team, threads = _living[key]
+    team, threads = _living.get(key, (None, ()))
+    if team is None:
+        return
     dismiss(team, len(threads) + 1)
     for thread in threads:
         thread.join()

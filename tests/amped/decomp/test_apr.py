@@ -123,6 +123,14 @@ def test_eigenvectors_are_a_start(device: str) -> None:
     assert model.series["loglikelihood"][-1] > model.series["loglikelihood"][0]
 
 
+def test_the_best_of_several_starts_is_kept() -> None:
+    each = [amped.cp_apr(TENSOR, 3, seed=4 + k, max_iters=6, device="cpu", precision="fp64") for k in range(3)]
+    best = max(each, key=lambda model: model.series["loglikelihood"][-1])
+    found = amped.cp_apr(TENSOR, 3, seed=4, starts=3, max_iters=6, device="cpu", precision="fp64")
+    assert found.series == best.series
+    np.testing.assert_array_equal(found.factors[1], best.factors[1])
+
+
 def test_a_kernel_without_phi_is_refused() -> None:
     with pytest.raises(InputError, match="kernel 'permuted' computes no Phi"):
         amped.cp_apr(TENSOR, 2, kernel="permuted", device="cpu")
