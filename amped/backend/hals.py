@@ -58,5 +58,5 @@ def _sweep(xp: ModuleType, rows: Array, rights: Array, gram: Array, columns: lis
         for r in columns:
             change = (rights[:, r] - rows @ gram[r]) / gram[r, r]
             rows[:, r] = xp.maximum(0.0, rows[:, r] + change)
-        if not bool((xp.abs(rows - before) > SETTLED * xp.abs(rows).max(axis=1, initial=0.0)[:, None]).any()):
+        if not bool((xp.abs(rows - before) > SETTLED * xp.abs(rows).max(axis=1)[:, None]).any()):
             return

@@ -25,9 +25,14 @@ def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
     return _providers(device, mttkrp.FAMILY)
 
 
+def phis(device: Device) -> Sequence[phi.Phi]:
+    """Return what computes Phi, those to prefer first."""
+    return _providers(device, phi.FAMILY)
+
+
 def phi_of(device: Device, kernel: mttkrp.Kernel, share: mttkrp.Share) -> phi.Phi | None:
     """Return what computes the Phi of such nonzeros from a kernel's shards, if anything does."""
-    return next((p for p in _providers(device, phi.FAMILY) if p.suits(kernel, share)), None)
+    return next((p for p in phis(device) if p.suits(kernel, share)), None)
 
 
 def multiplies(device: Device) -> multiply.Provider:

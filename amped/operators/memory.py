@@ -151,7 +151,10 @@ class Need:
         packing = self._making(piece) - passing.each * min(piece, self.largest)  # which counts a piece's columns
         running = max(m.running_bytes(piece) for m in self._modes)
         working = max(packing, running) + choice * made
-        return passing.held + max(passing.picking, columns + working, columns + passing.sorting * self.largest)
+        # A mode is sorted before its shards, which the resident ones count, are there.
+        later = min(m.shard_bytes(min(piece, m.nnz)) for m in self._modes)
+        sorting = max(0, passing.sorting * self.largest - later)
+        return passing.held + max(passing.picking, columns + working, columns + sorting)
 
     def streaming(self, slot: int) -> int:
         """Of slots for so many nonzeros, and what computing them needs."""
