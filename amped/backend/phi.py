@@ -65,3 +65,6 @@ class Phi(Protocol):
 
         `m` is the model's value, as in `run`. Sums are in double precision, in the same order every time.
         """
+
+    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
+        """Queue the copy of a row of sums, (stride,) float64; see `run` for `skip`."""

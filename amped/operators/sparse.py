@@ -155,7 +155,7 @@ class SparseOperator:
                 work.add_phi(self._phi(mode), shard, mode, floor, step.new, skip)
         if self._split[mode].there:
             with self.clock.span("exchange", mode):
-                self._split[mode].share(work.outs[mode])
+                self._split[mode].share(work.outs[mode], self._phi(mode), skip)
         return work.outs[mode][:, : self.ranks[mode]]
 
     def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
@@ -243,17 +243,14 @@ class _SplitRows:
         for k, row in self._owned:
             out[row] += self._parts[k]
 
-    def share(self, out: Array) -> None:
-        """Give the sums of such rows to all ranks that compute them, the same to the last bit."""
+    def share(self, out: Array, how: Phi, skip: Array) -> None:
+        """Give the sums of such rows to all ranks that compute them, the same to the last bit, unless it is skipped."""
         if self._parts is None:
             return
         self._parts.fill(0)
-        if self._mine is not None:
-            self._parts[self._mine] = out[0]
-        for k, row in self._owned:
+        places = [*self._owned, *([] if self._mine is None else [(self._mine, 0)])]
+        for k, row in places:
             self._parts[k] = out[row]
         self._exchange.reduce(self._parts, "sum")
-        if self._mine is not None:
-            out[0] = self._parts[self._mine]
-        for k, row in self._owned:
-            out[row] = self._parts[k]
+        for k, row in places:  # `out` has these sums already where nothing was computed
+            how.copy(self._parts[k], out[row], skip)

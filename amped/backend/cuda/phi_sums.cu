@@ -7,6 +7,12 @@ extern "C" __global__ void clear(double2* __restrict__ out, long long vectors, c
   if (i < vectors) out[i] = make_double2(0, 0);
 }
 
+extern "C" __global__ void copy(const double* __restrict__ from, double* __restrict__ to, long long count, const int* skip) {
+  SKIP;
+  const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
+
 // Add up the blocks' sums, by one block of threads in the same order every time, and add that to `sum`.
 extern "C" __global__ void __launch_bounds__(512) sum_logs(const double* __restrict__ parts, long long items, double* sum) {
   __shared__ double sums[512];

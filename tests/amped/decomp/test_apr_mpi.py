@@ -10,7 +10,14 @@ from counts import REFERENCES, assert_the_reference, mu, random_counts
 from oracle import random_factors, small_pieces
 
 import amped
+from amped.assembly import begin, counts, open_tensor
+from amped.backend.exchange import connect
+from amped.backend.null.device import NullDevice
+from amped.decomp.apr import Poisson
+from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
+from amped.operators.source import TensorSource
+from amped.options import Options
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
@@ -42,3 +49,18 @@ def test_what_is_wrong_is_told_on_all_ranks(comm: Comm) -> None:
     tensor = amped.SparseTensor([[0, 0], [1, 1]], [-1.0, 2.0]) if comm.rank == 0 else None
     with pytest.raises(InputError, match="a value is -1"):
         amped.cp_apr(tensor, 2, device="cpu")
+
+
+@pytest.mark.parametrize("shape", [(6, 2, 8), (4, 6, 5, 3), (2, 3, 40)])
+def test_updates_that_are_skipped_change_nothing(comm: Comm, shape: tuple[int, ...]) -> None:
+    """Modes that are done before the others, with rows of several ranks: a device computes on, the host does not."""
+    machine, options = connect(NullDevice(comm), comm), Options("cpu", precision="fp64")
+    tensor = random_counts(len(shape), shape, 0.6)
+    want = mu(tensor, random_factors(0, shape, 3), 12)
+    assert min(want.inner_iterations) < 10 * len(shape)
+    method = counts(open_tensor(tensor, machine, options), 3, machine, options, Poisson())
+    method._update._asks = False
+    begin(method, TensorSource(tensor, comm), init=random_factors(0, shape, 3))
+    list(iterate(method, Rule(12, 1e-4)))
+    np.testing.assert_allclose(method.state.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+    np.testing.assert_allclose(method.state.series["inner_iterations"], want.inner_iterations)

@@ -299,13 +299,12 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
 
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(probe()), reason=probe() or "a GPU is there")
-@pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_the_plan_is_the_peak_of_a_gpu(comm: Comm, placement: str) -> None:
+@pytest.mark.parametrize(("placement", "kernel"), [("resident", "auto"), ("stream", "segmented")])
+def test_the_plan_is_the_peak_of_a_gpu(comm: Comm, placement: str, kernel: str) -> None:
     gc.collect()  # of tests before, which would go while the peak is taken
     shape = (200_000, 30_000, 500)
     columns, values = random_nonzeros(5, shape, 4_000_000)
-    # By its name: a plan has room for all kernels that may be tried, and what is remembered is not tried.
-    how = {"device": "cuda", "placement": placement, "kernel": "segmented"}
+    how = {"device": "cuda", "placement": placement, "kernel": kernel}  # a plan has room for all that may be tried
     operator = make_operator(SparseTensor(columns.T, values, shape), random_factors(5, shape, 32), comm, **how)
     list(iterate(als.CpAls(operator), Rule(2, 0)))
     operator.machine.device.synchronize()

@@ -57,6 +57,10 @@ class Divided:
         if shard.nnz:
             add_logs(self._threads, shard, factors, Model(own, float(floor)), total, scratch)
 
+    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
+        if skip is None or not skip[0]:
+            target[:] = source
+
 
 def providers(device: CpuDevice) -> Sequence[Phi]:
     """Return the providers of the family."""

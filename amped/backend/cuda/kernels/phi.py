@@ -97,6 +97,11 @@ class PackedPhi:
         blocks = _Call(shard, factors, own, floor, NOWHERE, self._number).launch(True, 0, scratch.data.ptr)
         _sums(self._number).add((1,), (SUMMING,), (scratch, np.int64(blocks), total))
 
+    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
+        flag = NOWHERE if skip is None else np.uint64(skip.data.ptr)
+        arguments = source, target, np.int64(source.size), flag
+        _sums(self._number).copy((-(-source.size // THREADS),), (THREADS,), arguments)
+
 
 def providers(device: CudaDevice) -> Sequence[Phi]:
     """Return what computes Phi."""
@@ -148,6 +153,7 @@ class _Sums(NamedTuple):
     after: Functions  # what adds up the sums of ``phi.cu``, obeying a flag
     clear: Any
     add: Any
+    copy: Any
 
 
 @cache
@@ -162,4 +168,5 @@ def _compiled(layout: Layout, logs: bool, device: int) -> _Code:
 def _sums(device: int) -> _Sums:
     module = load(SUMS)
     after = {name: module.get_function(name) for name in ("combine", "combine_rest", "widen", "gather_long")}
-    return _Sums(Functions(None, **after), module.get_function("clear"), module.get_function("sum_logs"))
+    own = (module.get_function(name) for name in ("clear", "sum_logs", "copy"))
+    return _Sums(Functions(None, **after), *own)
