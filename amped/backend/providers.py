@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, narrow, phi, solve, sort
+from . import equations, mttkrp, narrow, phi, rowproblems, solve, sort
 from .base import Device
 
 
@@ -28,6 +28,11 @@ def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
 def phis(device: Device) -> Sequence[phi.Phi]:
     """Return what computes Phi, those to prefer first."""
     return _providers(device, phi.FAMILY)
+
+
+def row_problems(device: Device) -> dict[rowproblems.RowMethod, rowproblems.RowProblems]:
+    """Return what solves the row problems of CP-APR, by method; none on a device that cannot."""
+    return {provider.method: provider for provider in _providers(device, rowproblems.FAMILY)}
 
 
 def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
