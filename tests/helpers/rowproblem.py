@@ -12,7 +12,10 @@ Vector = np.ndarray
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Minimise ``sum b - sum x log(max(<b, pi>, floor))`` over ``b >= 0``; `pi` is (nnz, R)."""
+    """Minimise ``sum b - sum x log <b, pi>`` over ``b >= 0``, the log being a straight line below the floor.
+
+    `pi` is (nnz, R).
+    """
 
     values: Vector
     pi: np.ndarray
@@ -22,7 +25,8 @@ class RowProblem:
         return np.maximum(self.pi @ b, self.floor)
 
     def objective(self, b: Vector) -> float:
-        return float(b.sum() - self.values @ np.log(self.model(b)))
+        below = np.minimum(self.pi @ b / self.floor - 1, 0)
+        return float(b.sum() - self.values @ (np.log(self.model(b)) + below))
 
     def phi(self, b: Vector) -> Vector:
         return self.pi.T @ (self.values / self.model(b))

@@ -74,8 +74,8 @@ def newton(row, b, limits, work, seen):  # type: ignore[no-untyped-def]
 def begin(row, b, phi, step, seen):  # type: ignore[no-untyped-def]
     """Write the row of Phi at `b`, and note the violation.
 
-    Where a nonzero's model is below the floor the objective is flat: then all components are raised first, by a small
-    part of the row's counts, if that is better.
+    Where a nonzero's model is below the floor all components are raised first, by a small part of the row's counts, if
+    that is better: a Newton step no more than doubles it.
     """
     keep(row)
     lowest = gradient(row, b, phi)

@@ -183,26 +183,27 @@ def gradient(row, b, phi):  # type: ignore[no-untyped-def]
 def change(row, b, step, t):  # type: ignore[no-untyped-def]
     """Return how much the objective changes from `b` to ``b + t * step``: exact to rounding of the change itself.
 
-    Infinity if a nonzero's model that is above the floor comes below it: the objective is flat there, and a row that is
-    let in finds no way out.
+    Below the floor the logarithm goes on as a straight line: Phi is its slope there too. Infinity if a nonzero's model
+    that is above the floor comes below it: Newton steps take long to bring it up again.
     """
     room, rank, padded = row[3], row[2][3], row[2][4]
-    length, gains, least = each(t), each(0.0), each(1.0)
+    zero, length, gains, least = each(0.0), each(t), each(0.0), each(1.0)
     for first in range(0, row[6], row[2][5]):
         _ready(row, b, first)
         at, width = _place(row, first), _width(row, first)
         facts = at + padded * width
         for j in range(0, width, EIGHT):
-            d = each(0.0)
+            d = zero
             for r in range(rank):
                 if step[r] != 0:
                     d = fused(each(step[r]), load(room, at + r * width + j), d)
             lack, inverse = load(room, facts + LACK * width + j), load(room, facts + INVERSE * width + j)
-            d = times(d, length)
-            d = times(choose(lack, larger(plus(d, lack), each(0.0)), d), inverse)
+            moved_to = fused(d, length, lack)
+            linear = choose(lack, minus(smaller(moved_to, zero), lack), zero)
+            d = times(choose(lack, larger(moved_to, zero), moved_to), inverse)
             left = minus(plus(d, each(1.0)), times(each(row[4]), inverse))
             least = smaller(left, least)
-            gain = log_of_ratio(larger(d, each(-1 + 1e-15)))
+            gain = fused(linear, inverse, log_of_ratio(larger(d, each(-1 + 1e-15))))
             gains = fused(load(room, facts + j), gain, gains)
     moved = 0.0
     for r in range(rank):

@@ -169,7 +169,7 @@ def test_rows_of_others_are_left_alone(method: Any, device: CpuDevice) -> None:
 
 @METHODS
 def test_a_row_of_zeros_finds_its_nonzeros(method: Any, device: CpuDevice) -> None:
-    """The objective is flat below the floor: nothing but raising the row helps, also where one nonzero is there."""
+    """Newton steps from below the floor are tiny, so the row is raised first; also where one nonzero is there."""
     problem = Rows(3, 7, [20, 1, 50])
     problem.start[:2], problem.start[2, 1:] = 0, 0
     problem.factors[0][3, 0], problem.columns[1][40] = 0, 3
