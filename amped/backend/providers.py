@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, multiply, narrow, nonnegative, phi, solve, sort
+from . import equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort
 from .base import Device
 
 
@@ -39,6 +39,11 @@ def multiplies(device: Device) -> multiply.Provider:
     """Return what does the elementwise work of multiplicative updates."""
     found: multiply.Provider = _providers(device, multiply.FAMILY)[0]
     return found
+
+
+def row_problems(device: Device) -> dict[rowproblems.RowMethod, rowproblems.RowProblems]:
+    """Return what solves the row problems of CP-APR, by method; none on a device that cannot."""
+    return {provider.method: provider for provider in _providers(device, rowproblems.FAMILY)}
 
 
 def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> solve.Solver:
