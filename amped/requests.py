@@ -192,7 +192,7 @@ class Cpd(Modelled, Started):
         return Wanted(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
 
     def check(self) -> None:
-        if self.counts and self.wanted != Wanted():
+        if self.counts and (self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes):
             raise InputError("--nonnegative, --ridge and --fixed-modes go with --loss gaussian")
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")

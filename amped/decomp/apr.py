@@ -92,6 +92,7 @@ class CpApr:
         exchange, alone = operator.machine.exchange, operator.machine.comm.size == 1
         self._notes = device.queues and not operator.plan.slot and (alone or exchange.overlaps)
         self._replay: Replay | None = None  # of an iteration
+        self._warm = False  # whether all that an iteration takes has been compiled and loaded
         self.restart()
 
     def restart(self, state: State | None = None) -> None:
@@ -101,8 +102,8 @@ class CpApr:
 
     def _new_state(self) -> State:
         series: dict[str, list[float]] = {"loglikelihood": [], "kkt": [], "inner_iterations": []}
-        order, rank = self.operator.order, self.operator.ranks[0]
-        return State({"weights": np.ones(rank), "facts": np.zeros((order, 2))}, series)
+        arrays = {"weights": np.ones(self.operator.ranks[0]), "facts": np.zeros((self.operator.order, 2))}
+        return State(arrays, series)
 
     def merit(self) -> float:
         """See `Restartable`: the log-likelihood."""
@@ -124,7 +125,7 @@ class CpApr:
         if not self._loaded:
             update.told.load(state.arrays["weights"], state.arrays["facts"])
             self._loaded = True
-        if self._notes and state.iterations and not first:
+        if self._notes and self._warm and state.iterations and not first:
             self._take(update.told.read(self._launched()))
             return True
         if not first:
@@ -135,7 +136,7 @@ class CpApr:
                 _, state.arrays["weights"], state.arrays["facts"] = update.told.read()
                 return False
             update.queue(mode, self.asked.kappa if state.iterations else 0.0)
-        state.mode = 0
+        state.mode, self._warm = 0, self._warm or not first
         self.operator.join()
         self._take(update.told.read())
         return True

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from command import in_process
 from counts import REFERENCES, assert_the_reference, mu, random_counts
 from oracle import PRECISIONS, random_factors, small_pieces
 
 import amped
 from amped.assembly import begin, bring_up, counts, open_tensor
 from amped.backend.cuda import probe
-from amped.backend.exchange import connect
+from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
 from amped.decomp.apr import CpApr, Poisson
 from amped.decomp.driver import Rule, iterate
@@ -136,20 +138,24 @@ def test_a_kernel_without_phi_is_refused() -> None:
         amped.cp_apr(TENSOR, 2, kernel="permuted", device="cpu")
 
 
-@pytest.mark.parametrize("where", ["null", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_iterations_that_are_launched_as_a_whole(comm: Comm, where: str) -> None:
-    if where == "cuda" and (missing := probe()):
+@pytest.fixture(params=["null", pytest.param("cuda", marks=pytest.mark.gpu)])
+def queues(request: pytest.FixtureRequest, comm: Comm) -> Machine:
+    """A device that launches iterations as a whole."""
+    if request.param == "cuda" and (missing := probe()):
         pytest.skip(missing)
+    return connect(NullDevice(comm), comm) if request.param == "null" else bring_up(Options("cuda"), comm)
 
-    def method() -> CpApr:
-        options = Options("cpu" if where == "null" else "cuda", deterministic=True)
-        machine = connect(NullDevice(comm), comm) if where == "null" else bring_up(options, comm)
-        found = counts(open_tensor(TENSOR, machine, options), 3, machine, options, Poisson())
-        begin(found, TensorSource(TENSOR, comm), seed=5)
-        return found
 
-    whole, each = method(), method()
-    assert whole._notes
+def method_on(machine: Machine) -> CpApr:
+    options = Options(deterministic=True)
+    found = counts(open_tensor(TENSOR, machine, options), 3, machine, options, Poisson())
+    begin(found, TensorSource(TENSOR, machine.comm), seed=5)
+    assert found._notes
+    return found
+
+
+def test_iterations_that_are_launched_as_a_whole(queues: Machine) -> None:
+    whole, each = method_on(queues), method_on(queues)
     each._notes = False
     for _ in zip(iterate(whole, Rule(9, 0)), iterate(each, Rule(9, 0)), strict=True):
         assert whole.state.series == each.state.series
@@ -157,6 +163,65 @@ def test_iterations_that_are_launched_as_a_whole(comm: Comm, where: str) -> None
             assert whole.factor(mode).tobytes() == each.factor(mode).tobytes()
     assert whole._replay is not None
     assert each._replay is None
+
+
+@pytest.mark.parametrize("modes", [0, 1, 2])
+def test_a_run_goes_on_as_if_it_had_not_stopped(queues: Machine, modes: int) -> None:
+    """After whole iterations, and after some modes of one: as checkpoints keep it."""
+    straight, first = method_on(queues), method_on(queues)
+    list(iterate(straight, Rule(9, 0)))
+    list(iterate(first, Rule(4, 0)))
+    first._notes, asked = False, iter([False] * max(0, modes - 1) + [True])
+    if modes:
+        assert not first.step(lambda: next(asked))
+    state, factors = first.state.copy(), [first.factor(mode) for mode in range(3)]
+    assert state.mode == modes
+    second = method_on(queues)
+    second.restart(state)
+    for mode, factor in enumerate(factors):
+        second.operator.set_factor(mode, factor)
+    list(iterate(second, Rule(9, 0)))
+    assert second.state.series == straight.state.series
+    for mode in range(3):
+        assert second.factor(mode).tobytes() == straight.factor(mode).tobytes()
+
+
+def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
+    tensor = tmp_path / "t.tns"
+    rows = np.column_stack([TENSOR.indices + 1, TENSOR.values.astype(int)])
+    np.savetxt(tensor, rows, fmt="%d")
+    how = ["--rank", "3", "--loss", "poisson", "--tol", "0", "--device", "cpu", "--precision", "fp64", "--quiet"]
+
+    def run(*flags: object) -> dict[str, Any]:
+        result = in_process("cpd", tensor, *how, *flags, "--output", tmp_path / "out", "--force")
+        assert result.code == 0, result.err
+        found: dict[str, Any] = json.loads((tmp_path / "out" / "run.json").read_text())
+        return found
+
+    straight = run("--max-iters", 7)
+    run("--max-iters", 3, "--checkpoint", tmp_path / "c")
+    found = run("--max-iters", 7, "--checkpoint", tmp_path / "c", "--resume")
+    for name in ("loglikelihood", "kkt", "inner_iterations"):
+        assert found[name] == straight[name]
+    assert (found["method"], found["loss"], found["norm"]) == ("mu", "poisson", 1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "cause"),
+    [
+        (["--method", "mu"], "--method mu does not go with --loss gaussian: als does"),
+        (["--loss", "poisson", "--method", "als"], "--method als does not go with --loss poisson: mu does"),
+        (["--kappa", "0.1"], "--kappa goes with --loss poisson"),
+        (["--loss", "poisson", "--nonnegative"], "--nonnegative, --ridge and --fixed-modes go with --loss gaussian"),
+        (["--loss", "poisson", "--inner-iters", "0"], "inner iters 0: expected"),
+        (["--loss", "poisson", "--eps", "0"], "eps 0.0: expected a number above 0"),
+    ],
+)
+def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], cause: str) -> None:
+    (tmp_path / "t.tns").write_text("1 1 2\n2 2 3\n")
+    result = in_process("cpd", tmp_path / "t.tns", "--rank", "2", "--device", "cpu", *flags)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert cause in result.err
 
 
 def test_memory_is_given_back_when_a_method_is_dropped(comm: Comm) -> None:
