@@ -67,7 +67,10 @@ def test_events_of_cpd(folder: Path) -> None:
     assert sum(e["seconds"] for e in iterations) <= record["seconds"] + 1e-6
     assert len(memory["used_and_planned_bytes"]) == 1
     assert {"read", "iterate", "write"} <= set(stages["seconds"])
-    assert stages["seconds"]["iterate"] >= sum(e["seconds"] for e in iterations) - 1e-3
+    within = sum(
+        stages["seconds"].get(stage, 0.0) for stage in ("iterate", "import", "compile")
+    )  # the first loads code
+    assert within >= sum(e["seconds"] for e in iterations) - 1e-3
     assert sum(stages["seconds"].values()) <= time.time() - began
     assert {key: end[key] for key in record} == record
     check_times("m.jsonl", 1, 3)
