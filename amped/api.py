@@ -15,7 +15,7 @@ from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
-from .assembly import Tensor, begin, bring_up, counts, decomposition, open_tensor, place, start, watched
+from .assembly import Tensor, begin, counts, decomposition, opened, place, start
 from .decomp.apr import MOST_INNER, Poisson
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
@@ -221,12 +221,8 @@ def cp_als(
     >>> model = cp_als(read("nell-2.tns"), rank=32)  # doctest: +SKIP
     """
     comm, budget = world(), Budget(max_iters)
-    with watched(comm, deadline) as aborts:
-        chosen = Options(**options)
-        machine = bring_up(chosen, comm)
-        aborts.append(machine.exchange.abort)
-        with STAGES.of("read"):
-            source = open_tensor(X, machine, chosen)
+    chosen = Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
         wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
         method = decomposition(source, rank, machine, chosen, budget, constraints)
@@ -305,12 +301,8 @@ def cp_apr(
     """
     comm, budget = world(), Budget(max_iters * inner_iters)
     asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps)
-    with watched(comm, deadline) as aborts:
-        chosen = Options(**options)
-        machine = bring_up(chosen, comm)
-        aborts.append(machine.exchange.abort)
-        with STAGES.of("read"):
-            source = open_tensor(X, machine, chosen)
+    chosen = Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
         method = counts(source, rank, machine, chosen, asked, budget)
         rule = Rule(max_iters, tol, deadline=deadline)
         return _decomposed(method, source, _Start(starts, seed, init), rule, callback)
@@ -352,11 +344,8 @@ def mttkrp(
         If an argument or the file is at fault, or the result is beyond the precision.
     """
     comm, budget = world(), Budget(1)
-    with watched(comm, deadline) as aborts:
-        chosen = Options(**options)
-        machine = bring_up(chosen, comm)
-        aborts.append(machine.exchange.abort)
-        source = open_tensor(X, machine, chosen)
+    chosen = Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
         if mode >= len(source.shape):
             raise InputError(f"mode {mode} is outside 0..{len(source.shape) - 1}")
         given = list(factors or ()) if comm.rank == 0 else []

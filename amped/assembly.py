@@ -94,13 +94,13 @@ def place(
     budget: Budget | None = None,
 ) -> SparseOperator:
     """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective."""
-    check_room(source, rank, machine, options)
-    return SparseOperator(source, machine, setting_for(source, rank, machine, options, solving), budget)
+    return _placed(source, machine, setting_for(source, rank, machine, options, solving), budget)
 
 
-def check_room(source: Source, rank: int, machine: Machine, options: Options) -> None:
-    """Raise `InputError` unless memory has room for what is as long as a mode. Collective."""
-    check_lengths(source, setting_for(source, rank, machine, options), machine.comm)
+def _placed(source: Source, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
+    """Place a tensor as plans say, once memory has room for what is as long as a mode. Collective."""
+    check_lengths(source, setting, machine.comm)
+    return SparseOperator(source, machine, setting, budget)
 
 
 def decomposition(
@@ -112,12 +112,11 @@ def decomposition(
     constraints: Constraints = NONE,
 ) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
-    check_room(source, rank, machine, options)
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     if constraints:  # the host takes part in all iterations
         setting = setting._replace(ahead=False)
-    return als.CpAls(SparseOperator(source, machine, setting, budget), constraints)
+    return als.CpAls(_placed(source, machine, setting, budget), constraints)
 
 
 def refuse_negative(source: Source, comm: Comm) -> None:
@@ -143,10 +142,9 @@ def counts(
         If a value is negative.
     """
     refuse_negative(source, machine.comm)
-    check_room(source, rank, machine, options)
     solving = apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, phi=True)
-    return apr.CpApr(SparseOperator(source, machine, setting, budget), asked)
+    return apr.CpApr(_placed(source, machine, setting, budget), asked)
 
 
 def begin(method: Method, source: Source, seed: int = 0, init: Init | None = None) -> None:
@@ -183,6 +181,17 @@ def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], o
     else:
         with HERE.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
             yield watchdog.aborts
+
+
+@contextmanager
+def opened(tensor: Tensor, comm: Comm, options: Options, deadline: float | None) -> Iterator[tuple[Machine, Source]]:
+    """Bring up what a call of the Python interface computes with, and open its tensor; see `watched`. Collective."""
+    with watched(comm, deadline) as aborts:
+        machine = bring_up(options, comm)
+        aborts.append(machine.exchange.abort)
+        with STAGES.of("read"):
+            source = open_tensor(tensor, machine, options)
+        yield machine, source
 
 
 class Session(NamedTuple):

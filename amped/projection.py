@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .api import ARGUMENTS, argument_options
-from .assembly import Tensor, begin, bring_up, decomposition, open_tensor, watched
+from .assembly import Tensor, begin, decomposition, opened
 from .decomp.als import CpAls
 from .decomp.constraints import Wanted
 from .decomp.driver import Rule, run
@@ -49,11 +49,8 @@ def project(
 ) -> NDArray[Any]:
     """See `KruskalTensor.transform`; under ``mpirun`` rank 0's `model` counts."""
     comm = world()
-    with watched(comm, deadline) as aborts:
-        chosen = Options(**options)
-        machine = bring_up(chosen, comm)
-        aborts.append(machine.exchange.abort)
-        source = open_tensor(X, machine, chosen)
+    chosen = Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
         lengths, rank = comm.bcast((model.shape, model.rank) if model is not None else ((), 0))
         _check_shape(source.shape, lengths, mode)
         others = tuple(m for m in range(len(lengths)) if m != mode)
