@@ -29,24 +29,63 @@ class RowLimits(NamedTuple):
     floor: float = 1e-10
 
 
-class RowsSolved(NamedTuple):
-    """What is known of some rows when they are solved."""
+KKT, ITERATIONS, FAILED = range(3)
+"""What is noted of rows that are solved, in float64: the largest violation of a row before its first update; inner
+iterations of all rows together; steps that found no decrease, so that a multiplicative step was made."""
 
-    kkt: float  # the largest violation of a row, before its first update
-    iterations: int  # inner iterations of all rows together
-    failed: int  # steps that found no decrease, so that a multiplicative step was made
+
+class RowBytes(NamedTuple):
+    """Device memory that solving the rows of a share takes."""
+
+    kept: int  # what `RowProblems.make` returns for shards of so many nonzeros
+    running: int  # scratch memory that the others are given
+
+
+class Shared(Protocol):
+    """Rows whose nonzeros are in several shards, or on several ranks, on their way to be solved: all in step.
+
+    Attributes
+    ----------
+    rows : (count, R) float64 device array
+        The rows of B: the same on all ranks.
+    sums, changes : (count, ...) float64 device arrays
+        What the nonzeros add up to: they are cleared, added to by each shard, and summed over the ranks.
+    seen : (3,) float64 device array
+        See `KKT`.
+    """
+
+    rows: Array
+    sums: Array
+    changes: Array
+    seen: Array
+
+    def begin(self) -> None:
+        """Begin anew, with other `rows`; nothing is seen so far."""
+
+    def left(self) -> int:
+        """Wait; return how many rows are not solved yet."""
 
 
 class RowProblems(Protocol):
-    """One way to solve row problems on a device: a provider of the family."""
+    """One way to solve row problems on a device: a provider of the family.
+
+    All of a row's nonzeros are in one shard, mostly: `run` solves such rows. Others are solved in step, by passes over
+    the shards: pass 0 raises rows whose model is below the floor, each later one is an inner iteration::
+
+        for number in range(1 + limits.inner):
+            add_sums (each shard); sum over ranks; step; add_changes (each shard); sum over ranks; advance
+    """
 
     method: RowMethod
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Tell whether it solves such rows from that kernel's shards."""
 
-    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """Return the bytes of scratch memory that `run` is given, at most."""
+    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
+        """Return the device memory that shards of so many nonzeros take, at most."""
+
+    def shared_bytes(self, rank: int) -> int:
+        """Return the device memory that `share_rows` takes for a row."""
 
     def make(self, shard: Any, share: Share) -> Any:
         """Return where the rows of a shard are, and in which order they are solved: made once for a shard.
@@ -62,10 +101,11 @@ class RowProblems(Protocol):
         own: Array,
         rank: int,
         limits: RowLimits,
+        seen: Array,
         whole: slice | None = None,
         scratch: Array = None,
-    ) -> RowsSolved:
-        """Solve the rows of a shard, in place, and wait for them.
+    ) -> None:
+        """Queue the solution of rows of a shard, in place.
 
         Results do not depend on the number of threads.
 
@@ -81,8 +121,46 @@ class RowProblems(Protocol):
         rank : int
             The columns that are solved; others are left alone.
         limits : RowLimits
+        seen : (3,) float64 array
+            What is seen of these rows is added; see `KKT`.
         whole : slice, optional
             Rows of `own` to be solved: all of their nonzeros are in this shard, or they have none, and become zero.
             Others are left alone, as another rank or shard has a part of them. All if not given.
         scratch : (bytes,) uint8 array
         """
+
+    def share_rows(self, count: int, rank: int) -> Shared:
+        """Return room for so many rows that are solved in step."""
+
+    def add_sums(
+        self,
+        made: Any,
+        shard: Any,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: Any,
+        limits: RowLimits,
+        scratch: Array = None,
+    ) -> None:
+        """Queue the addition of a shard's part of Phi, and of what else a step needs, to ``shared.sums``.
+
+        `places` names the shard's shared rows: the place in `shared`, and the row of the share.
+        """
+
+    def step(self, shared: Any, limits: RowLimits, number: int) -> None:
+        """Queue the decision where each row goes, in pass `number`; rows that are solved stay."""
+
+    def add_changes(
+        self,
+        made: Any,
+        shard: Any,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: Any,
+        limits: RowLimits,
+        scratch: Array = None,
+    ) -> None:
+        """Queue the addition of what the objective changes by, for each length, to ``shared.changes``."""
+
+    def advance(self, shared: Any, limits: RowLimits, number: int) -> None:
+        """Queue the step of pass `number`, of the length that decreases the objective enough."""

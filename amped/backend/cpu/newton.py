@@ -14,91 +14,58 @@ import numpy as np
 
 from partitioner.jit import inner
 
-from .rowmodel import change, counts_of, curvature, gradient, keep
+from .rowmodel import curvature
 from .team import inlined
 
-KKT, ITERATIONS, FAILED = range(3)
-"""What is noted of rows: largest first violation, inner iterations, and steps whose line search failed."""
-
-ACTIVE = 1e-3  # components up to this, and to the projected gradient's norm, are at their bound if the gradient says so
 DAMPING, MORE, LESS = 1e-5, 3.5, 2 / 7
 POOR, GOOD = 0.25, 0.75  # actual over predicted decrease
-ARMIJO, HALVINGS = 1e-4, 10
-RAISED = 0.01  # of the row's counts, all components together
 LEAST_PIVOT = 1e-14  # of the diagonal: what rounding leaves of it
+MEMORY = 2  # numbers: the damping, and what the quadratic model says that the whole step changes
 
 
 @inner
-def newton(row, b, limits, work, seen):  # type: ignore[no-untyped-def]
-    """Solve a row problem from `b`, in place.
-
-    Parameters
-    ----------
-    row : tuple
-        See `rowmodel`.
-    b : (rank,) array
-    limits : tuple
-        The most inner iterations, and the KKT violation below which a row is solved.
-    work : tuple
-        See `work_of`.
-    seen : (3,) array
-        See `KKT`.
-    """
-    phi, step, slope, which, hessian, _, tiles, _ = work
-    damping = DAMPING
-    begin(row, b, phi, step, seen)
-    for iteration in range(limits[0]):
-        if iteration > 0:
-            gradient(row, b, phi)
-        violation, near = measure(b, phi)
-        if violation < limits[1]:
-            return
-        seen[ITERATIONS] += 1
-        count, free = _split(b, phi, near, which, step)
-        curvature(row, b, which, count, tiles, hessian)
-        for i in range(count):
-            slope[i] = 1 - phi[which[i]]
-        _direct(b, count, free, damping, work)
-        predicted = downhill = 0.0
-        for i in range(count):
-            downhill += slope[i] * step[which[i]]
-            for k in range(count):
-                predicted += step[which[i]] * hessian[i, k] * step[which[k]] / 2
-        predicted += downhill
-        length, first = search(row, b, step, downhill)
-        damping = _damped(damping, first, predicted)
-        advance(b, phi, step, length, seen)
+def aim(row, b, near, work, memory):  # type: ignore[no-untyped-def]
+    """Write the step of a row; return the slope along it. See `rowsteps.solve_row`."""
+    phi, step, _, which, hessian, _, tiles, _ = work
+    count, free = _split(b, phi, near, which, step)
+    curvature(row, b, which, count, tiles, hessian)
+    return _aim(b, count, free, work, memory)
 
 
 @inner
-def begin(row, b, phi, step, seen):  # type: ignore[no-untyped-def]
-    """Write the row of Phi at `b`, and note the violation.
-
-    Where a nonzero's model is below the floor all components are raised first, by a small part of the row's counts, if
-    that is better: a Newton step no more than doubles it.
-    """
-    keep(row)
-    lowest = gradient(row, b, phi)
-    violation, _ = measure(b, phi)
-    seen[KKT] = max(seen[KKT], violation)
-    if lowest < 0:
-        for r in range(b.size):
-            step[r] = RAISED * counts_of(row) / b.size
-        if change(row, b, step, 1.0) < 0:
-            for r in range(b.size):
-                b[r] += step[r]
-            gradient(row, b, phi)
+def aim_by_sums(curved, b, near, work, memory):  # type: ignore[no-untyped-def]
+    """As `aim`, from the second derivatives of all components, (rank * rank,)."""
+    phi, step, _, which, hessian, _, _, _ = work
+    count, free = _split(b, phi, near, which, step)
+    for i in range(count):
+        for k in range(count):
+            hessian[i, k] = curved[which[i] * b.size + which[k]]
+    return _aim(b, count, free, work, memory)
 
 
 @inlined
-def measure(b, phi):  # type: ignore[no-untyped-def]
-    """Return the KKT violation, and up to where components count as at their bound."""
-    violation = length = 0.0
-    for r in range(b.size):
-        violation = max(violation, abs(min(b[r], 1 - phi[r])))
-        moved = min(b[r], 1 - phi[r])
-        length += moved * moved
-    return violation, min(ACTIVE, np.sqrt(length))
+def _aim(b, count, free, work, memory):  # type: ignore[no-untyped-def]
+    phi, step, slope, which, hessian, _, _, _ = work
+    for i in range(count):
+        slope[i] = 1 - phi[which[i]]
+    _direct(b, count, free, memory[0], work)
+    curved = downhill = 0.0
+    for i in range(count):
+        downhill += slope[i] * step[which[i]]
+        for k in range(count):
+            curved += step[which[i]] * hessian[i, k] * step[which[k]] / 2
+    memory[1] = downhill + curved
+    return downhill
+
+
+@inlined
+def learn(memory, first):  # type: ignore[no-untyped-def]
+    """Set the damping, by how well the quadratic model predicted the whole step's change."""
+    ratio = first / memory[1] if memory[1] < 0 else 0.0
+    if ratio < POOR:
+        memory[0] *= MORE
+    elif ratio > GOOD:
+        memory[0] *= LESS
 
 
 @inner
@@ -176,40 +143,6 @@ def _solve(hessian, live, count, damping, lower, right):  # type: ignore[no-unty
         for j in range(i + 1, count):
             right[i] -= lower[j, i] * right[j]
         right[i] /= lower[i, i]
-
-
-@inlined
-def _damped(damping, first, predicted):  # type: ignore[no-untyped-def]
-    """Return the next damping, by how well the model predicted the whole step's change."""
-    ratio = first / predicted if predicted < 0 else 0.0
-    if ratio < POOR:
-        return damping * MORE
-    return damping * LESS if ratio > GOOD else damping
-
-
-@inner
-def search(row, b, step, downhill):  # type: ignore[no-untyped-def]
-    """Return the length of a step that decreases the objective enough, 0 if none does, and the whole step's change."""
-    first, length = np.inf, 1.0
-    if downhill >= 0:
-        return 0.0, first
-    for halving in range(HALVINGS + 1):
-        change_now = change(row, b, step, length)
-        if halving == 0:
-            first = change_now
-        if change_now <= ARMIJO * length * downhill:
-            return length, first
-        length /= 2
-    return 0.0, first
-
-
-@inner
-def advance(b, phi, step, length, seen):  # type: ignore[no-untyped-def]
-    """Make a step of that length; without one a multiplicative step, which never ascends."""
-    if length == 0:
-        seen[FAILED] += 1
-    for r in range(b.size):
-        b[r] = max(b[r] + length * step[r], 0.0) if length > 0 else b[r] * phi[r]
 
 
 @inner

@@ -11,50 +11,45 @@ import numpy as np
 
 from partitioner.jit import inner
 
-from .newton import ITERATIONS, advance, begin, measure, search
-from .rowmodel import gradient
 from .team import inlined
 
 PAIRS = 3
+KEPT = 2 + 2 * PAIRS  # rows of numbers that are kept of a row, after the pairs so far: the last point, its Phi, pairs
 LEAST_CURVED = 1e-12  # of a pair's two lengths: their product, of a pair that is used
 
 
 @inner
-def quasi_newton(row, b, limits, work, seen):  # type: ignore[no-untyped-def]
-    """Solve a row problem; see `newton.newton`. `work` is that of `pairs_of`."""
-    phi, step, old, last, steps, turns, _, _ = work
-    count = 0
-    begin(row, b, phi, step, seen)
-    for iteration in range(limits[0]):
-        if iteration > 0:
-            gradient(row, b, phi)
-        violation, near = measure(b, phi)
-        if violation < limits[1]:
-            return
-        seen[ITERATIONS] += 1
-        if iteration > 0:
-            for r in range(b.size):
-                steps[count % PAIRS, r] = b[r] - old[r]
-                turns[count % PAIRS, r] = last[r] - phi[r]
-            count += 1
-        for r in range(b.size):
-            old[r], last[r] = b[r], phi[r]
-        if count > 0:
-            _direct(b, near, count, work)
-        else:
-            for r in range(b.size):
-                step[r] = b[r] * (phi[r] - 1)
-        downhill = 0.0
-        for r in range(b.size):
-            downhill += (1 - phi[r]) * step[r]
-        length, _ = search(row, b, step, downhill)
-        advance(b, phi, step, length, seen)
+def aim(row, b, near, work, memory):  # type: ignore[no-untyped-def]
+    """Write the step of a row; return the slope along it. See `rowsteps.solve_row`."""
+    phi, step, free, shares = work
+    rank, count = b.size, np.int64(memory[0])
+    old, last = memory[1 : 1 + rank], memory[1 + rank : 1 + 2 * rank]
+    steps = memory[1 + 2 * rank : 1 + (2 + PAIRS) * rank].reshape((PAIRS, rank))
+    turns = memory[1 + (2 + PAIRS) * rank : 1 + (2 + 2 * PAIRS) * rank].reshape((PAIRS, rank))
+    if count > 0:
+        for r in range(rank):
+            steps[(count - 1) % PAIRS, r] = b[r] - old[r]
+            turns[(count - 1) % PAIRS, r] = last[r] - phi[r]
+        _direct(b, near, count, phi, step, steps, turns, free, shares)
+    else:
+        for r in range(rank):
+            step[r] = b[r] * (phi[r] - 1)
+    memory[0] += 1
+    downhill = 0.0
+    for r in range(rank):
+        old[r], last[r] = b[r], phi[r]
+        downhill += (1 - phi[r]) * step[r]
+    return downhill
+
+
+@inlined
+def learn(memory, first):  # type: ignore[no-untyped-def]
+    """Pairs say all."""
 
 
 @inner
-def _direct(b, near, count, work):  # type: ignore[no-untyped-def]
+def _direct(b, near, count, phi, step, steps, turns, free, shares):  # type: ignore[no-untyped-def]
     """Set `step` to the quasi-Newton step within the bounds."""
-    phi, step, _, _, steps, turns, free, shares = work
     for r in range(b.size):
         free[r] = b[r] > near or phi[r] > 1
     again = True
@@ -105,7 +100,6 @@ def _dot(a, b, free):  # type: ignore[no-untyped-def]
 
 
 @inner
-def pairs_of(rank, padded):  # type: ignore[no-untyped-def]
-    """Return a thread's arrays: phi, step, the last point and its phi, pairs, free components, and pairs' shares."""
-    vectors = np.empty(padded + 8), np.empty(rank), np.empty(rank), np.empty(rank)
-    return (*vectors, np.empty((PAIRS, rank)), np.empty((PAIRS, rank)), np.empty(rank, np.bool_), np.empty((PAIRS, 2)))
+def work_of(rank, padded):  # type: ignore[no-untyped-def]
+    """Return a thread's arrays: phi, step, free components, and pairs' shares."""
+    return np.empty(padded + 8), np.empty(rank), np.empty(rank, np.bool_), np.empty((PAIRS, 2))

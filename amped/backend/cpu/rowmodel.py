@@ -48,6 +48,7 @@ from .team import inlined
 
 VALUE, LACK, INVERSE, WEIGHT = range(4)
 FACTS = 4  # of a nonzero, after its column of Pi
+NO_LESS = -1e-15  # of a model: rounding of what is at the floor
 ROOM = 2048  # numbers of Pi in a block: they stay in the first cache while they are used
 
 
@@ -179,6 +180,28 @@ def gradient(row, b, phi):  # type: ignore[no-untyped-def]
     return lowest
 
 
+@inlined
+def _moved(row, step, at, width, j):  # type: ignore[no-untyped-def]
+    """Return by how much a step moves the model's values of eight nonzeros."""
+    d = each(0.0)
+    for r in range(row[2][3]):
+        if step[r] != 0:
+            d = fused(each(step[r]), load(row[3], at + r * width + j), d)
+    return d
+
+
+@inlined
+def _gain(row, d, facts, width, j, t):  # type: ignore[no-untyped-def]
+    """Return what the logarithms of eight nonzeros gain from ``t * d``, and what is left above the floor."""
+    room, zero = row[3], each(0.0)
+    lack, inverse = load(room, facts + LACK * width + j), load(room, facts + INVERSE * width + j)
+    moved_to = fused(d, each(t), lack)
+    linear = choose(lack, minus(smaller(moved_to, zero), lack), zero)
+    ratio = times(choose(lack, larger(moved_to, zero), moved_to), inverse)
+    left = minus(plus(ratio, each(1.0)), times(each(row[4]), inverse))
+    return fused(linear, inverse, log_of_ratio(larger(ratio, each(-1 + 1e-15)))), left
+
+
 @inner
 def change(row, b, step, t):  # type: ignore[no-untyped-def]
     """Return how much the objective changes from `b` to ``b + t * step``: exact to rounding of the change itself.
@@ -187,32 +210,56 @@ def change(row, b, step, t):  # type: ignore[no-untyped-def]
     that is above the floor comes below it: Newton steps take long to bring it up again.
     """
     room, rank, padded = row[3], row[2][3], row[2][4]
-    zero, length, gains, least = each(0.0), each(t), each(0.0), each(1.0)
+    gains, least = each(0.0), each(1.0)
     for first in range(0, row[6], row[2][5]):
         _ready(row, b, first)
         at, width = _place(row, first), _width(row, first)
         facts = at + padded * width
         for j in range(0, width, EIGHT):
-            d = zero
-            for r in range(rank):
-                if step[r] != 0:
-                    d = fused(each(step[r]), load(room, at + r * width + j), d)
-            lack, inverse = load(room, facts + LACK * width + j), load(room, facts + INVERSE * width + j)
-            moved_to = fused(d, length, lack)
-            linear = choose(lack, minus(smaller(moved_to, zero), lack), zero)
-            d = times(choose(lack, larger(moved_to, zero), moved_to), inverse)
-            left = minus(plus(d, each(1.0)), times(each(row[4]), inverse))
+            gain, left = _gain(row, _moved(row, step, at, width, j), facts, width, j, t)
             least = smaller(left, least)
-            gain = fused(linear, inverse, log_of_ratio(larger(d, each(-1 + 1e-15))))
             gains = fused(load(room, facts + j), gain, gains)
     moved = 0.0
     for r in range(rank):
         moved += step[r]
-    worst = np.inf
     store(room, 0, least)  # the tile is free
+    return t * moved - total(gains) if _least(room, 0) >= NO_LESS else np.inf
+
+
+@inner
+def changes(row, b, step, sums, out):  # type: ignore[no-untyped-def]
+    """Write what the nonzeros change the objective by for steps of length 1, 1/2, 1/4, ...; see `change`.
+
+    `sums` has room for 16 numbers for each of `out`.
+    """
+    room, padded = row[3], row[2][4]
+    for k in range(out.size):
+        store(sums, 2 * EIGHT * k, each(0.0))
+        store(sums, 2 * EIGHT * k + EIGHT, each(1.0))
+    for first in range(0, row[6], row[2][5]):
+        _ready(row, b, first)
+        at, width = _place(row, first), _width(row, first)
+        facts = at + padded * width
+        for j in range(0, width, EIGHT):
+            d, t = _moved(row, step, at, width, j), 1.0
+            for k in range(out.size):
+                gain, left = _gain(row, d, facts, width, j, t)
+                gains, least = load(sums, 2 * EIGHT * k), load(sums, 2 * EIGHT * k + EIGHT)
+                store(sums, 2 * EIGHT * k, fused(load(room, facts + j), gain, gains))
+                store(sums, 2 * EIGHT * k + EIGHT, smaller(left, least))
+                t /= 2
+    for k in range(out.size):
+        gained = total(load(sums, 2 * EIGHT * k))
+        out[k] = -gained if _least(sums, 2 * EIGHT * k + EIGHT) >= NO_LESS else np.inf
+
+
+@inlined
+def _least(numbers, at):  # type: ignore[no-untyped-def]
+    """Return the least of eight numbers."""
+    least = np.inf
     for k in range(EIGHT):
-        worst = min(worst, room[k])
-    return t * moved - total(gains) if worst >= 0 else np.inf
+        least = min(least, numbers[at + k])
+    return least
 
 
 @inner

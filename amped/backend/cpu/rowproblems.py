@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from partitioner.jit import jit
 
-from .newton import KKT, newton, work_of
-from .quasi_newton import pairs_of, quasi_newton
+from . import newton, quasi_newton
+from .newton import DAMPING
+from .rowsteps import solve_row
 from .shard import HostShard
 from .team import WORDS, add, fork, inlined, join
 
@@ -19,15 +20,15 @@ EACH = 8  # nonzeros that take as long as what a row takes besides
 
 
 class RowOrder(NamedTuple):
-    """Rows in the order in which they are solved: of most nonzeros first, rows without any last.
+    """The rows of a shard that have nonzeros, and the order in which they are solved: of most nonzeros first.
 
-    `rows` are those of the output; `starts` and `counts`, the first nonzero of each, and how many. A thread draws rows
-    ``draws[k]`` to ``draws[k + 1]`` of that order.
+    `rows` are those of the output, ascending; nonzeros ``offsets[i]`` to ``offsets[i + 1]`` are of row ``rows[i]``. A
+    thread draws ``order[draws[k]]`` to ``order[draws[k + 1]]``.
     """
 
     rows: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    order: NDArray[np.int64]
     draws: NDArray[np.int64]
 
     @property
@@ -35,44 +36,67 @@ class RowOrder(NamedTuple):
         """The bytes that it takes."""
         return sum(array.nbytes for array in self)
 
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """The nonzeros of each row."""
+        return np.diff(self.offsets)
 
-def order_rows(shard: HostShard, rows: int) -> RowOrder:
-    """Return the order in which so many rows are solved."""
-    counts = np.zeros(rows, np.int64)
-    np.add.at(counts, shard.pieces.rows - shard.row_begin, np.diff(shard.pieces.starts.astype(np.int64)))
-    starts = np.cumsum(counts) - counts
+
+def order_bytes(rows: int) -> int:
+    """Return the most bytes of a `RowOrder` of so many rows."""
+    return 8 * 4 * (rows + 2)
+
+
+def order_rows(shard: HostShard) -> RowOrder:
+    """Return the order in which rows are solved."""
+    pieces = shard.pieces.rows.astype(np.int64)
+    firsts = np.flatnonzero(np.diff(pieces, prepend=-1))
+    offsets = np.append(shard.pieces.starts[firsts], shard.nnz).astype(np.int64)
+    counts = np.diff(offsets)
     order = np.argsort(-counts, kind="stable")
     work = np.cumsum(counts[order] + EACH)
-    ends = np.searchsorted(work, np.arange(DRAWN, (work[-1] if rows else 0) + DRAWN, DRAWN))
-    draws = np.unique(np.concatenate([[0], np.minimum(ends + 1, rows)]))
-    return RowOrder(order, starts[order], counts[order], draws)
+    ends = np.searchsorted(work, np.arange(DRAWN, (work[-1] if work.size else 0) + DRAWN, DRAWN))
+    draws = np.unique(np.concatenate([[0], np.minimum(ends + 1, counts.size)]))
+    return RowOrder(pieces[firsts] - shard.row_begin, offsets, order, draws)
 
 
 @inlined
 def _solve(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, order, own, whole, limits, rooms, kept, seen, solve, work_of
+    number,
+    team,
+    threads,
+    turn,
+    nonzeros,
+    made,
+    own,
+    whole,
+    limits,
+    rooms,
+    kept,
+    seen,
+    work_of,
+    memory,
+    start,
+    aim,
+    learn,
 ):
     columns, matrices, form = nonzeros
-    rows, starts, counts, draws = order
+    rows, offsets, order, draws = made
     if number == 0:
         turn[0] = 0
     called = fork(team, number, threads)
-    b, work = np.empty(form[3]), work_of(form[3], form[4])
+    b, work, memory = np.empty(form[3]), work_of(form[3], form[4]), np.empty(memory)
     drawn = add(turn, 0, 1)
     while drawn < draws.size - 1:
         for k in range(draws[drawn], draws[drawn + 1]):
-            i = rows[k]
-            if whole[0] <= i < whole[1]:
+            n = order[k]
+            i, count = rows[n], offsets[n + 1] - offsets[n]
+            if whole[0] <= i < whole[1] and count <= whole[2]:
                 for r in range(b.size):
                     b[r] = own[i, r]
-                if counts[k] > 0:
-                    fits = counts[k] <= kept
-                    row = columns, matrices, form, rooms[number], limits[2], starts[k], counts[k], fits
-                    solve(row, b, limits, work, seen[number])
-                else:
-                    for r in range(b.size):
-                        seen[number, KKT] = max(seen[number, KKT], min(b[r], 1.0))
-                        b[r] = 0.0
+                memory[0] = start
+                row = columns, matrices, form, rooms[number], limits[2], offsets[n], count, count <= kept
+                solve_row(row, b, limits, work, memory, seen[number], aim, learn)
                 for r in range(b.size):
                     own[i, r] = b[r]
         drawn = add(turn, 0, 1)
@@ -81,7 +105,7 @@ def _solve(  # type: ignore[no-untyped-def]
 
 @jit
 def solve_by_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, order, own, whole, limits, rooms, kept, seen
+    number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen
 ):
     """Solve rows by PDNR, with the threads of a team.
 
@@ -95,11 +119,11 @@ def solve_by_newton(  # type: ignore[no-untyped-def]
         A word.
     nonzeros : tuple
         Addresses of columns and of matrices, and the form; see `rowmodel`.
-    order : tuple
+    made : tuple
         See `RowOrder`.
     own : (rows, stride) array
     whole : tuple of int
-        The first row that is solved, and the end.
+        The first row that is solved, the end, and the most nonzeros of such rows.
     limits : tuple
         The most inner iterations, the tolerance, and the floor.
     rooms : (threads, numbers) float64 array
@@ -107,24 +131,29 @@ def solve_by_newton(  # type: ignore[no-untyped-def]
     kept : int
         The most nonzeros of a row whose Pi fits a room.
     seen : (threads, 8) float64 array
-        Zeros; see `newton.KKT`.
+        Zeros; see `backend.rowproblems.KKT`.
 
     Returns
     -------
     int
         How many threads failed.
     """
-    return _solve(number, team, threads, turn, nonzeros, order, own, whole, limits, rooms, kept, seen, newton, work_of)
+    return _solve(
+        number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen,
+        newton.work_of, newton.MEMORY, DAMPING, newton.aim, newton.learn,
+    )  # fmt: skip
 
 
 @jit
 def solve_by_quasi_newton(  # type: ignore[no-untyped-def]
-    number, team, threads, turn, nonzeros, order, own, whole, limits, rooms, kept, seen
+    number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen
 ):
     """Solve rows by PQNR; see `solve_by_newton`. It is a function of its own as compiling both takes twice as long."""
+    memory = 1 + quasi_newton.KEPT * nonzeros[2][3]
     return _solve(
-        number, team, threads, turn, nonzeros, order, own, whole, limits, rooms, kept, seen, quasi_newton, pairs_of
-    )
+        number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen,
+        quasi_newton.work_of, memory, 0.0, quasi_newton.aim, quasi_newton.learn,
+    )  # fmt: skip
 
 
 def noted(threads: int) -> NDArray[np.float64]:

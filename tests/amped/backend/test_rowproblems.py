@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import numpy as np
@@ -14,17 +15,26 @@ from rowproblem import RowProblem, pdnr, pqnr
 from scipy.optimize import minimize
 
 from amped.backend.base import Device
+from amped.backend.cpu import sharedrows
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.kernels import rowproblems as kernels
 from amped.backend.mttkrp import Share
 from amped.backend.providers import mttkrp_kernels, row_problems
-from amped.backend.rowproblems import RowLimits, RowMethod, RowsSolved
+from amped.backend.rowproblems import RowLimits, RowMethod
 from amped.parallel.mpi import world
 from partitioner.coo import ValueRange
 
 ORACLES = {"pdnr": pdnr, "pqnr": pqnr}
 METHODS = pytest.mark.parametrize("method", ORACLES)
 SHAPES = [(2, 1), (3, 7), (4, 16), (5, 33), (3, 64), (6, 5)]
+
+
+class RowsSolved(NamedTuple):
+    """What is seen of rows."""
+
+    kkt: float
+    iterations: float
+    failed: float
 
 
 class Rows:
@@ -60,17 +70,57 @@ class Rows:
         whole: slice | None = None,
     ) -> tuple[np.ndarray, RowsSolved]:
         """Solve all rows; columns that are not the problem's are poisoned."""
-        stride, rows = device.stride(self.rank, self.dtype.itemsize), len(self.counts)
-        lengths, span = tuple(map(len, self.factors)), ValueRange(1.0, float(self.values.max(initial=1)), 1.0)
-        share = Share(lengths, slice(0, rows), self.values.size, stride, self.dtype, span)
-        shard = kernel_of(device, kernel).make(self.columns, self.values, share, False)
+        solver, (shard,) = row_problems(device)[method], self.shards(device, [], kernel)
+        stride = device.stride(self.rank, self.dtype.itemsize)
         factors = [self.padded(device, factor, stride) for factor in self.factors]
-        own = self.padded(device, self.start, stride)
-        solver = row_problems(device)[method]
-        scratch = np.full(solver.bytes(shard.kernel, share, self.values.size), 255, np.uint8)
-        done = solver.run(solver.make(shard, share), shard, factors, own, self.rank, limits, whole, scratch)
+        own, share, seen = self.padded(device, self.start, stride), self.share(stride), np.zeros(3)
+        room = solver.bytes(shard.kernel, share, self.values.size)
+        made, scratch = solver.make(shard, share), np.full(room.running, 255, np.uint8)
+        assert made.nbytes <= room.kept
+        solver.run(made, shard, factors, own, self.rank, limits, seen, whole, scratch)
         assert np.all(np.isnan(own[:, self.rank :]))
-        return own[:, : self.rank], done
+        return own[:, : self.rank], RowsSolved(*seen.tolist())
+
+    def share(self, stride: int) -> Share:
+        lengths, span = tuple(map(len, self.factors)), ValueRange(1.0, float(self.values.max(initial=1)), 1.0)
+        return Share(lengths, slice(0, len(self.counts)), self.values.size, stride, self.dtype, span)
+
+    def shards(self, device: CpuDevice, cuts: list[int], kernel: str = "segmented") -> list[Any]:
+        """Return shards of the nonzeros between cuts."""
+        bounds, share = [0, *cuts, self.values.size], self.share(device.stride(self.rank, self.dtype.itemsize))
+        made = []
+        for begin, end in pairwise(bounds):
+            columns = [column[begin:end] for column in self.columns]
+            made.append(kernel_of(device, kernel).make(columns, self.values[begin:end], share, begin > 0))
+        return made
+
+    def solve_in_step(
+        self, device: CpuDevice, method: RowMethod, limits: RowLimits, cuts: list[int]
+    ) -> tuple[np.ndarray, RowsSolved]:
+        """Solve all rows in step, those without nonzeros left alone, as ranks that have the parts do."""
+        solver, shards = row_problems(device)[method], self.shards(device, cuts)
+        stride = device.stride(self.rank, self.dtype.itemsize)
+        factors = [self.padded(device, factor, stride) for factor in self.factors]
+        places = list(enumerate(np.flatnonzero(self.counts).tolist()))
+        shared = solver.share_rows(len(places), self.rank)
+        made = [solver.make(shard, self.share(stride)) for shard in shards]
+        shared.rows[:] = self.start[[row for _, row in places]]
+        shared.begin()
+        for number in range(1 + limits.inner):
+            parts = []
+            for order, shard in zip(made, shards, strict=True):
+                shared.sums.fill(0)
+                solver.add_sums(order, shard, factors, places, shared, limits)
+                parts.append(shared.sums.copy())
+            shared.sums[:] = sum(parts)
+            solver.step(shared, limits, number)
+            shared.changes.fill(0)
+            for order, shard in zip(made, shards, strict=True):
+                solver.add_changes(order, shard, factors, places, shared, limits)
+            solver.advance(shared, limits, number)
+        got = np.zeros_like(self.start, np.float64)
+        got[[row for _, row in places]] = shared.rows
+        return got, RowsSolved(*shared.seen.tolist())
 
     def padded(self, device: CpuDevice, matrix: np.ndarray, stride: int) -> Any:
         wide = device.empty((len(matrix), stride), self.dtype)
@@ -104,6 +154,35 @@ def test_iterations_are_the_oracles(order: int, rank: int, dtype: str, method: A
             np.testing.assert_allclose(got[i], want, rtol=0, atol=close * max(1, want.sum()))
         assert done.kkt == pytest.approx(largest, rel=1e-9)
         assert done.iterations == steps
+
+
+@METHODS
+@pytest.mark.parametrize("cuts", [[], [750], [33, 700]])
+@pytest.mark.parametrize(("order", "rank"), SHAPES)
+def test_rows_in_step_are_whole_rows(order: int, rank: int, cuts: list[int], method: Any, device: CpuDevice) -> None:
+    """Nonzeros of rows lie in one, two and three shards."""
+    problem = Rows(order, rank, [1, 0, 3, 8, 9, 40, 0, 900, 64])
+    problem.start[4] = 0  # below the floor
+    for inner in (1, 4):
+        limits = RowLimits(inner)
+        want, done = problem.solve(device, method, limits)
+        got, seen = problem.solve_in_step(device, method, limits, cuts)
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-12 * want.sum())
+        empty = min(1.0, float(problem.start[[1, 6]].max()))  # their Phi is zero
+        assert max(seen.kkt, empty) == pytest.approx(done.kkt, rel=1e-12)
+        assert (seen.iterations, seen.failed) == (done.iterations, done.failed)
+
+
+@METHODS
+def test_rows_of_many_nonzeros_are_whole_rows(method: Any, device: CpuDevice) -> None:
+    """They are solved in step, in parts for the threads; their paths are those of rows that one thread solves."""
+    problem = Rows(3, 7, [30, 9_000, 0, 20_000, 5])
+    want, done = problem.solve(device, method, RowLimits(5))
+    with mock.patch.object(sharedrows, "PART", 1 << 20):
+        got, seen = problem.solve(device, method, RowLimits(5))
+    close = 1e-12 if method == "pdnr" else 1e-10  # differences of Phi are what PQNR knows of curvature
+    np.testing.assert_allclose(got, want, rtol=0, atol=close * want.sum())
+    assert seen == pytest.approx(done, rel=1e-9)
 
 
 @METHODS
