@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
 from .assembly import Tensor, begin, counts, decomposition, opened, place, start
-from .decomp.apr import MOST_INNER, Poisson
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
+from .decomp.poisson import MOST_INNER, Poisson, PoissonMethod
 from .decomp.starts import Restartable, best_of
 from .errors import InputError
 from .models.kruskal import KruskalTensor
@@ -89,6 +89,13 @@ def _deadline(name: str, given: Any) -> Any:
     return None if given is None else real(name, given, "seconds above 0", above=True)
 
 
+def _poisson_method(name: str, given: Any) -> Any:
+    known = get_args(PoissonMethod)
+    if given not in known:
+        raise InputError(f"{name} is {given!r}: expected {', '.join(map(repr, known))}")
+    return given
+
+
 ARGUMENTS = {
     "X": Argument(_tensor, _shown_tensor, of_root=True),
     "rank": Argument(lambda name, given: whole(name, given, 1, MAX_RANK)),
@@ -103,6 +110,7 @@ ARGUMENTS = {
         name: Argument(lambda name, given: real(name, given, "a number of at least 0"))
         for name in ("kappa", "kappa_tol")
     },
+    "method": Argument(_poisson_method),
     "eps": Argument(lambda name, given: real(name, given, "a number above 0", above=True)),
     "mode": Argument(lambda name, given: whole(name, given, 0)),
     "nonnegative": Argument(nonnegative_of),
@@ -244,6 +252,7 @@ def cp_apr(
     seed: int = 0,
     init: Init | None = None,
     starts: int = 1,
+    method: PoissonMethod = "mu",
     inner_iters: int = 10,
     kappa: float = 1e-2,
     kappa_tol: float = 1e-10,
@@ -252,7 +261,7 @@ def cp_apr(
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
-    """Compute a CP decomposition of counts, with a Poisson model, by multiplicative updates (Chi and Kolda 2012).
+    """Compute a CP decomposition of counts, with a Poisson model: CP-APR.
 
     Parameters
     ----------
@@ -264,17 +273,20 @@ def cp_apr(
         Outer iterations at most; each updates all modes.
     tol : float
         The largest KKT violation, ``max |min(B, 1 - Phi)|``, with which a mode is not updated again in an outer
-        iteration. It has converged when no mode is updated; 0 runs all iterations.
+        iteration, or a row. It has converged when nothing is updated; 0 runs all iterations.
     seed : int
         Of the random start.
     init : path, "nvecs" or sequence of (I_n, R) arrays, optional
         See `cp_als`; entries are not negative. Of eigenvectors the magnitudes are taken.
     starts : int
         See `cp_als`; the largest log-likelihood is kept.
+    method : str
+        "mu": multiplicative updates of a mode (Chi and Kolda 2012). "pdnr", "pqnr": each row of a mode is solved for
+        itself, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015); on a CPU.
     inner_iters : int
-        Updates of a mode in an outer iteration, at most.
+        Updates of a mode in an outer iteration, or of a row, at most.
     kappa, kappa_tol : float
-        What is added to entries that are below `kappa_tol` and should not be zero.
+        Of "mu": what is added to entries that are below `kappa_tol` and should not be zero.
     eps : float
         The least that values are divided by.
     callback : callable, optional
@@ -300,12 +312,12 @@ def cp_apr(
     >>> model = cp_apr(read("pickups.tns"), rank=10)  # doctest: +SKIP
     """
     comm, budget = world(), Budget(max_iters * inner_iters)
-    asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps)
+    asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method)
     chosen = Options(**options)
     with opened(X, comm, chosen, deadline) as (machine, source):
-        method = counts(source, rank, machine, chosen, asked, budget)
+        apr = counts(source, rank, machine, chosen, asked, budget)
         rule = Rule(max_iters, tol, deadline=deadline)
-        return _decomposed(method, source, _Start(starts, seed, init), rule, callback)
+        return _decomposed(apr, source, _Start(starts, seed, init), rule, callback)
 
 
 @collective(ARGUMENTS, argument_options)

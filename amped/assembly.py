@@ -23,6 +23,7 @@ from .decomp import als, apr
 from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
+from .decomp.poisson import Poisson
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import Outputs
 from .operators.base import Operator
@@ -71,13 +72,29 @@ def room_of(machine: Machine, options: Options) -> Room:
 
 
 def setting_for(
-    source: Source, rank: int, machine: Machine, options: Options, solving: Solving = nothing, phi: bool = False
+    source: Source,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    solving: Solving = nothing,
+    asked: Poisson | None = None,
 ) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and machine.device.queues and not phi
+    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and machine.device.queues and asked is None
     values, overlaps = source.value_range, machine.exchange.overlaps
-    return Setting(ranks, options, machine.device, values, memory, overlaps, solving, ahead, phi)
+    return Setting(
+        ranks,
+        options,
+        machine.device,
+        values,
+        memory,
+        overlaps,
+        solving,
+        ahead,
+        asked is not None,
+        asked.rows if asked else None,
+    )
 
 
 def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
@@ -132,18 +149,18 @@ def refuse_negative(source: Source, comm: Comm) -> None:
 
 
 def counts(
-    source: Source, rank: int, machine: Machine, options: Options, asked: apr.Poisson, budget: Budget | None = None
+    source: Source, rank: int, machine: Machine, options: Options, asked: Poisson, budget: Budget | None = None
 ) -> apr.CpApr:
     """Place a tensor of counts and return the method that decomposes it, without factor matrices yet. Collective.
 
     Raises
     ------
     InputError
-        If a value is negative.
+        If a value is negative, or the device does not have the method.
     """
     refuse_negative(source, machine.comm)
     solving = apr.solving_bytes(machine, asked, len(source.shape))
-    setting = setting_for(source, rank, machine, options, solving, phi=True)
+    setting = setting_for(source, rank, machine, options, solving, asked)
     return apr.CpApr(_placed(source, machine, setting, budget), asked)
 
 

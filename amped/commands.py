@@ -293,11 +293,9 @@ def plan(request: requests.Plan, session: Session) -> int:
 def _setting(job: Job, request: requests.Plan, source: Source) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
-    if request.counts:
-        solving = apr.solving_bytes(machine, request.poisson(), order)
-    else:
-        solving = solving_bytes(machine, options, order)
-    return setting_for(source, request.rank, machine, options, solving, request.counts)
+    asked = request.poisson() if request.counts else None
+    solving = apr.solving_bytes(machine, asked, order) if asked else solving_bytes(machine, options, order)
+    return setting_for(source, request.rank, machine, options, solving, asked)
 
 
 def _forecast(

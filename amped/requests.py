@@ -14,8 +14,8 @@ from partitioner.flags import flag, path, real_number, real_numbers, seconds, wh
 from partitioner.readers import Form
 
 from . import checkpoint
-from .decomp.apr import Poisson
 from .decomp.constraints import Wanted, modes_of, ridge_of
+from .decomp.poisson import Poisson
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
 from .models.kruskal import MODEL
@@ -94,7 +94,7 @@ class Ranked(Request):
         super().check()
 
 
-LOSSES = {"gaussian": ("als",), "poisson": ("mu",)}  # and the methods for each, the first one by default
+LOSSES = {"gaussian": ("als",), "poisson": ("mu", "pdnr", "pqnr")}  # and the methods for each, the first one by default
 METHODS = tuple(method for methods in LOSSES.values() for method in methods)
 
 
@@ -103,11 +103,13 @@ class Modelled(Ranked):
     """What verbs take that say of what kind the model is."""
 
     loss: str = flag("gaussian", "poisson: values are counts (gaussian)", choices=tuple(LOSSES))
-    method: str | None = flag(None, "als; poisson: mu", choices=METHODS)
-    inner_iters: int | None = flag(None, "mu: updates of a mode in an iteration (10)", type=whole_number, metavar="K")
+    method: str | None = flag(None, "als; poisson: mu, or by rows pdnr, pqnr (mu)", choices=METHODS)
+    inner_iters: int | None = flag(
+        None, "poisson: updates of a mode, or of a row, in an iteration (10)", type=whole_number, metavar="K"
+    )
     kappa: float | None = flag(None, "mu: added to zeros that should not be (0.01)", type=real_number)
     kappa_tol: float | None = flag(None, "mu: numbers below are such zeros (1e-10)", type=real_number)
-    eps: float | None = flag(None, "mu: the least that values are divided by (1e-10)", type=real_number)
+    eps: float | None = flag(None, "poisson: the least that values are divided by (1e-10)", type=real_number)
 
     @property
     def counts(self) -> bool:
@@ -121,16 +123,19 @@ class Modelled(Ranked):
 
     def poisson(self) -> Poisson:
         """Return what CP-APR is asked for."""
-        names = "inner_iters", "kappa", "kappa_tol", "eps"
+        names = "inner_iters", "kappa", "kappa_tol", "eps", "method"
         return Poisson(self.tolerance, **{n: given for n in names if (given := getattr(self, n)) is not None})
 
     def check(self) -> None:
         if self.method is not None and self.method not in LOSSES[self.loss]:
-            known = " or ".join(LOSSES[self.loss])
+            known = " or ".join(", ".join(LOSSES[self.loss]).rsplit(", ", 1))
             raise InputError(f"--method {self.method} does not go with --loss {self.loss}: {known} does")
         for name in ("inner_iters", "kappa", "kappa_tol", "eps"):
             if getattr(self, name) is not None and not self.counts:
                 raise InputError(f"--{name.replace('_', '-')} goes with --loss poisson")
+        for name in ("kappa", "kappa_tol"):
+            if getattr(self, name) is not None and self.method not in (None, "mu"):
+                raise InputError(f"--{name.replace('_', '-')} goes with --method mu: zeros rise again by themselves")
         if self.counts:
             self.poisson()
         super().check()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..backend.base import Array, Clock
 from ..backend.exchange import Machine
+from ..backend.rowproblems import RowLimits
 from ..options import Options
 from ..parallel.mpi import Reduction
 from .placement import Plan
@@ -104,6 +105,16 @@ class Operator(Protocol):
         (rows, R) float64 device array
             The rows that `computed` has; valid until the next call.
         """
+
+    def solve_rows(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
+        """Queue the solution of the row problems of one mode, in its own factor matrix B; see `backend.rowproblems`.
+
+        `seen` is a (3,) float64 device array: what is seen of the rows that this rank solves is added to it, of a row
+        that several ranks solve by one of them. `then`: see `mttkrp`.
+        """
+
+    def spare(self, mode: int) -> Array:
+        """Return room of the shape of `computed`, float64, of unset contents; valid until the next call."""
 
     def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
         """Queue the sum of ``x log(max(m, floor))`` over all ranks' nonzeros, added to `total`, (1,) float64.

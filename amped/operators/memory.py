@@ -11,6 +11,7 @@ from partitioner.shards import Cut
 
 from ..backend.mttkrp import Kernel, Share
 from ..backend.phi import Phi
+from ..backend.rowproblems import RowProblems
 from ..errors import InputError
 
 SLOTS = 2
@@ -37,6 +38,7 @@ class ModePlan:
     share: Share  # what it computes
     kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
     phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
+    rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
     resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
     parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
     spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
@@ -74,9 +76,19 @@ class ModePlan:
         return max(self.running(kernel, min(self.nnz, nnz)) for kernel in self.kernels)
 
     def running(self, kernel: Kernel, nnz: int) -> int:
-        """Return the bytes of scratch memory that computing a kernel's shard takes, Phi included."""
+        """Return the bytes of scratch memory that computing a kernel's shard takes, Phi and row problems included."""
         usual = kernel.bytes(self.share, nnz).running
-        return max(usual, self.phi(kernel).bytes(kernel, self.share, nnz)) if self.phis else usual
+        phi = self.phi(kernel).bytes(kernel, self.share, nnz) if self.phis else 0
+        rows = self.rows_by.bytes(kernel, self.share, nnz).running if self.rows_by else 0
+        return max(usual, phi, rows)
+
+    @property
+    def rows_bytes(self) -> int:
+        """Return the bytes that the order of rows, and rows that ranks or shards share, take beside the shards."""
+        if self.rows_by is None:
+            return 0
+        orders = max(self.rows_by.bytes(kernel, self.share, self.nnz).kept for kernel in self.kernels)
+        return orders + (self.cut.split_rows.size + PIECES) * self.rows_by.shared_bytes(self.rank)
 
     def phi(self, kernel: Kernel) -> Phi:
         """Return what computes Phi from a kernel's shards."""

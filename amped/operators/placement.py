@@ -17,7 +17,9 @@ from partitioner.shards import Cut
 
 from ..backend.base import Device
 from ..backend.mttkrp import Kernel, Share
-from ..backend.providers import mttkrp_kernels, phi_of, roundings
+from ..backend.phi import Phi
+from ..backend.providers import mttkrp_kernels, phi_of, roundings, row_problems
+from ..backend.rowproblems import RowMethod
 from ..backend.rows import block_rows
 from ..backend.solve import Takes
 from ..errors import InputError
@@ -68,6 +70,7 @@ class Setting(NamedTuple):
     solving: Solving = nothing
     ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
     phi: bool = False  # whether Phi is computed, not MTTKRPs
+    rows: RowMethod | None = None  # how row problems are solved, beside it
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,27 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
     known = {k.name: phi for k in kernels if not k.derive and (phi := phi_of(setting.device, k, mode.share))}
     if setting.options.kernel not in ("auto", *known):
         raise InputError(f"kernel {setting.options.kernel!r} computes no Phi: {', '.join(known)} do")
+    if setting.rows:
+        return _with_rows(mode, [k for k in kernels if k.name in known], known, setting.rows, setting)
     found = _candidates(mode.share, [k for k in kernels if k.name in known], setting)
     return replace(mode, kernels=found, phis=tuple(known[k.name] for k in found))
+
+
+def _with_rows(
+    mode: ModePlan, kernels: Sequence[Kernel], phis: dict[str, Phi], method: RowMethod, setting: Setting
+) -> ModePlan:
+    """Return a mode's plan with the first kernel from whose shards row problems are solved.
+
+    MTTKRPs are not computed, so that their times tell nothing.
+    """
+    how = row_problems(setting.device).get(method)
+    if how is None:
+        raise InputError(f"method {method!r}: {setting.device.name} has 'mu' alone")
+    known, asked = [k for k in kernels if how.suits(k, mode.share)], setting.options.kernel
+    if asked not in ("auto", *(k.name for k in known)):
+        raise InputError(f"kernel {asked!r} has no {method!r}: {', '.join(k.name for k in known)} have")
+    found = _candidates(mode.share, known, setting)[:1]
+    return replace(mode, kernels=found, phis=tuple(phis[k.name] for k in found), rows_by=how)
 
 
 def _candidates(share: Share, kernels: Sequence[Kernel], setting: Setting) -> tuple[Kernel, ...]:
@@ -232,6 +254,8 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
         "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
         "MTTKRP output": max((s.rows.stop - s.rows.start) * s.stride for s in shares) * 8,
     }
+    if any(m.rows_by for m in modes):
+        fixed["row problems"] = sum(m.rows_bytes for m in modes)
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     # Factor matrices come to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.dtype.itemsize

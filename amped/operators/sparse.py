@@ -20,12 +20,14 @@ from partitioner.shards import Cut
 from ..backend.base import Array
 from ..backend.exchange import Block, Machine, agree
 from ..backend.phi import Phi
+from ..backend.rowproblems import RowLimits
 from ..parallel.mpi import Reduction, together
 from ..parallel.recorder import HERE
 from .base import Solve
 from .limits import check_range
 from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
+from .rowsolver import RowSolver
 from .source import Source
 from .stream import Step, Stream
 from .tuning import Budget, Tuner
@@ -59,6 +61,7 @@ class SparseOperator:
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
         self._split = [_SplitRows(mode, machine) for mode in self.plan.modes]
+        self._rows = RowSolver(self.plan.modes, machine, self.stream, self.work) if setting.rows else None
         for mode in range(self.order):
             self.work.changed(mode)
         self.clock.collect()
@@ -157,6 +160,15 @@ class SparseOperator:
             with self.clock.span("exchange", mode):
                 self._split[mode].share(work.outs[mode], self._phi(mode), skip)
         return work.outs[mode][:, : self.ranks[mode]]
+
+    def solve_rows(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
+        HERE.mode = mode
+        self.machine.exchange.join()
+        assert self._rows is not None
+        self._rows.solve(mode, self.clock, limits, seen, then)
+
+    def spare(self, mode: int) -> Array:
+        return self.work.outs[mode][:, : self.ranks[mode]]
 
     def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
         self.machine.exchange.join()

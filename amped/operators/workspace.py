@@ -49,7 +49,7 @@ class Workspace:
         self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
         read = self._narrow or self.factors
         self._inputs = [[factor for n, factor in enumerate(read) if n != m.mode] for m in modes]
-        self._scratch: Array = None
+        self.scratch: Array = None  # of kernels
         self.allocate(plan)
 
     def _held_bytes(self, shape: tuple[int, int]) -> int:
@@ -80,21 +80,21 @@ class Workspace:
 
     def reserve(self, nbytes: int) -> None:
         """Let kernels have so many bytes of scratch memory; 0 gives it back."""
-        if not nbytes or self._scratch is None or self._scratch.size < nbytes:
-            self._scratch = None  # the old one is gone before the new one is made
-            self._scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
+        if not nbytes or self.scratch is None or self.scratch.size < nbytes:
+            self.scratch = None  # the old one is gone before the new one is made
+            self.scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
 
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
-        shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self._scratch, double)
+        shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self.scratch, double)
 
     def add_phi(self, how: Phi, shard: Shard, mode: int, floor: float, new: slice, skip: Array) -> None:
         """Queue the addition of a shard's Phi to the output rows of its mode; see `Phi.run`."""
-        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self._scratch, skip)
+        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self.scratch, skip)
 
     def add_logs(self, how: Phi, shard: Shard, mode: int, floor: float, total: Array) -> None:
         """Queue the addition of a shard's part of the log-likelihood; see `Phi.add_logs`."""
-        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self._scratch)
+        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch)
 
     def inputs(self, mode: int) -> list[Array]:
         """Return the factor matrices of the other modes as kernels read them."""

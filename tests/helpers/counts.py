@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from oracle import load, reference, splitmix_factors
+from rowproblem import RowProblem, pdnr, pqnr
 
 import amped
 
@@ -68,6 +69,42 @@ def mu(tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int,
         if not updates:
             break
     return path._replace(model=amped.KruskalTensor(weights, factors).full())
+
+
+def by_rows(
+    tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int, method: str, tol: float = 1e-4
+) -> Path:
+    """Return the path of PDNR or PQNR, row by row, with the usual constants."""
+    solve = {"pdnr": pdnr, "pqnr": pqnr}[method]
+    sums = [f.sum(axis=0) for f in start]
+    factors, weights = [f / s for f, s in zip(start, sums, strict=True)], np.prod(sums, axis=0)
+    indices, values, order = tensor.columns, tensor.values, len(start)
+    path = Path([], [], [], np.zeros(tensor.shape))
+    for _ in range(iterations):
+        violation, updates = 0.0, 0
+        for n in range(order):
+            b = factors[n] * weights
+            pi = np.prod([factors[m][indices[m]] for m in range(order) if m != n], axis=0)
+            for i in range(len(b)):
+                mine = indices[n] == i
+                row = RowProblem(values[mine], pi[mine])
+                violation = max(violation, row.violation(b[i]))
+                b[i], made = solve(row, b[i], 10, tol) if mine.any() else (np.zeros_like(weights), 0)
+                updates += made
+            weights = b.sum(axis=0)
+            factors[n] = b / np.where(weights > 0, weights, 1)
+        model = np.prod([f[indices[m]] for m, f in enumerate(factors)], axis=0) @ weights
+        path.loglikelihood.append(float(values @ np.log(np.maximum(model, 1e-10)) - weights.sum()))
+        path.kkt.append(violation)
+        path.inner_iterations.append(updates)
+        if not updates:
+            break
+    return path._replace(model=amped.KruskalTensor(weights, factors).full())
+
+
+def path_of(method: str, tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int) -> Path:
+    """Return the path of a method."""
+    return mu(tensor, start, iterations) if method == "mu" else by_rows(tensor, start, iterations, method)
 
 
 def assert_the_reference(name: str, rank: int, precision: str, **options: object) -> None:

@@ -92,6 +92,8 @@ def pdnr(row: RowProblem, b: Vector, inner: int, tolerance: float) -> tuple[Vect
         if row.violation(b) < tolerance:
             return b, iteration
         damped = hessian + damping * np.diag(np.diag(hessian))
+        unused = np.flatnonzero(np.diag(hessian) == 0)  # their Pi is zero: they go to their bound
+        damped[unused, unused] = 1e-300
 
         def newton(free: Vector, others: Vector, damped: np.ndarray = damped, phi: Vector = phi) -> Vector:
             slope = 1 - phi + (damped - np.diag(np.diag(damped))) @ others

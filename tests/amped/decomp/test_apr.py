@@ -19,8 +19,9 @@ from amped.assembly import begin, bring_up, counts, open_tensor
 from amped.backend.cuda import probe
 from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
-from amped.decomp.apr import CpApr, Poisson
+from amped.decomp.apr import CpApr
 from amped.decomp.driver import Rule, iterate
+from amped.decomp.poisson import Poisson
 from amped.errors import InputError
 from amped.operators.source import TensorSource
 from amped.options import Options
@@ -210,7 +211,10 @@ def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     ("flags", "cause"),
     [
         (["--method", "mu"], "--method mu does not go with --loss gaussian: als does"),
-        (["--loss", "poisson", "--method", "als"], "--method als does not go with --loss poisson: mu does"),
+        (
+            ["--loss", "poisson", "--method", "als"],
+            "als does not go with --loss poisson: mu, pdnr or pqnr does",
+        ),
         (["--kappa", "0.1"], "--kappa goes with --loss poisson"),
         (["--loss", "poisson", "--nonnegative"], "--nonnegative, --ridge and --fixed-modes go with --loss gaussian"),
         (["--loss", "poisson", "--inner-iters", "0"], "inner iters 0: expected"),

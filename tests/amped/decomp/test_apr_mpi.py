@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from counts import REFERENCES, assert_the_reference, mu, random_counts
+from counts import REFERENCES, assert_the_reference, by_rows, mu, random_counts
 from oracle import random_factors, small_pieces
 
 import amped
 from amped.assembly import begin, counts, open_tensor
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
-from amped.decomp.apr import Poisson
 from amped.decomp.driver import Rule, iterate
+from amped.decomp.poisson import Poisson
 from amped.errors import InputError
 from amped.operators.source import TensorSource
 from amped.options import Options
@@ -43,6 +43,36 @@ def test_the_same_path_as_an_oracle(comm: Comm, device: str, shape: tuple[int, .
         np.testing.assert_allclose(model.series[name], getattr(want, name), rtol=1e-9, atol=1e-12, err_msg=name)
     mine = (model.weights.tobytes(), *(f.tobytes() for f in model.factors), str(model.series))
     assert all(other == mine for other in comm.allgather(mine))
+
+
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("shape", [(9, 7), (6, 2, 8), (4, 6, 5, 3), (2, 3, 40), (1, 5, 6)])
+def test_row_problems_take_the_path_of_an_oracle(
+    comm: Comm, shape: tuple[int, ...], placement: Any, method: Any
+) -> None:
+    """Rows are shared by ranks, all ranks among them, and by shards."""
+    tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, 3)
+    want = by_rows(tensor, start, 5, method)
+    with small_pieces(10):
+        model = amped.cp_apr(
+            tensor if comm.rank == 0 else None, 3, init=start, max_iters=5, precision="fp64",
+            device="cpu", placement=placement, method=method,
+        )  # fmt: skip
+    np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+    np.testing.assert_allclose(model.series["kkt"], want.kkt, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(model.series["inner_iterations"], want.inner_iterations, atol=1)
+    mine = (model.weights.tobytes(), *(f.tobytes() for f in model.factors), str(model.series))
+    assert all(other == mine for other in comm.allgather(mine))
+
+
+def test_rows_in_single_precision(comm: Comm) -> None:
+    tensor, start = random_counts(3, (4, 30, 20)), random_factors(0, (4, 30, 20), 3)
+    found = [
+        amped.cp_apr(tensor, 3, init=start, max_iters=8, device="cpu", precision=p, method="pdnr").series  # type: ignore[arg-type]
+        for p in ("fp32", "fp64")
+    ]
+    np.testing.assert_allclose(*(each["loglikelihood"] for each in found), rtol=1e-5)
 
 
 def test_what_is_wrong_is_told_on_all_ranks(comm: Comm) -> None:

@@ -290,7 +290,7 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
     in_rows = plan.device_bytes["resident nonzeros"] - sum(s.nbytes for s in resident)
     assert 0 <= in_rows <= sum(pieces), "most rows have nonzeros"
     assert plan.device_bytes["stream slots"] == sum(slot._memory.nbytes for slot in stream.slots)
-    assert plan.device_bytes["working memory"] >= operator.work._scratch.nbytes
+    assert plan.device_bytes["working memory"] >= operator.work.scratch.nbytes
     assert (plan.device_bytes["resident nonzeros"] > 0) == (placement != "stream")
     on_host = sum(s.nbytes for s in streamed)
     assert (on_host > 0) == (placement != "resident")

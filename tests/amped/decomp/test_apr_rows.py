@@ -1,0 +1,141 @@
+"""CP-APR row by row: PDNR and PQNR, on one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import in_process
+from counts import by_rows, random_counts
+from oracle import PRECISIONS, random_factors, small_pieces
+
+import amped
+from amped.errors import InputError
+
+SHAPES = [(9, 7), (6, 5, 8), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
+TENSOR = random_counts(7, (12, 9, 10))
+METHODS = pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+SERIES = "loglikelihood", "kkt", "inner_iterations"
+
+
+@METHODS
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rank", [1, 3, 7])
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_the_same_path_as_an_oracle(method: Any, shape: tuple[int, ...], rank: int, placement: Any) -> None:
+    """Also of rows whose nonzeros lie in several shards."""
+    tensor, start = random_counts(len(shape), shape), random_factors(0, shape, rank)
+    want = by_rows(tensor, start, 5, method)
+    with small_pieces(20):
+        model = amped.cp_apr(
+            tensor, rank, init=start, max_iters=5, precision="fp64", device="cpu", placement=placement, method=method
+        )
+    np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+    np.testing.assert_allclose(model.full(), want.model, rtol=1e-6, atol=1e-8)
+
+
+@METHODS
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_columns_have_unit_sums_and_weights_the_counts(method: Any, precision: Any) -> None:
+    model = amped.cp_apr(TENSOR, 4, max_iters=60, device="cpu", precision=precision, method=method)
+    assert np.all(np.diff(model.weights) <= 0)
+    assert model.weights.sum() == pytest.approx(TENSOR.values.sum(), rel=1e-4), "as of every Poisson model"
+    for factor in model.factors:
+        assert np.all(factor >= 0)
+        np.testing.assert_allclose(factor.sum(axis=0, dtype=float), 1, atol={"fp32": 1e-5, "fp64": 1e-12}[precision])
+        assert np.all(factor[-1] == 0), "an empty row"
+
+
+@METHODS
+def test_the_log_likelihood_never_falls(method: Any) -> None:
+    found = amped.cp_apr(TENSOR, 5, max_iters=40, tol=0, device="cpu", precision="fp64", method=method)
+    series = np.array(found.series["loglikelihood"])
+    assert np.all(np.diff(series) >= -1e-12 * abs(series[-1]))
+
+
+@METHODS
+def test_it_converges_when_no_row_is_updated(method: Any) -> None:
+    model = amped.cp_apr(TENSOR, 1, max_iters=100, device="cpu", precision="fp64", method=method)
+    assert model.converged
+    assert model.series["inner_iterations"][-1] == 0 < model.series["inner_iterations"][-2]
+    assert model.series["kkt"][-1] < 1e-4
+
+
+@METHODS
+def test_zeros_rise_again(method: Any) -> None:
+    start = random_factors(3, TENSOR.shape, 2)
+    start[0][:4] = 0
+    found = amped.cp_apr(TENSOR, 2, init=start, max_iters=3, device="cpu", precision="fp64", method=method)
+    assert np.all(found.factors[0][:4].sum(axis=1) > 0)
+    want = by_rows(TENSOR, start, 3, method)
+    np.testing.assert_allclose(found.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+
+
+@METHODS
+@pytest.mark.parametrize("rank", [1, 20])
+def test_a_tensor_of_one_nonzero(method: Any, rank: int) -> None:
+    tensor = amped.SparseTensor([[1, 0, 2]], [5.0], (2, 3, 4))
+    model = amped.cp_apr(tensor, rank, max_iters=30, device="cpu", precision="fp64", method=method)
+    assert model.full()[1, 0, 2] == pytest.approx(5, rel=1e-3)
+    assert np.count_nonzero(model.full() > 1e-6) == 1
+
+
+@METHODS
+def test_a_command_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> None:
+    tensor = written(tmp_path)
+    how = ["--rank", 3, "--loss", "poisson", "--method", method, "--tol", 0, "--device", "cpu", "--quiet"]
+
+    def run(*flags: object, code: int = 0) -> Any:
+        result = in_process("cpd", tensor, *how, *flags, "--output", tmp_path / "out", "--force")
+        assert result.code == code, result.err
+        return result.err if code else json.loads((tmp_path / "out" / "run.json").read_text())
+
+    straight = run("--max-iters", 7)
+    run("--max-iters", 3, "--checkpoint", tmp_path / "c")
+    found = run("--max-iters", 7, "--checkpoint", tmp_path / "c", "--resume")
+    for name in SERIES:
+        assert found[name] == straight[name]
+    assert (found["method"], found["loss"], found["norm"]) == (method, "poisson", 1)
+    how[5] = "mu"
+    assert f"made with method {method}, this run has mu" in run(
+        "--max-iters", 7, "--checkpoint", tmp_path / "c", "--resume", code=2
+    )
+
+
+def written(folder: Path) -> Path:
+    rows = np.column_stack([TENSOR.indices + 1, TENSOR.values.astype(int)])
+    np.savetxt(folder / "t.tns", rows, fmt="%d")
+    return folder / "t.tns"
+
+
+@pytest.mark.parametrize(
+    ("flags", "cause"),
+    [
+        (["--method", "pdnr"], "--method pdnr does not go with --loss gaussian: als does"),
+        (["--loss", "poisson", "--method", "als"], "als does not go with --loss poisson: mu, pdnr or pqnr does"),
+        (["--loss", "poisson", "--method", "pdnr", "--kappa", "0.1"], "--kappa goes with --method mu"),
+        (["--loss", "poisson", "--method", "pqnr", "--kappa-tol", "0.1"], "--kappa-tol goes with --method mu"),
+        (["--loss", "poisson", "--method", "pdnr", "--kernel", "blocked"], "kernel 'blocked' has no 'pdnr': segmented"),
+    ],
+)
+def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], cause: str) -> None:
+    result = in_process("cpd", written(tmp_path), "--rank", "2", "--device", "cpu", *flags)
+    assert (result.code, result.err.count("\n")) == (2, 1)
+    assert cause in result.err
+
+
+def test_a_method_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="method is 'newton': expected 'mu', 'pdnr', 'pqnr'"):
+        amped.cp_apr(TENSOR, 2, device="cpu", method="newton")  # type: ignore[arg-type]
+
+
+def test_a_plan_counts_row_problems(tmp_path: Path) -> None:
+    how = "--rank", "4", "--loss", "poisson", "--device", "cpu"
+    plain = in_process("plan", written(tmp_path), *how)
+    rows = in_process("plan", written(tmp_path), *how, "--method", "pdnr")
+    assert (plain.code, rows.code) == (0, 0)
+    assert "row problems" in rows.out
+    assert "row problems" not in plain.out
