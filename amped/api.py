@@ -106,6 +106,7 @@ ARGUMENTS = {
     "starts": Argument(lambda name, given: whole(name, given, 1)),
     "factors": Argument(_given_matrices, _shown_matrices, of_root=True),
     "inner_iters": Argument(lambda name, given: whole("inner iters", given, 1, MOST_INNER)),
+    "mu_iters": Argument(lambda name, given: whole("mu iters", given, 0)),
     **{
         name: Argument(lambda name, given: real(name, given, "a number of at least 0"))
         for name in ("kappa", "kappa_tol")
@@ -254,6 +255,7 @@ def cp_apr(
     starts: int = 1,
     method: PoissonMethod = "mu",
     inner_iters: int = 10,
+    mu_iters: int = 2,
     kappa: float = 1e-2,
     kappa_tol: float = 1e-10,
     eps: float = 1e-10,
@@ -285,6 +287,9 @@ def cp_apr(
         itself, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015); on a CPU.
     inner_iters : int
         Updates of a mode in an outer iteration, or of a row, at most.
+    mu_iters : int
+        Of "pdnr" and "pqnr": the first outer iterations, which are those of "mu". Without any, more starts end at a
+        poorer optimum, as rows that are solved against random matrices become sparse by chance.
     kappa, kappa_tol : float
         Of "mu": what is added to entries that are below `kappa_tol` and should not be zero.
     eps : float
@@ -312,7 +317,7 @@ def cp_apr(
     >>> model = cp_apr(read("pickups.tns"), rank=10)  # doctest: +SKIP
     """
     comm, budget = world(), Budget(max_iters * inner_iters)
-    asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method)
+    asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     chosen = Options(**options)
     with opened(X, comm, chosen, deadline) as (machine, source):
         apr = counts(source, rank, machine, chosen, asked, budget)

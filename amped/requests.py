@@ -107,6 +107,9 @@ class Modelled(Ranked):
     inner_iters: int | None = flag(
         None, "poisson: updates of a mode, or of a row, in an iteration (10)", type=whole_number, metavar="K"
     )
+    mu_iters: int | None = flag(
+        None, "pdnr, pqnr: first iterations, which are mu's (2)", type=whole_number, metavar="K"
+    )
     kappa: float | None = flag(None, "mu: added to zeros that should not be (0.01)", type=real_number)
     kappa_tol: float | None = flag(None, "mu: numbers below are such zeros (1e-10)", type=real_number)
     eps: float | None = flag(None, "poisson: the least that values are divided by (1e-10)", type=real_number)
@@ -123,19 +126,21 @@ class Modelled(Ranked):
 
     def poisson(self) -> Poisson:
         """Return what CP-APR is asked for."""
-        names = "inner_iters", "kappa", "kappa_tol", "eps", "method"
+        names = "inner_iters", "mu_iters", "kappa", "kappa_tol", "eps", "method"
         return Poisson(self.tolerance, **{n: given for n in names if (given := getattr(self, n)) is not None})
 
     def check(self) -> None:
         if self.method is not None and self.method not in LOSSES[self.loss]:
             known = " or ".join(", ".join(LOSSES[self.loss]).rsplit(", ", 1))
             raise InputError(f"--method {self.method} does not go with --loss {self.loss}: {known} does")
-        for name in ("inner_iters", "kappa", "kappa_tol", "eps"):
+        for name in ("inner_iters", "mu_iters", "kappa", "kappa_tol", "eps"):
             if getattr(self, name) is not None and not self.counts:
                 raise InputError(f"--{name.replace('_', '-')} goes with --loss poisson")
         for name in ("kappa", "kappa_tol"):
             if getattr(self, name) is not None and self.method not in (None, "mu"):
                 raise InputError(f"--{name.replace('_', '-')} goes with --method mu: zeros rise again by themselves")
+        if self.mu_iters is not None and self.method in (None, "mu"):
+            raise InputError("--mu-iters goes with --method pdnr or pqnr")
         if self.counts:
             self.poisson()
         super().check()

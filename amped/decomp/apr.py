@@ -105,7 +105,7 @@ class CpApr:
                 state.mode = mode
                 _, state.arrays["weights"], state.arrays["facts"] = update.told.read()
                 return False
-            update.queue(mode, again=state.iterations > 0)
+            update.queue(mode, state.iterations)
         state.mode, self._warm = 0, self._warm or not first
         self.operator.join()
         self._take(update.told.read())

@@ -34,6 +34,9 @@ class Poisson:
         Of MU: what is added to entries that are below `kappa_tol` and should not be zero, as their Phi is above 1.
     eps : float
         The least that values are divided by.
+    method : str
+    mu_iters : int
+        Of PDNR and PQNR: the first outer iterations, which are MU's.
     """
 
     tol: float = 1e-4
@@ -42,9 +45,11 @@ class Poisson:
     kappa_tol: float = 1e-10
     eps: float = 1e-10
     method: PoissonMethod = "mu"
+    mu_iters: int = 2
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner_iters", whole("inner iters", self.inner_iters, 1, MOST_INNER))
+        object.__setattr__(self, "mu_iters", whole("mu iters", self.mu_iters, 0))
         for name in ("tol", "kappa", "kappa_tol"):
             number = real(name.replace("_", " "), getattr(self, name), "a number of at least 0")
             object.__setattr__(self, name, number)
@@ -66,14 +71,14 @@ class Update(ABC):
         self.told = Told(device, operator.order, rank, asked.inner_iters)
 
     @abstractmethod
-    def queue(self, mode: int, again: bool) -> None:
-        """Queue the update of a mode; `again`: not for the first time."""
+    def queue(self, mode: int, iteration: int) -> None:
+        """Queue the update of a mode in an outer iteration, counted from 0."""
 
     def iteration(self) -> None:
         """Queue an outer iteration, but the first one."""
         self.told.clear()
         for mode in range(self._operator.order):
-            self.queue(mode, again=True)
+            self.queue(mode, 1)
         self._operator.join()
 
     def _begin(self, mode: int, kappa: float, least: float) -> None:
@@ -105,11 +110,11 @@ class Multiplicative(Update):
         # Where that costs little, or spares much, the host asks whether a mode is done.
         self._asks = operator.machine.device.on_host or operator.plan.slot > 0
 
-    def queue(self, mode: int, again: bool) -> None:
+    def queue(self, mode: int, iteration: int) -> None:
         """See `Update`: wait for nothing that a device can decide."""
         operator, asked, told, multiply = self._operator, self._asked, self.told, self._multiply
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
-        self._begin(mode, asked.kappa if again else 0.0, asked.kappa_tol)
+        self._begin(mode, asked.kappa if iteration else 0.0, asked.kappa_tol)
         for inner in range(asked.inner_iters):
             violation = told.violations[inner : inner + 1]
             then = [mode] * (asked.inner_iters - inner - 1) + others
@@ -124,13 +129,20 @@ class Multiplicative(Update):
         self._end(mode, phi, asked.kappa_tol)
 
 
-class RowByRow(Update):
-    """PDNR and PQNR: each row is solved for itself. Zeros may rise again, so that nothing is shifted."""
+class RowByRow(Multiplicative):
+    """PDNR and PQNR: each row is solved for itself. Zeros may rise again, so that nothing is shifted.
 
-    def queue(self, mode: int, again: bool) -> None:
+    The first outer iterations are MU's: rows that are solved against random matrices become sparse by chance, and what
+    becomes zero in all rows of a mode never comes back.
+    """
+
+    def queue(self, mode: int, iteration: int) -> None:
         """See `Update`."""
         operator, asked, told = self._operator, self._asked, self.told
-        self._begin(mode, 0.0, 0.0)
+        if iteration < asked.mu_iters:
+            super().queue(mode, iteration)
+            return
+        self._begin(mode, 0.0, asked.kappa_tol)  # MU leaves marks on entries that are nearly zero
         limits = RowLimits(asked.inner_iters, asked.tol, asked.eps)
         operator.solve_rows(mode, limits, told.seen, in_turn(mode, operator.order))
         operator.reduce(told.seen[: KKT + 1], "max", mode)

@@ -74,7 +74,7 @@ def mu(tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int,
 def by_rows(
     tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int, method: str, tol: float = 1e-4
 ) -> Path:
-    """Return the path of PDNR or PQNR, row by row, with the usual constants."""
+    """Return the path of PDNR or PQNR, row by row, with the usual constants; no iteration is MU's."""
     solve = {"pdnr": pdnr, "pqnr": pqnr}[method]
     sums = [f.sum(axis=0) for f in start]
     factors, weights = [f / s for f, s in zip(start, sums, strict=True)], np.prod(sums, axis=0)
@@ -100,11 +100,6 @@ def by_rows(
         if not updates:
             break
     return path._replace(model=amped.KruskalTensor(weights, factors).full())
-
-
-def path_of(method: str, tensor: amped.SparseTensor, start: Sequence[np.ndarray], iterations: int) -> Path:
-    """Return the path of a method."""
-    return mu(tensor, start, iterations) if method == "mu" else by_rows(tensor, start, iterations, method)
 
 
 def assert_the_reference(name: str, rank: int, precision: str, **options: object) -> None:

@@ -57,7 +57,7 @@ def test_row_problems_take_the_path_of_an_oracle(
     with small_pieces(10):
         model = amped.cp_apr(
             tensor if comm.rank == 0 else None, 3, init=start, max_iters=5, precision="fp64",
-            device="cpu", placement=placement, method=method,
+            device="cpu", placement=placement, method=method, mu_iters=0,
         )  # fmt: skip
     np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
     np.testing.assert_allclose(model.series["kkt"], want.kkt, rtol=1e-3, atol=1e-6)

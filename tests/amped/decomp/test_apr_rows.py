@@ -13,7 +13,16 @@ from counts import by_rows, random_counts
 from oracle import PRECISIONS, random_factors, small_pieces
 
 import amped
+from amped.assembly import begin, counts, open_tensor
+from amped.backend.exchange import Machine, connect
+from amped.backend.null.device import NullDevice
+from amped.decomp.apr import CpApr
+from amped.decomp.driver import Rule, iterate
+from amped.decomp.poisson import Poisson
 from amped.errors import InputError
+from amped.operators.source import TensorSource
+from amped.options import Options
+from amped.parallel.mpi import Comm
 
 SHAPES = [(9, 7), (6, 5, 8), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
 TENSOR = random_counts(7, (12, 9, 10))
@@ -31,10 +40,30 @@ def test_the_same_path_as_an_oracle(method: Any, shape: tuple[int, ...], rank: i
     want = by_rows(tensor, start, 5, method)
     with small_pieces(20):
         model = amped.cp_apr(
-            tensor, rank, init=start, max_iters=5, precision="fp64", device="cpu", placement=placement, method=method
+            tensor,
+            rank,
+            init=start,
+            max_iters=5,
+            precision="fp64",
+            device="cpu",
+            placement=placement,
+            method=method,
+            mu_iters=0,
         )
     np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
     np.testing.assert_allclose(model.full(), want.model, rtol=1e-6, atol=1e-8)
+
+
+@METHODS
+def test_the_first_iterations_are_those_of_mu(method: Any) -> None:
+    """Then its model is where rows begin, as if it had been given."""
+    how: dict[str, Any] = {"precision": "fp64", "device": "cpu", "tol": 0}
+    first = amped.cp_apr(TENSOR, 3, max_iters=2, **how)
+    found = amped.cp_apr(TENSOR, 3, max_iters=6, method=method, **how)
+    assert found.series["loglikelihood"][:2] == first.series["loglikelihood"]
+    start = [first.factors[0] * first.weights, *first.factors[1:]]
+    then = amped.cp_apr(TENSOR, 3, init=start, max_iters=4, method=method, mu_iters=0, **how)
+    np.testing.assert_allclose(found.series["loglikelihood"][2:], then.series["loglikelihood"], rtol=1e-9)
 
 
 @METHODS
@@ -68,7 +97,7 @@ def test_it_converges_when_no_row_is_updated(method: Any) -> None:
 def test_zeros_rise_again(method: Any) -> None:
     start = random_factors(3, TENSOR.shape, 2)
     start[0][:4] = 0
-    found = amped.cp_apr(TENSOR, 2, init=start, max_iters=3, device="cpu", precision="fp64", method=method)
+    found = amped.cp_apr(TENSOR, 2, init=start, max_iters=3, device="cpu", precision="fp64", method=method, mu_iters=0)
     assert np.all(found.factors[0][:4].sum(axis=1) > 0)
     want = by_rows(TENSOR, start, 3, method)
     np.testing.assert_allclose(found.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
@@ -105,6 +134,35 @@ def test_a_command_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> Non
     )
 
 
+def method_on(machine: Machine, method: Any) -> CpApr:
+    options = Options("cpu", precision="fp64")
+    found = counts(open_tensor(TENSOR, machine, options), 3, machine, options, Poisson(method=method))
+    begin(found, TensorSource(TENSOR, machine.comm), seed=5)
+    return found
+
+
+@METHODS
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+@pytest.mark.parametrize("modes", [1, 2])
+def test_a_run_goes_on_as_if_it_had_not_stopped(comm: Comm, method: Any, iterations: int, modes: int) -> None:
+    """After some modes of an iteration, MU's and others, as checkpoints keep it; on a device that queues work."""
+    machine = connect(NullDevice(comm), comm)
+    straight, first, second = (method_on(machine, method) for _ in range(3))
+    list(iterate(straight, Rule(7, 0)))
+    list(iterate(first, Rule(iterations, 0)))
+    asked = iter([False] * (modes - 1) + [True])
+    assert not first.step(lambda: next(asked))
+    state, factors = first.state.copy(), [first.factor(mode) for mode in range(3)]
+    assert state.mode == modes
+    second.restart(state)
+    for mode, factor in enumerate(factors):
+        second.operator.set_factor(mode, factor)
+    list(iterate(second, Rule(7, 0)))
+    assert second.state.series == straight.state.series
+    for mode in range(3):
+        assert second.factor(mode).tobytes() == straight.factor(mode).tobytes()
+
+
 def written(folder: Path) -> Path:
     rows = np.column_stack([TENSOR.indices + 1, TENSOR.values.astype(int)])
     np.savetxt(folder / "t.tns", rows, fmt="%d")
@@ -118,6 +176,8 @@ def written(folder: Path) -> Path:
         (["--loss", "poisson", "--method", "als"], "als does not go with --loss poisson: mu, pdnr or pqnr does"),
         (["--loss", "poisson", "--method", "pdnr", "--kappa", "0.1"], "--kappa goes with --method mu"),
         (["--loss", "poisson", "--method", "pqnr", "--kappa-tol", "0.1"], "--kappa-tol goes with --method mu"),
+        (["--loss", "poisson", "--mu-iters", "3"], "--mu-iters goes with --method pdnr or pqnr"),
+        (["--loss", "poisson", "--method", "pdnr", "--mu-iters", "-1"], "mu iters -1: expected"),
         (["--loss", "poisson", "--method", "pdnr", "--kernel", "blocked"], "kernel 'blocked' has no 'pdnr': segmented"),
     ],
 )
