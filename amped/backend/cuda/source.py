@@ -15,6 +15,7 @@ PARTS = {  # files that are put together to be compiled
     "mttkrp": ("packed", "mttkrp"),
     "phi": ("packed", "phi"),
     "phi_sums": ("combine", "phi_sums"),
+    "rowproblems": ("packed", "rowproblems"),
 }
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 

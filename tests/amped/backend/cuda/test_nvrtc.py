@@ -6,16 +6,17 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import product
+from itertools import cycle, product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from amped.backend.cuda import phi_code
+from amped.backend.cuda import phi_code, row_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.mttkrp import Share
+from amped.backend.rowproblems import RowMethod
 from partitioner import words
 from partitioner.coo import ValueRange
 
@@ -31,11 +32,13 @@ RANKS = (1, 7, 16, 32, 33, 64, 130)
 VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
 DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+STEPS = {"begin_rows", "end_rows", "clear_rows", "step", "advance"}
 EQUATIONS = {"prepare", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
 MOST_IN_DOUBLE = 128
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
+MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
 
@@ -167,6 +170,32 @@ def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
         rounds = -(-made.groups * team // threads)
         assert threads <= (most if any(made.staged) else 2 * most)
         assert rounds == 1 or (any(made.staged) and (rounds - 1) * most < 2 * made.groups * team)
+
+
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_row_problems(architecture: str, method: RowMethod) -> None:
+    """At the highest rank, too: the shared memory of a block is that of the device with least."""
+    highest = row_code.MOST_RANK if method == "pdnr" else 1024
+    some = ((3, 32), (5, 7)) if architecture != "sm_90" else ((2, 1), (3, 7), (4, 16), (5, 33), (8, 64), (3, highest))
+    for (order, rank), precision in zip(some, cycle(DTYPES)):
+        made = layout(order, precision, "segmented", rank, "coded" if rank % 2 else "raw", LIMITS[architecture])
+        assert row_code.suits(made, method)
+        code = row_code.RowCode(rank, DTYPES[precision], method == "pdnr")
+        log = compiled("rowproblems", code.passes(made), architecture)
+        check(log, {"add_sums", "add_changes", "gather", "find_rows"}, MOST_IN_ROWS)
+        check(compiled("rowsteps", code.steps(), architecture), STEPS, MOST_IN_ROWS)
+        assert max(code.shared_for_passes, code.shared_for_steps) <= LIMITS["sm_90"].shared
+
+
+def test_layouts_of_row_problems() -> None:
+    suited = {
+        name for name in kernel_names(3) if row_code.suits(layout(3, "fp32", name, 16, "raw", LIMITS["sm_90"]), "pdnr")
+    }
+    assert suited == {"segmented"}
+    wide = layout(3, "fp32", "segmented", 228, "raw", LIMITS["sm_90"])
+    assert row_code.suits(wide, "pqnr")
+    assert not row_code.suits(wide, "pdnr")
 
 
 @pytest.mark.parametrize("architecture", LIMITS)

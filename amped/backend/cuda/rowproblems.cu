@@ -1,0 +1,256 @@
+// Passes over the nonzeros of rows that PDNR and PQNR solve in step; rowsteps.cu decides where the rows go. The nonzeros are
+// packed ones of a single tile, in the order of their rows: see packed.cu, which comes before.
+//
+// Compile-time parameters beside those of packed.cu:
+//   RANK    columns
+//   NEWTON  1: second derivatives are added up too
+//
+// A task is a part of one row's nonzeros, for one block of threads, which takes TILE of them at a time: their rows of Pi, in
+// double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results are repeatable.
+
+constexpr int TEAM = 128;                        // threads of a block
+constexpr int TILE = RANK <= 256 ? 32 : 16;      // nonzeros
+constexpr int SHARING = TEAM / TILE;             // threads for the model's value at a nonzero
+constexpr int EDGE = RANK <= 24 ? 2 : 4;         // a thread adds up EDGE x EDGE second derivatives
+constexpr int SIDE = (RANK + EDGE - 1) / EDGE, SPAN = SIDE * EDGE, PITCH = SPAN | 1;
+constexpr int PAIRS = SIDE * (SIDE + 1) / 2;     // of such squares: those up to the diagonal
+constexpr int MOST_PARTS = 8;                    // of a tile, which different threads add up
+__device__ constexpr int parts_of(int jobs) { return TEAM / jobs < 1 ? 1 : TEAM / jobs < MOST_PARTS ? TEAM / jobs : MOST_PARTS; }
+constexpr int HESSIAN_PARTS = parts_of(PAIRS), PHI_PARTS = parts_of(RANK), EACH = (RANK + TEAM - 1) / TEAM;
+constexpr int LACK = RANK + NEWTON * RANK * RANK, SUMS = LACK + 2;  // numbers of a row: Phi, its derivatives, LACK, counts
+constexpr int LENGTHS = 11, MINE = (LENGTHS + SHARING - 1) / SHARING;  // of steps: 1, 1/2, 1/4, ...
+constexpr int ACTIVE = 0;                        // a row's status, as in rowsteps.cu
+constexpr unsigned ALL = ~0u;
+
+__device__ __forceinline__ double endless() { return __longlong_as_double(0x7ff0000000000000ll); }
+
+struct Nonzeros {
+  const Job* jobs;
+  const char* records;
+};
+struct Tasks {
+  const int* row;    // of each task: its place among a batch's rows, and `first`
+  const int* begin;  // the first nonzero
+  const int* end;
+  int first;
+};
+
+struct Room {  // of a block of threads
+  double *pi, *vector, *second, *value, *weight, *curve;
+  int* index;
+  __device__ Room() {
+    pi = (double*)held;
+    vector = pi + TILE * PITCH;
+    second = vector + RANK;
+    value = second + RANK;
+    weight = value + TILE;
+    curve = weight + TILE;
+    index = (int*)(curve + TILE);
+  }
+};
+
+__device__ __forceinline__ Record record_at(const Nonzeros& of, int q) {
+  const int chunk = of.jobs->chunk, whole = chunk * GROUPS, group = q % whole / chunk, k = q % chunk;
+  const long long strip = of.jobs[q / whole].unit + (long long)(group / STRIP) * (chunk / AT_ONCE);
+  const char* unit = of.records + (strip + k / AT_ONCE) * UNIT;
+  const int slot = group % STRIP * AT_ONCE + k % AT_ONCE;
+  Record r;
+#pragma unroll
+  for (int w = 0; w < WHOLE; w++) r.at[w] = __ldg((const word*)(unit + w * 64) + slot);
+  if constexpr (RECORD % 4) {
+    word rest = 0;
+    if constexpr (RECORD & 2) rest = __ldg((const unsigned short*)(unit + WHOLE * 64) + slot);
+    if constexpr (RECORD & 1)
+      rest |= (word)__ldg((const unsigned char*)unit + WHOLE * 64 + (RECORD & 2) * 16 + slot) << (RECORD & 2) * 8;
+    r.at[WHOLE] = rest;
+  }
+  return r;
+}
+
+template <int M>
+__device__ __forceinline__ void store_indices(const Record& r, int* to) {
+  if constexpr (M < INPUTS) {
+    to[M * TILE] = bits<field_at(M), FIELD_BITS[M]>(r);
+    store_indices<M + 1>(r, to);
+  }
+}
+
+// Write the rows of Pi, and the values, of `count` nonzeros; values of others are zero, and their rows hold anything.
+__device__ __forceinline__ void fill(const Inputs& in, const Nonzeros& of, int begin, int count, const Room& room) {
+  __syncthreads();
+  if (threadIdx.x < TILE) {
+    const bool there = threadIdx.x < count;
+    const Record r = record_at(of, begin + (there ? threadIdx.x : 0));
+    store_indices<0>(r, room.index + threadIdx.x);
+    room.value[threadIdx.x] = there ? (double)value_of(r) : 0;
+  }
+  __syncthreads();
+  for (int k = threadIdx.x; k < count * SPAN; k += TEAM) {
+    const int q = k / SPAN, column = k % SPAN;
+    double product = 0;
+    if (column < RANK) {
+      product = 1;
+#pragma unroll
+      for (int m = 0; m < INPUTS; m++)
+        product *= (double)((const real*)in.factor[m])[(long long)room.index[m * TILE + q] * COLUMNS + column];
+    }
+    room.pi[q * PITCH + column] = product;
+  }
+  __syncthreads();
+}
+
+// The product of a row of Pi with a vector, to each thread of those that share the nonzero.
+__device__ __forceinline__ double dot(const double* pi, const double* vector) {
+  double sum = 0;
+  for (int r = threadIdx.x % SHARING; r < RANK; r += SHARING) sum += pi[threadIdx.x / SHARING * PITCH + r] * vector[r];
+#pragma unroll
+  for (int far = SHARING / 2; far; far /= 2) sum += __shfl_xor_sync(ALL, sum, far);
+  return sum;
+}
+
+// Set a task's part: Phi at `b`, second derivatives up to the diagonal, how far models are below the floor, and counts. A
+// block computes TEAM squares of second derivatives: blockIdx.y says which, and those of 0 the other sums.
+extern "C" __global__ void __launch_bounds__(TEAM)
+add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
+         const double* __restrict__ b, double* __restrict__ parts, double floor) {
+  const int row = tasks.row[blockIdx.x] - tasks.first;
+  if (status[row] != ACTIVE) return;
+  const Room room;
+  for (int r = threadIdx.x; r < RANK; r += TEAM) room.vector[r] = b[(long long)row * RANK + r];
+  const int pair = PAIRS < TEAM ? threadIdx.x % PAIRS : blockIdx.y * TEAM + threadIdx.x;
+  const int part = PAIRS < TEAM ? threadIdx.x / PAIRS : 0, phi_part = RANK < TEAM ? threadIdx.x / RANK : 0;
+  const int phi_column = RANK < TEAM ? threadIdx.x % RANK : threadIdx.x;
+  const bool counts_too = blockIdx.y == 0;
+  int up = (int)((sqrtf(8.0f * pair + 1) - 1) / 2);
+  up += ((up + 1) * (up + 2) / 2 <= pair) - (up * (up + 1) / 2 > pair);
+  const int across = pair - up * (up + 1) / 2;
+  const bool squares = NEWTON && pair < PAIRS && part < HESSIAN_PARTS;
+  double square[EDGE][EDGE] = {}, phi[EACH] = {}, lack = 0, counts = 0;
+  for (int begin = tasks.begin[blockIdx.x], end = tasks.end[blockIdx.x]; begin < end; begin += TILE) {
+    const int count = min(TILE, end - begin), q = threadIdx.x / SHARING;
+    fill(in, of, begin, count, room);
+    const double model = dot(room.pi, room.vector), floored = model < floor ? floor : model;
+    if (threadIdx.x % SHARING == 0 && q < count) {
+      const double weight = room.value[q] / floored;
+      room.weight[q] = weight;
+      room.curve[q] = weight / floored;
+      lack += (model - floored) * room.value[q];
+      counts += room.value[q];
+    }
+    __syncthreads();
+    if (counts_too && phi_part < PHI_PARTS)
+      for (int k = 0; k < EACH; k++)
+        if (phi_column + k * TEAM < RANK)
+          for (int at = phi_part; at < count; at += PHI_PARTS)
+            phi[k] += room.weight[at] * room.pi[at * PITCH + phi_column + k * TEAM];
+    if (squares)
+      for (int at = part; at < count; at += HESSIAN_PARTS) {
+        const double *left = room.pi + at * PITCH + up * EDGE, *right = room.pi + at * PITCH + across * EDGE;
+#pragma unroll
+        for (int i = 0; i < EDGE; i++) {
+          const double factor = room.curve[at] * left[i];
+#pragma unroll
+          for (int k = 0; k < EDGE; k++) square[i][k] += factor * right[k];
+        }
+      }
+  }
+  double* to = parts + (long long)blockIdx.x * SUMS;
+  for (int turn = 0; turn < MOST_PARTS; turn++) {
+    __syncthreads();
+    if (counts_too && phi_part == turn && turn < PHI_PARTS)
+      for (int k = 0; k < EACH; k++)
+        if (phi_column + k * TEAM < RANK) to[phi_column + k * TEAM] = phi[k] + (turn ? to[phi_column + k * TEAM] : 0);
+    if (squares && part == turn)
+#pragma unroll
+      for (int i = 0; i < EDGE; i++)
+#pragma unroll
+        for (int k = 0; k < EDGE; k++) {
+          const int r = up * EDGE + i, c = across * EDGE + k;
+          double* at = to + RANK + r * RANK + c;
+          if (r < RANK && c <= r) *at = square[i][k] + (turn ? *at : 0);
+        }
+  }
+  if (!counts_too) return;
+  if (threadIdx.x % SHARING == 0) {
+    room.weight[threadIdx.x / SHARING] = lack;
+    room.curve[threadIdx.x / SHARING] = counts;
+  }
+  __syncthreads();
+  if (threadIdx.x < 2) {
+    const double* from = threadIdx.x ? room.curve : room.weight;
+    double sum = 0;
+    for (int q = 0; q < TILE; q++) sum += from[q];
+    to[LACK + threadIdx.x] = sum;
+  }
+}
+
+// Set a task's part of how the objective changes from `b` to each length of `step`, but for the sum of the step: infinity if
+// a nonzero's model that is above the floor comes below it. Below the floor the logarithm goes on as a straight line.
+extern "C" __global__ void __launch_bounds__(TEAM)
+add_changes(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
+            const double* __restrict__ b, const double* __restrict__ step, double* __restrict__ parts, double floor) {
+  const int row = tasks.row[blockIdx.x] - tasks.first;
+  if (status[row] != ACTIVE) return;
+  const Room room;
+  for (int r = threadIdx.x; r < RANK; r += TEAM) {
+    room.vector[r] = b[(long long)row * RANK + r];
+    room.second[r] = step[(long long)row * RANK + r];
+  }
+  double change[MINE] = {};
+  for (int begin = tasks.begin[blockIdx.x], end = tasks.end[blockIdx.x]; begin < end; begin += TILE) {
+    fill(in, of, begin, min(TILE, end - begin), room);
+    const double model = dot(room.pi, room.vector), moves = dot(room.pi, room.second);
+    const double value = room.value[threadIdx.x / SHARING], floored = model < floor ? floor : model;
+    const double lack = model - floored, inverse = 1 / floored;
+#pragma unroll
+    for (int k = 0; k < MINE; k++) {
+      const int length = k * SHARING + threadIdx.x % SHARING;
+      double moved = fma(moves, ldexp(1.0, -length), lack), line = 0;
+      if (lack < 0) {
+        line = fmin(moved, 0.0) - lack;
+        moved = fmax(moved, 0.0);
+      }
+      moved *= inverse;
+      const bool falls = moved + 1 - floor * inverse < 0;
+      if (value > 0) change[k] -= falls ? -endless() : value * (line * inverse + log1p(fmax(moved, -1 + 1e-15)));
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < MINE; k++) {
+    for (int far = SHARING; far < 32; far *= 2) change[k] += __shfl_xor_sync(ALL, change[k], far);
+    if (threadIdx.x % 32 < SHARING) room.pi[threadIdx.x / 32 * MINE * SHARING + k * SHARING + threadIdx.x % 32] = change[k];
+  }
+  __syncthreads();
+  if (threadIdx.x < LENGTHS) {
+    double sum = 0;
+    for (int warp = 0; warp < TEAM / 32; warp++) sum += room.pi[warp * MINE * SHARING + threadIdx.x];
+    parts[(long long)blockIdx.x * LENGTHS + threadIdx.x] = sum;
+  }
+}
+
+// Add up the parts of `count` rows, `width` numbers each; tasks of a row are from first[row] to first[row + 1]. Without
+// `places` row k is the k-th of the state, and its sums take the place of its first part.
+extern "C" __global__ void gather(const double* parts, const int* __restrict__ first, int first_task, int count, int width,
+                                  const int* __restrict__ places, const int* __restrict__ status, double* sums) {
+  const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  const int row = at / width, column = at % width;
+  if (row >= count || status[places ? places[row] : row] != ACTIVE) return;
+  const int begin = first[row] - first_task, end = first[row + 1] - first_task;
+  double sum = 0;
+  for (int t = begin; t < end; t++) sum += parts[(long long)t * width + column];
+  if (places) sums[(long long)places[row] * width + column] += sum;
+  else sums[(long long)begin * width + column] = sum;
+}
+
+// Note where the nonzeros of each row begin, in `begins`, by the row; others stay as they are. A thread takes a chunk.
+extern "C" __global__ void find_rows(const Nonzeros of, const int* __restrict__ starts, const int* __restrict__ runs, int chunks,
+                                     int nonzeros, int* __restrict__ begins) {
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= chunks || starts[c] < 0) return;
+  const int first = c * of.jobs->chunk, end = min(first + of.jobs->chunk, nonzeros);
+  const int* run = runs + (starts[c] >> 1);
+  if (!(starts[c] & 1) || c == 0) begins[*run] = first;
+  for (int q = first + 1; q < end; q++)
+    if (bits<RUN_AT, 1>(record_at(of, q))) begins[*++run] = q;
+}
