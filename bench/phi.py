@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import phi_apr, phi_intensity, phi_pasta, phi_policy, phi_pressure, phi_stream, pictures, record
+from . import phi_apr, phi_intensity, phi_pasta, phi_policy, phi_pressure, phi_stream, phi_tables, pictures, record
 from .phi_problem import TENSORS, device_of, load
 
 PARTS: dict[str, ModuleType] = {
@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", help="of the result (phi-PART-DEVICE)")
     add("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
     add("--redraw", nargs="+", type=Path, metavar="JSON", help="measure nothing, draw these results' pictures again")
+    add("--tables", type=Path, metavar="FOLDER", help="measure nothing, print the tables of docs/phi.md of its results")
     for name, module in PARTS.items():
         module.add_arguments(parser.add_argument_group(name, (module.__doc__ or "").splitlines()[0]))
 
@@ -49,7 +50,9 @@ def run(args: argparse.Namespace) -> None:
     """Measure the parts in turn; write each result and its picture as soon as it is done."""
     for path in args.redraw or ():
         draw(path)
-    if args.redraw:
+    for name in args.part if args.tables else ():
+        print(phi_tables.tables(args.tables, name))
+    if args.redraw or args.tables:
         return
     for name in args.part:
         part, device = PARTS[name], device_of(args)

@@ -10,7 +10,7 @@ from typing import Any
 
 from amped.backend.base import Device
 
-from . import coordinates
+from . import coordinates, pictures
 from .groups import free_memory
 from .phi_problem import Nonzeros, best_kernel, modes_of, seconds, source_of, summaries
 
@@ -77,9 +77,9 @@ def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
         for k, name in enumerate(there):
             at = [case["mode"] + (k - (len(there) - 1) / 2) * 0.8 / len(there) for case in some]
             axes.bar(at, [c["seconds"][name]["median"] * 1e3 for c in some], 0.75 / len(there), label=name)
-        axes.set(yscale="log", xticks=[case["mode"] for case in some])
+        pictures.log_scale(axes)
+        axes.set_xticks([case["mode"] for case in some])
         axes.set_title(f"{shape}, {rank} columns, {precision}", fontsize=8)
-        axes.yaxis.set_major_formatter("{x:g}")
     for axes in grid.flat[len(panels) :]:
         axes.set_axis_off()
     figure.supylabel("ms", fontsize=9)

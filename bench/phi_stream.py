@@ -36,7 +36,7 @@ def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     found = {name: record.summary(each) | {"each": each} for name, each in speeds.items()}
     print(", ".join(f"{name} {s['median']:.1f}" for name, s in found.items()), "GB/s", flush=True)
     intensity = {name: FLOPS[name] / nbytes for name, nbytes in MOVED.items()}
-    return {"bytes_of_an_array": 8 * count, "gigabytes_a_second": found, "flops_a_byte": intensity}
+    return {"bytes_of_an_array": 8 * count, "gigabytes_a_second_by_operation": found, "flops_a_byte": intensity}
 
 
 def operations(device: Device, count: int) -> dict[str, Action]:
@@ -105,7 +105,7 @@ def text() -> str:
 def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
     """GB/s of each operation, with quartiles."""
     figure, axes = pyplot.subplots(figsize=(4, 2.6))
-    for x, (name, speed) in enumerate(facts["gigabytes_a_second"].items()):
+    for x, (name, speed) in enumerate(facts["gigabytes_a_second_by_operation"].items()):
         low, middle, high = (speed[k] for k in ("quartile_1", "median", "quartile_3"))
         axes.bar(x, middle, yerr=[[middle - low], [high - middle]], color="C0", label=name)
         axes.text(x, middle, f"{middle:,.1f}", ha="center", va="bottom", fontsize=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command import ROOT
 from oracle import BACKENDS, coo_mttkrp, coo_phi
 
 from amped.backend.base import Device
@@ -22,6 +24,8 @@ from amped.errors import InputError
 from bench import coordinates, phi, phi_apr, phi_code, phi_intensity, phi_others, phi_policy, phi_pressure, phi_stream
 from bench.__main__ import main
 from bench.phi_problem import FLOOR, Nonzeros, kernels_of, modes_of, source_of
+from bench.phi_tables import number
+from bench.record import RESULTS
 from partitioner.coo import ValueRange
 
 SMALL = "--device cpu --shapes uber --nonzeros 3000 --rank 4 --repeats 2 --output".split()
@@ -61,7 +65,7 @@ def test_stream(folder: Path) -> None:
     found = measured("stream", folder, "--stream-bytes", "80000")
     assert found["bytes_of_an_array"] == 80000
     assert found["flops_a_byte"]["triad"] == pytest.approx(0.083, abs=1e-3), "as in table 3 of the paper"
-    assert all(s["median"] > 0 and len(s["each"]) == 2 for s in found["gigabytes_a_second"].values())
+    assert all(s["median"] > 0 and len(s["each"]) == 2 for s in found["gigabytes_a_second_by_operation"].values())
     assert drawn(folder, "stream")
 
 
@@ -222,6 +226,25 @@ def test_programs_of_alto_that_are_not_there(folder: Path) -> None:
     tensor = phi_apr.drawn("uber", 100)
     with pytest.raises(InputError, match="no such program"):
         phi_others.alto(folder, tensor, 4, 1, folder, 10)
+
+
+def test_tables(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    """Of results that say what is in them; those of docs/phi.md are of the results on disk.
+
+    Where the latter fails, copy what ``python -m bench phi --tables bench/results`` prints.
+    """
+    assert [number(x) for x in (0.01234, 1.5, 123.4, 98765.4, 0)] == ["0.0123", "1.50", "123", "98,765", "0"]
+    measured("pasta", folder)
+    capsys.readouterr()
+    main(["phi", "--tables", str(folder), "--part", "pasta"])
+    said = capsys.readouterr().out
+    assert "4 columns, `fp32`; load before" in said
+    assert "| uber |" in said
+    main(["phi", "--tables", str(RESULTS)])
+    said, text = capsys.readouterr().out, (ROOT / "docs/phi.md").read_text()
+    wanted = [line for line in said.splitlines() if line]
+    assert [line for line in wanted if line not in text] == []
+    assert all((ROOT / "docs" / path).exists() for path in re.findall(r"\]\((\.\./bench[^)]*)\)", text))
 
 
 def test_every_part_is_in_the_list(capsys: pytest.CaptureFixture[str]) -> None:
