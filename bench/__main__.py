@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 
 from amped.errors import InputError
 
-from . import answer, ceilings, counts, cp_als, figures, host, latency, mttkrp, readme, reliability
+from . import answer, ceilings, counts, cp_als, figures, host, latency, mttkrp, phi, readme, reliability
 
 BENCHMARKS = {
     "ceilings": ceilings,
@@ -18,6 +18,7 @@ BENCHMARKS = {
     "latency": latency,
     "answer": answer,
     "host": host,
+    "phi": phi,
     "figures": figures,
     "readme": readme,
     "reliability": reliability,

@@ -31,7 +31,7 @@ THREADS = 256
 
 def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     """Return GB/s: `copy` (read + write), `gather` by size of the matrix in MB, per rank; `link`, `all_gather`."""
-    found = {"copy": comm.allgather(_copy(backend)), "gather": _medians(comm.allgather(_gather(backend)))}
+    found = {"copy": comm.allgather(_copy(backend)), "gather": _medians(comm.allgather(gather(backend)))}
     if backend.name == "cuda":
         alone = _link(backend) if comm.rank == 0 else None
         comm.allgather(None)
@@ -75,7 +75,8 @@ def _copy(backend: Device) -> float:
     return _speed(backend, 2 * nbytes, lambda: backend.xp.copyto(target, source))
 
 
-def _gather(backend: Device) -> dict[str, float]:
+def gather(backend: Device) -> dict[str, float]:
+    """Return GB/s of random rows, by the size of the matrix in MB."""
     xp, count = backend.xp, GATHERED[backend.name]
     out = backend.empty((count if xp is np else 1, ROW), np.float32)
     speeds = {}

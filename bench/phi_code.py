@@ -1,0 +1,91 @@
+"""Phi's CUDA code compiled otherwise than amped compiles it: for measurements alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from amped.backend.cuda import layout as layouts
+from amped.backend.cuda import phi_code
+from amped.backend.cuda.layout import Layout
+from amped.backend.mttkrp import Kernel, Share
+from partitioner.cubins import Source
+
+Edit = tuple[str, str]
+
+NO_DIVISION: Edit = ("model[h] = inverse(model[h]);", ";")
+"""Values are multiplied by the model's instead of divided."""
+NO_ATOMICS: Edit = ("if (to.live) add(to.out + (long long)current * COLUMNS, sum);", """if (to.live) {
+      volatile real* at = (volatile real*)(to.out + (long long)current * COLUMNS);
+      for (int k = 0; k < PER_VECTOR; k++) at[k] = sum.at[k];
+    }""")  # fmt: skip
+"""Tiles' sums are stored over each other instead of added in the L2 cache."""
+
+
+UNCHANGED: Mapping[str, Any] = {}
+
+
+def edited(source: Source, edits: Sequence[Edit]) -> Source:
+    """Return CUDA code with parts of its text replaced: each is there once."""
+    text = source.text
+    for old, new in edits:
+        if text.count(old) != 1:
+            raise ValueError(f"the kernel has changed: {text.count(old)} times '{old}'")
+        text = text.replace(old, new)
+    return source._replace(text=text)
+
+
+def compiled(layout: Layout, macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> Source:
+    """Return the code of a layout's Phi with other macros and parts of its text."""
+    return edited(phi_code.unit("phi", phi_code.macros(layout) | dict(macros)), edits)
+
+
+def begin(device: Any, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: Collection[Edit] = ()) -> None:
+    """Begin to compile MTTKRP and Phi of nonzeros that will be packed for some kernels, side by side, on a GPU.
+
+    Of Phi also a version with each of some edits.
+    """
+    from partitioner.cuda_code import prepare
+
+    for share, kernels in wanted:
+        for kernel in kernels:
+            kernel.prepare(share)
+            layout = layouts.make_layout(kernel.name, share, device.limits)
+            prepare([compiled(layout), *(compiled(layout, edits=[edit]) for edit in edits)])
+
+
+@contextmanager
+def changed(macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> Iterator[None]:
+    """Have Phi compiled with other macros and text where it is first run within."""
+    from amped.backend.cuda.kernels import phi
+
+    new = dict(macros)
+    was = phi.macros, phi.source
+    phi._compiled.cache_clear()
+    phi.macros = lambda layout, logs=False: phi_code.macros(layout, logs) | new
+    phi.source = lambda layout, logs=False: compiled(layout, new, edits)
+    try:
+        yield
+    finally:
+        phi.macros, phi.source = was
+        phi._compiled.cache_clear()
+
+
+@contextmanager
+def packed(chunk: int | None = None, threads: int | None = None, lanes: int | None = None) -> Iterator[None]:
+    """Have layouts made with chunks of so many nonzeros, so many threads a block, and at most so many a nonzero.
+
+    The first two do not concern what is in shared memory.
+    """
+    was = layouts.CHUNK, layouts.FIBRE_CHUNK, layouts.GATHER_THREADS, layouts.row_lanes
+    if chunk:
+        layouts.CHUNK = layouts.FIBRE_CHUNK = chunk
+    if threads:
+        layouts.GATHER_THREADS = threads
+    if lanes:
+        layouts.row_lanes = lambda width, most: was[3](width, min(most, lanes))
+    try:
+        yield
+    finally:
+        layouts.CHUNK, layouts.FIBRE_CHUNK, layouts.GATHER_THREADS, layouts.row_lanes = was

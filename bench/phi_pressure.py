@@ -1,0 +1,174 @@
+"""The pressure point analysis: Phi without one resource at a time, and how much faster it is.
+
+What is computed then is not Phi. Only nonzeros change, and on a GPU a line of the kernel, in a copy of its code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from amped.backend.base import Device
+from amped.backend.mttkrp import Kernel
+
+from . import coordinates, phi_code
+from .groups import free_memory
+from .phi_code import NO_ATOMICS, NO_DIVISION, Edit
+from .phi_problem import Action, Array, Nonzeros, Timed, best_kernel, modes_of, seconds, source_of, summaries
+
+PACKAGES = ("numba",)
+FEW = 64  # rows that any cache holds
+BASE = "Phi"
+RESOURCES = {
+    "MTTKRP": "the model and its division",
+    "no division": "the division",
+    "no atomics": "additions in the L2 cache: sums are stored",
+    "row 0": "the gather: all input rows are row 0",
+    "consecutive rows": "the irregular gather: input rows one after the other",
+    "few rows": f"cache misses of the gather: input rows modulo {FEW}",
+    "few rows, all modes": f"cache misses of the gather and the output: all rows modulo {FEW}",
+    "few rows, no division": "those of the gather, and the division",
+    "few rows, no atomics": "those of the gather, and additions in the L2 cache",
+}
+"""What each variant does without."""
+COORDINATES = "coordinates"
+
+
+def add_arguments(group: argparse._ArgumentGroup) -> None:
+    """Add this part's flags: none."""
+
+
+def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
+    """Time Phi and its variants in turn, for each tensor, number of columns, precision and mode."""
+    cases = []
+    for shape in args.shapes:
+        source = source_of(args, shape, device)
+        for rank, precision in itertools.product(args.rank, args.precision):
+            for nonzeros in modes_of(source, device, rank, precision):
+                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
+                case |= {"mode": nonzeros.mode, **of_mode(nonzeros, args.repeats)}
+                cases.append(case)
+                print(line(case), flush=True)
+    return {"resources": RESOURCES, "cases": cases, "gains": gains(cases)}
+
+
+def of_mode(nonzeros: Nonzeros, repeats: int) -> dict[str, Any]:
+    """Return the seconds of each variant of amped's kernel, and of plain ones over coordinates."""
+    kernel, _ = best_kernel(nonzeros)
+    free_memory(nonzeros.device.xp)
+    edits = _edits(kernel) if not nonzeros.device.on_host else {}
+    if edits:
+        phi_code.begin(nonzeros.device, [(nonzeros.share, [kernel])], edits.values())
+    found: dict[str, Any] = {"kernel": kernel.name}
+    found["seconds"] = summaries(seconds(nonzeros.device, _variants(nonzeros, kernel, edits), repeats), False)
+    free_memory(nonzeros.device.xp)
+    if not nonzeros.device.on_host:
+        found[COORDINATES] = summaries(seconds(nonzeros.device, _of_coordinates(nonzeros), repeats), False)
+    return found
+
+
+def indices(nonzeros: Nonzeros) -> dict[str, Sequence[Array]]:
+    """Return the indices of each variant that changes them, output indices first."""
+    rows, *inputs = nonzeros.columns[:-1]
+    xp, lengths = nonzeros.device.xp, nonzeros.share.lengths
+    numbers = xp.arange(rows.size)
+    few = [column % FEW for column in inputs]
+    return {
+        "row 0": [rows, *(xp.zeros_like(column) for column in inputs)],
+        "consecutive rows": [rows, *((numbers % length).astype(np.int32) for length in lengths)],
+        "few rows": [rows, *few],
+        "few rows, all modes": [rows % FEW, *few],
+    }
+
+
+def _variants(nonzeros: Nonzeros, kernel: Kernel, edits: Mapping[str, Edit]) -> dict[str, Timed]:
+    device, own = nonzeros.device, nonzeros.actions(kernel)
+    found = {BASE: Timed(device, own["phi"]), "MTTKRP": Timed(device, own["mttkrp"])}
+    others = {name: nonzeros.changed(columns) for name, columns in indices(nonzeros).items()}
+    few = others["few rows"].actions(kernel)["phi"]
+    for name, other in others.items():
+        found[name] = Timed(device, few if name == "few rows" else other.actions(kernel)["phi"])
+    for name, edit in edits.items():
+        with phi_code.changed(edits=[edit]):
+            found[name], found[f"few rows, {name}"] = Timed(device, own["phi"]), Timed(device, few)
+    return found
+
+
+def _edits(kernel: Kernel) -> dict[str, Edit]:
+    """Return the changes of a GPU's kernel by name; one that stores each sum once has no atomics."""
+    return {"no division": NO_DIVISION} | ({} if kernel.repeatable else {"no atomics": NO_ATOMICS})
+
+
+def _of_coordinates(nonzeros: Nonzeros) -> dict[str, Action]:
+    """Return SparTen's algorithm, with and without atomics, and with rows in the caches."""
+    few = nonzeros.changed(indices(nonzeros)["few rows, all modes"])
+    return {
+        BASE: coordinates.actions(nonzeros)["phi"],
+        "no atomics": coordinates.actions(nonzeros, stores=True)["phi"],
+        "few rows, all modes": coordinates.actions(few)["phi"],
+        "few rows, all modes, no atomics": coordinates.actions(few, stores=True)["phi"],
+    }
+
+
+def _speedups(times: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for name, s in times.items():
+        if name != BASE:
+            yield name, times[BASE]["median"] / s["median"]
+
+
+def gains(cases: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return by variant how many times as fast it is as Phi, over all cases."""
+    found: dict[str, dict[str, Any]] = {}
+    for key in ("seconds", COORDINATES):
+        each: dict[str, list[float]] = {}
+        for case in cases:
+            for name, gain in _speedups(case.get(key, {BASE: {"median": 1.0}})):
+                each.setdefault(name, []).append(gain)
+        found[key] = {
+            name: {"geometric_mean": statistics.geometric_mean(g), "least": min(g), "most": max(g), "cases": len(g)}
+            for name, g in each.items()
+        }
+    return found
+
+
+def line(case: Mapping[str, Any]) -> str:
+    """Return a case as one line of text."""
+    parts = [f"{name} x{gain:.2f}" for name, gain in _speedups(case["seconds"])]
+    parts += [f"coordinates, {name} x{gain:.2f}" for name, gain in _speedups(case.get(COORDINATES, {BASE: None}))]
+    head = f"{case['shape']} rank {case['rank']} {case['precision']} mode {case['mode']} {case['kernel']}"
+    return f"{head}: Phi {case['seconds'][BASE]['median'] * 1e3:.3f} ms; {', '.join(parts)}"
+
+
+def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
+    """How many times as fast each variant is, by tensor and mode."""
+    cases = facts["cases"]
+    names = list(facts["gains"]["seconds"])
+    figure, axes = pyplot.subplots(figsize=(6.5, 1.5 + 0.32 * len(names)))
+    shapes = list(dict.fromkeys(case["shape"] for case in cases))
+    for case in cases:
+        at = (shapes.index(case["shape"]) - (len(shapes) - 1) / 2) * 0.7 / len(shapes)
+        some = dict(_speedups(case["seconds"]))
+        axes.plot(
+            some.values(), [names.index(n) + at for n in some], "o", markersize=4, markerfacecolor="none",
+            color=f"C{shapes.index(case['shape'])}",
+        )  # fmt: skip
+    for y, name in enumerate(names):
+        mean = facts["gains"]["seconds"][name]["geometric_mean"]
+        axes.plot([mean, mean], [y - 0.45, y + 0.45], "k-")
+    for k, shape in enumerate(shapes):
+        axes.plot([], [], "o", color=f"C{k}", markerfacecolor="none", label=shape)
+    axes.axvline(1, color="0.6", linewidth=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("{x:g}")
+    axes.tick_params(axis="x", which="minor", labelsize=6)
+    axes.set_xlabel(f"times as fast as Phi; a circle for each mode, | the mean\n{facts['machine']['devices'][0]}")
+    axes.legend(frameon=False, fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure

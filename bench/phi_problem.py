@@ -1,0 +1,218 @@
+"""The nonzeros of one mode as MTTKRP and Phi take them, and the times of what is computed from them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from amped.backend.base import Clock, Device
+from amped.backend.choose import choose
+from amped.backend.mttkrp import Kernel, Share
+from amped.backend.providers import mttkrp_kernels, phi_of
+from amped.operators.limits import check_range
+from amped.options import DTYPES, Options
+from amped.parallel.mpi import SingleComm
+from partitioner.shards import mode_order
+
+from . import phi_code, record
+from .draws import Recipe
+from .groups import free_memory
+from .pauses import Pauses
+from .synthetic import SHAPES, SyntheticSource, recipe
+
+Array = Any
+Action = Callable[[], Any]
+
+TENSORS = ("chicago", "enron", "lbnl", "nell2", "nips", "uber")
+"""The tensors of the paper, by the names of their shapes."""
+MOST_ON_A_CPU = 5_000_000  # nonzeros of a tensor, unless more are asked for
+FLOOR = 1e-10  # the least that values are divided by: `eps` of CP-APR
+SPARE = 4  # times the scratch memory that is needed: other layouts may take more
+CHOOSING = 3  # runs with each kernel before one is chosen
+WARM = 2  # runs of each before those that count; a device that queues work notes it down in them
+FACTOR_SEED = 1000
+
+
+def device_of(args: argparse.Namespace) -> Device:
+    """Return the device that is asked for."""
+    return choose(args.device, SingleComm(), args.threads)
+
+
+def nonzeros_of(args: argparse.Namespace, shape: str, device: Device) -> int:
+    """Return how many nonzeros a tensor of a named shape is drawn with."""
+    own = SHAPES[shape][1]
+    return args.nonzeros or (min(own, MOST_ON_A_CPU) if device.on_host else own)
+
+
+def source_of(args: argparse.Namespace, shape: str, device: Device) -> SyntheticSource:
+    """Return a tensor of counts of a named shape."""
+    made = recipe(shape, nonzeros_of(args, shape, device), integers=True)
+    return SyntheticSource(made, SingleComm(), device.xp)
+
+
+@dataclass(frozen=True)
+class Nonzeros:
+    """A mode's nonzeros, sorted by output row, and factor matrices, in device memory."""
+
+    device: Device
+    mode: int
+    share: Share
+    columns: tuple[Array, ...]  # output indices, those of the input modes, values
+    factors: tuple[Array, ...]  # of the input modes
+    own: Array  # of the output mode
+    rank: int
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.factors) + 1
+
+    def changed(self, indices: Sequence[Array]) -> Nonzeros:
+        """Return the same with other indices, sorted by output row."""
+        order = self.device.xp.argsort(indices[0], kind="stable")
+        return replace(self, columns=(*(column[order] for column in indices), self.columns[-1][order]))
+
+    def output(self) -> Array:
+        """Return an output: (rows, stride), in double precision."""
+        return self.device.empty((len(self.own), self.share.stride), np.float64)
+
+    def kernel(self, name: str) -> Kernel:
+        """Return a kernel by its name."""
+        return next(kernel for kernel in mttkrp_kernels(self.device) if kernel.name == name)
+
+    def shard(self, kernel: Kernel) -> Any:
+        """Return the nonzeros as a kernel wants them."""
+        return kernel.make(list(self.columns[:-1]), self.columns[-1], self.share, False)
+
+    def actions(self, kernel: Kernel, shard: Any = None, out: Array = None) -> dict[str, Action]:
+        """Return what computes `phi` and `mttkrp` from a kernel's shard; memory that is not given is taken here."""
+        shard = self.shard(kernel) if shard is None else shard
+        phi, share = phi_of(self.device, kernel, self.share), self.share
+        assert phi is not None
+        out = self.output() if out is None else out
+        needed = max(kernel.bytes(share, share.nnz).running, phi.bytes(kernel, share, share.nnz))
+        scratch, new = self.device.empty((SPARE * needed,), np.uint8), slice(0, len(out))
+        return {
+            "phi": lambda: phi.run(shard, self.factors, self.own, FLOOR, out, new, scratch),
+            "mttkrp": lambda: kernel.run(shard, self.factors, out, new, scratch),
+        }
+
+
+def modes_of(
+    source: SyntheticSource, device: Device, rank: int, precision: str, modes: Sequence[int] | None = None
+) -> Iterator[Nonzeros]:
+    """Yield the nonzeros of each mode in turn, and random factor matrices; memory is given back before the next."""
+    dtype, lengths = np.dtype(DTYPES[precision]), source.shape
+    check_range(source.value_range, Options(device.name, precision))  # type: ignore[arg-type]
+    stride, wanted = device.stride(rank, dtype.itemsize), modes or range(len(lengths))
+    shares = [_share(source, mode, stride, dtype) for mode in wanted]
+    if not device.on_host:
+        phi_code.begin(device, [(share, kernels_of(device, share)) for share in shares])
+    factors = [_factor(device, length, rank, stride, dtype, mode) for mode, length in enumerate(lengths)]
+    for mode, share in zip(wanted, shares, strict=True):
+        inputs = mode_order(len(lengths), mode)[1:]
+        columns = tuple(source.load(mode, source.cut(mode, 1), dtype))
+        yield Nonzeros(device, mode, share, columns, tuple(factors[m] for m in inputs), factors[mode], rank)
+        del columns
+        free_memory(device.xp)
+
+
+def _share(source: SyntheticSource, mode: int, stride: int, dtype: np.dtype[Any]) -> Share:
+    inputs = mode_order(len(source.shape), mode)[1:]
+    others, rows = tuple(source.shape[m] for m in inputs), slice(0, source.shape[mode])
+    return Share(others, rows, source.nnz, stride, dtype, source.value_range)
+
+
+def kernels_of(device: Device, share: Share) -> list[Kernel]:
+    """Return the MTTKRP kernels whose shards Phi is computed from, and which may be the fastest."""
+    plain, *others = mttkrp_kernels(device)
+    kernels = [plain, *(k for k in others if k.suits(share) and k.gains(share))]
+    return [kernel for kernel in kernels if phi_of(device, kernel, share)]
+
+
+def _factor(device: Device, length: int, rank: int, stride: int, dtype: np.dtype[Any], mode: int) -> Array:
+    matrix = device.zeros((length, stride), dtype)
+    draws = Recipe((length,), length, seed=FACTOR_SEED + mode).draws(device.xp)
+    matrix[:, :rank] = draws.values(range(length * rank), dtype).reshape(length, rank)
+    return matrix
+
+
+_known: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+
+
+def best_kernel(nonzeros: Nonzeros, repeats: int = CHOOSING) -> tuple[Kernel, dict[str, dict[str, float]]]:
+    """Return the kernel whose shards have the fastest Phi, and the median seconds of all that may be it.
+
+    They are measured once in a process.
+    """
+    device, share = nonzeros.device, nonzeros.share
+    key = device.description, share.lengths, share.rows.stop, share.nnz, str(share.dtype), nonzeros.rank
+    if key not in _known:
+        found = _known[key] = {}
+        for kernel in kernels_of(device, share):
+            times = seconds(device, nonzeros.actions(kernel), repeats)
+            found[kernel.name] = {name: record.summary(each)["median"] for name, each in times.items()}
+            free_memory(device.xp)
+    known = _known[key]
+    return nonzeros.kernel(min(known, key=lambda name: known[name]["phi"])), known
+
+
+class Timed:
+    """Work that is run again and again: on a GPU as one launch, so that the host's part does not count.
+
+    Where it has a clock, `kind` and `mode` say which of its spans is meant.
+    """
+
+    def __init__(
+        self, device: Device, action: Action, clock: Clock | None = None, kind: str = "run", mode: int = 0
+    ) -> None:
+        self._clock, self._key = clock or device.clock(), (kind, mode)
+        self._run = action if clock else lambda: self._spanned(action)
+        self._run()  # whatever is compiled or loaded for it
+        device.synchronize()
+        self._clock.collect()
+        self._replay = device.note(self._run, device.zeros((16,), np.uint8), self._clock)
+        for _ in range(WARM):
+            self.seconds()
+
+    def _spanned(self, action: Action) -> None:
+        with self._clock.span(*self._key):
+            action()
+
+    def seconds(self) -> float:
+        """Run it; return the device's seconds."""
+        if self._replay is None:
+            self._run()
+        else:
+            self._replay.launch()
+            self._replay.wait()
+        return self._clock.collect()[self._key]
+
+
+def seconds(device: Device, actions: Mapping[str, Action | Timed], repeats: int) -> dict[str, list[float]]:
+    """Return the seconds of each of some actions, which take turns."""
+    timed = {name: a if isinstance(a, Timed) else Timed(device, a) for name, a in actions.items()}
+    found: dict[str, list[float]] = {name: [] for name in timed}
+    pauses = Pauses()
+    for _ in range(repeats):
+        for name, action in timed.items():
+            found[name].append(action.seconds())
+            if not device.on_host:
+                pauses.after(found[name][-1])
+    return found
+
+
+def summaries(times: Mapping[str, Sequence[float]], each: bool = True) -> dict[str, Any]:
+    """Return medians and spread of seconds by name, and every one of them."""
+    found: dict[str, Any] = {name: record.summary(values) for name, values in times.items()}
+    return {name: facts | ({"each": list(times[name])} if each else {}) for name, facts in found.items()}
+
+
+def load() -> list[float]:
+    """Return the machine's load averages: how busy others keep it."""
+    return [round(x, 2) for x in os.getloadavg()]
