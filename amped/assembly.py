@@ -131,8 +131,6 @@ def decomposition(
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
-    if constraints:  # the host takes part in all iterations
-        setting = setting._replace(ahead=False)
     return als.CpAls(_placed(source, machine, setting, budget), constraints)
 
 

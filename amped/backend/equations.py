@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .base import Array
+from .nonnegative import System
 from .solve import Sums
 
 FAMILY = "equations"
@@ -51,6 +52,14 @@ class Terms(NamedTuple):
         return 2 * ACCURACY / SINGLE**2 if self.gains else np.inf
 
 
+class Bounds(NamedTuple):
+    """What equations are to know of constraints."""
+
+    ridge: tuple[float, ...]  # for each mode what is added to the diagonal of the Gram matrix of the others
+    nonnegative: tuple[int, ...]  # modes
+    last: int  # the mode that is solved last in an iteration
+
+
 class Told(NamedTuple):
     """What the host is told."""
 
@@ -59,6 +68,7 @@ class Told(NamedTuple):
     fit: float  # of the last iteration; NaN before the first
     norms: NDArray[np.float64]  # (N, R) taken out of the factor matrices' columns
     scales: NDArray[np.float64]  # (N, R) what stored columns are to be multiplied with
+    squares: float = 0.0  # the squared norms of the components, added up; where equations are constrained
 
 
 class Equations(Protocol):
@@ -122,6 +132,27 @@ class Equations(Protocol):
         """Queue a copy of device memory, unless a flag is set."""
 
 
+class ConstrainedEquations(Equations, Protocol):
+    """Equations whose solutions are constrained.
+
+    Columns have unit 2-norm whenever the next mode is solved: so a ridge is the same for all modes, and all Gram
+    matrices have ones on their diagonal, or zeros.
+
+    Attributes
+    ----------
+    system : System
+        What rows without negative numbers are to minimise; `prepare` makes it for the modes that have such.
+    """
+
+    system: System
+
+    def start(self) -> None:
+        """Take the norms out of all columns, once the Gram matrices are held."""
+
+    def go_on(self, weights: NDArray[np.float64]) -> None:
+        """Take these weights, of factor matrices whose norms were taken out before."""
+
+
 class Provider(Protocol):
     """One way to keep equations on a device: a provider of the family."""
 
@@ -136,3 +167,6 @@ class Provider(Protocol):
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         """Return the equations of a decomposition whose factor matrices are stored as `dtype`."""
+
+    def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
+        """Return those of one whose factor matrices are constrained."""

@@ -20,6 +20,7 @@ class ColumnSolver:
     """Updates a column of a block of rows at a time; suits all. See `NonnegativeSolver`."""
 
     name = "columns"
+    allocates = True
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -31,6 +31,7 @@ class NonnegativeSolver(Protocol):
     """One way to solve rows on a device: a provider of the family."""
 
     name: str
+    allocates: bool  # see `Solver`
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         """Tell whether it solves rows of so many columns, stored as `dtype`."""

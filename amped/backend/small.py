@@ -20,15 +20,14 @@ from .equations import (
     NOT_FINITE,
     RANGE,
     ROUNDING,
-    Equations,
     Terms,
     Told,
 )  # fmt: skip
 from .solve import Sums
 
 Matrix = NDArray[np.float64]
-ITERATIONS, FIT, BEST, FLAGS, FACTS = range(5)
-"""Facts: whole iterations, the fit of the last one, the best fit, flags; and how many there are."""
+ITERATIONS, FIT, BEST, FLAGS, SQUARES, FACTS = range(6)
+"""Facts: whole iterations, the fit of the last one, the best fit, flags, squared norms; and how many there are."""
 ALIGNED = 256 // 8  # doubles
 VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
 
@@ -47,13 +46,15 @@ class State:
         What the columns of the matrix that is solved now are divided by when they are stored.
     grams : (N, R, R) array
         The Gram matrices, of columns with their scales.
+    weights : (R,) array
+        The norms of the components, where equations are constrained.
     """
 
     def __init__(self, xp: ModuleType, order: int, rank: int) -> None:
         numbers = xp.zeros(doubles(order, rank), np.float64)
-        sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank]
+        sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank, rank]
         bounds = [0, *accumulate(sizes)]
-        self.facts, norms, scales, self.divisor, grams = (numbers[a:b] for a, b in pairwise(bounds))
+        self.facts, norms, scales, self.divisor, grams, self.weights = (numbers[a:b] for a, b in pairwise(bounds))
         self.norms, self.scales = norms.reshape(order, rank), scales.reshape(order, rank)
         self.grams = grams.reshape(order, rank, rank)
         self.memory, self.told_bytes = numbers.view(np.uint8), 8 * bounds[3]
@@ -61,8 +62,8 @@ class State:
     def told(self, memory: NDArray[np.uint8]) -> Told:
         """Return what a copy of the first bytes tells."""
         numbers = memory[: self.told_bytes].view(np.float64)
-        facts, columns = numbers[:FACTS], numbers[FACTS:].reshape(2, *self.norms.shape).copy()
-        return Told(int(facts[FLAGS]), int(facts[ITERATIONS]), float(facts[FIT]), *columns)
+        facts, columns = numbers[:FACTS].tolist(), numbers[FACTS:].reshape(2, *self.norms.shape).copy()
+        return Told(int(facts[FLAGS]), int(facts[ITERATIONS]), facts[FIT], columns[0], columns[1], facts[SQUARES])
 
 
 class HostEquations:
@@ -197,28 +198,9 @@ class HostEquations:
         self.inverse[...] = self._device.to_device(inverse)
 
 
-class OnHost:
-    """See `Provider`; suits all."""
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-
-    def suits(self, rank: int) -> bool:
-        return True
-
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        """See `Provider`: nothing is compiled."""
-
-    def bytes(self, order: int, rank: int, parts: int) -> int:
-        return 8 * rank * (2 * rank + parts + 3)
-
-    def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
-        return HostEquations(self._device, terms)
-
-
 def doubles(order: int, rank: int) -> int:
     """Return the size of the memory of a `State`."""
-    return -(-(FACTS + rank * (2 * order + 1 + order * rank)) // ALIGNED) * ALIGNED
+    return -(-(FACTS + rank * (2 * order + 2 + order * rank)) // ALIGNED) * ALIGNED
 
 
 def sums_of(totals: Array, terms: Terms, mode: int, last: int | None = None) -> Sums:

@@ -58,7 +58,6 @@ class CpAls:
     operator : Operator
         Of one rank for all modes; holds the factor matrices to start from.
     constraints : Constraints
-        With any, the host takes part in all iterations.
     """
 
     name = "als"
@@ -113,8 +112,8 @@ class CpAls:
             self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
             return self._step_checked(stop)
         self._next_checked = max(1, self._next_checked // 2)
-        self._take(told, self.operator.order - 1)
-        self._count(fit)
+        self._take(told, self._update.modes[-1])
+        self._count(fit, told.squares)
         return True
 
     def _load(self) -> None:
@@ -135,7 +134,7 @@ class CpAls:
 
     def _step_checked(self, stop: Callable[[], bool]) -> bool:
         state, first = self.state, self.state.mode
-        modes = [mode for mode in range(first, self.operator.order) if mode not in self.constraints.fixed]
+        modes = [mode for mode in self._update.modes if mode >= first]
         for mode in modes:
             if mode > modes[0] and stop():
                 state.mode = mode
@@ -149,18 +148,18 @@ class CpAls:
                 raise DivergedError(f"the fit is {told.fit}")
         if first == 0:  # a whole one: all that it takes is compiled
             self._checked = max(0, self._checked - 1)
-        self._count(told.fit)
+        self._count(told.fit, told.squares)
         return True
 
     def _take(self, told: Told, mode: int) -> None:
         arrays = self.state.arrays
         arrays["norms"], arrays["scales"], arrays["weights"] = told.norms, told.scales, told.norms[mode].copy()
 
-    def _count(self, fit: float) -> None:
+    def _count(self, fit: float, squares: float) -> None:
         series = self.state.series
         series["fit"].append(fit)
         if self._constrained and "objective" in series:
-            series["objective"].append(self._constrained.objective(fit))
+            series["objective"].append(self._constrained.objective(fit, squares))
         self.state.iterations += 1
 
     def change(self) -> float | None:

@@ -31,7 +31,9 @@ class LeastSquares:
     Each method queues work; those named `checked` wait for it, and do what the host has to decide.
     """
 
-    def __init__(self, operator: Operator) -> None:
+    def __init__(self, operator: Operator, modes: Sequence[int] | None = None) -> None:
+        """`modes` are solved; all of them, unless others are given."""
+        self.modes = range(operator.order) if modes is None else modes
         self._operator, rank = operator, operator.ranks[0]
         device, comm, dtype = operator.machine.device, operator.machine.comm, operator.options.dtype
         count = max(len(operator.owned(mode)) for mode in range(operator.order))
@@ -108,7 +110,7 @@ class LeastSquares:
 
     def _then(self, mode: int) -> Sequence[int]:
         """Return the modes whose MTTKRPs follow."""
-        return in_turn(mode, self._operator.order)
+        return [each for each in in_turn(mode, self._operator.order) if each in self.modes]
 
     def _solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
         """Queue the solving of rows from those of an MTTKRP; `again`: they are to be divided by other numbers."""
@@ -144,8 +146,8 @@ class LeastSquares:
         return told
 
     def iteration(self, exact: bool) -> None:
-        """Solve all modes and compute the fit, perhaps with an `exact` pass."""
-        for mode in range(self._operator.order):
+        """Solve the modes and compute the fit, perhaps with an `exact` pass."""
+        for mode in self.modes:
             self.queue(mode)
         self.fit()
         if exact:
@@ -162,7 +164,7 @@ class LeastSquares:
         Mode 0 is the one that is computed next, and the first to be copied to a device that does not hold it.
         """
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
-        source = operator.mttkrp(0, then=self._then(operator.order - 1), double=True)
+        source = operator.mttkrp(0, then=self._then(self.modes[-1]), double=True)
         device.meet()
         with operator.span("solve", 0):
             equations.multiply(source, operator.owned(0))

@@ -10,12 +10,13 @@ constexpr int ENTRIES = RANK * RANK;
 constexpr int MOST = RANK > 96 ? 512 : 1024;  // threads: each has its part of a matrix in registers
 constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
-enum Fact { ITERATIONS, FIT, BEST, FLAGS, FACTS };  // of `facts`
+enum Fact { ITERATIONS, FIT, BEST, FLAGS, SQUARES, FACTS };  // of `facts`
 enum Flag { SINGULAR = 1, NOISY = 2, RANGE = 4, NOT_FINITE = 8, NEAR = 16 };
 struct State {  // addresses; `order` matrices of each kind where they are plural
-  double *facts, *norms, *scales, *divisor, *grams, *totals, *inverse;
-  int order, parts;
+  double *facts, *norms, *scales, *divisor, *grams, *weights, *totals, *inverse;
+  int order, parts, constrained;  // `weights` are the last norms unless it is
 };
+struct System { double *gram, *right, *begin; };  // as in nonnegative.py
 struct Limits {  // as in equations.py
   double norm, most, noise, condition, accuracy, rounding, near;
   int gains;
@@ -38,10 +39,11 @@ __device__ double add_up(double value) {  // over the block, to all of its threa
 
 // Writes the inverse of the elementwise product of the other modes' Gram matrices, with the scales of the stored columns in
 // it, and clears the totals. Gauss and Jordan's elimination: of a positive definite matrix it needs no pivoting.
-extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits limits, int mode, int exactly) {
+extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits limits, int mode, int exactly, double ridge) {
   __shared__ double line[2][RANK], scale[RANK], over_divisor[RANK];
   const int t = threadIdx.x;
   double a[EACH], size = 0;
+  bool finite = true;
 #pragma unroll
   for (int n = 0; n < EACH; n++) {
     const int e = n * THREADS + t;
@@ -49,6 +51,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits li
     if (e >= ENTRIES) continue;
     for (int m = 0; m < s.order; m++)
       if (m != mode) a[n] *= s.grams[m * ENTRIES + e];
+    if (e % (RANK + 1) == 0) a[n] += ridge;
+    finite &= isfinite(a[n]);
     size += a[n] * a[n];
     if (e < RANK) line[0][e] = a[n];
   }
@@ -86,11 +90,45 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Limits li
     s.inverse[e] = -a[n] * scale[e / RANK] * over_divisor[e % RANK];
   }
   size = add_up(size), inverse_size = add_up(inverse_size);
+  finite = __syncthreads_and(finite);
   if (t) return;
   const double fit = s.facts[FIT], distance = isnan(fit) ? 1 : fmax(1 - fit, limits.accuracy);
   const double most = exactly ? limits.condition : fmin(limits.condition, limits.noise * distance);
-  if (!isfinite(size)) raise(s, NOT_FINITE);
+  if (!finite) raise(s, NOT_FINITE);
   else if (!positive || !(sqrt(size) * sqrt(inverse_size) <= most)) raise(s, SINGULAR);
+}
+
+// Writes what rows without negative numbers are to minimise, and clears the totals; `again`: `divisor` and `begin` are there.
+extern "C" __global__ void __launch_bounds__(THREADS)
+constrain(State s, Limits limits, System system, int mode, int again, double ridge) {
+  __shared__ double divisor[RANK], diagonal[RANK];
+  const int t = threadIdx.x;
+  if (t < RANK) {
+    double scale = 1, size = 1;
+    for (int m = 0; m < s.order; m++)
+      if (m != mode) scale *= s.scales[m * RANK + t], size *= s.grams[m * ENTRIES + t * (RANK + 1)];
+    if (!again) {
+      const double own = s.scales[mode * RANK + t];
+      s.divisor[t] = s.norms[mode * RANK + t] * own;
+      system.begin[t] = own * s.weights[t] / s.divisor[t];
+    }
+    divisor[t] = s.divisor[t], diagonal[t] = size;
+    system.right[t] = scale * divisor[t];
+  }
+  for (int k = t; k < (RANK + 2 + s.parts) * RANK; k += THREADS) s.totals[k] = 0;
+  __syncthreads();
+  bool finite = true;
+#pragma unroll 1
+  for (int e = t; e < ENTRIES; e += THREADS) {
+    const int i = e / RANK, j = e % RANK;
+    double product = i == j ? ridge : 0, other = 1;
+    for (int m = 0; m < s.order; m++)
+      if (m != mode) other *= s.grams[m * ENTRIES + e];
+    product += other;
+    finite &= isfinite(product);
+    system.gram[e] = diagonal[i] == 0 ? 0 : product * (divisor[i] * divisor[j]);  // 0: another mode has lost the column
+  }
+  if (!__syncthreads_and(finite) && !t) raise(s, NOT_FINITE);
 }
 
 // Takes the norms out of the columns of a factor matrix whose rows are solved, and keeps its Gram matrix, from the totals.
@@ -116,8 +154,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits lim
   }
   if (t < RANK) {
     const double divisor = s.divisor[t], grown = larger(largest * divisor, 1);
-    const double length = s.facts[ITERATIONS] ? grown : sqrt(gram[t * RANK + t]) * divisor, norm = length > 0 ? length : 1;
+    const bool unit = s.constrained || !s.facts[ITERATIONS];
+    const double length = unit ? sqrt(gram[t * RANK + t]) * divisor : grown, norm = length > 0 ? length : 1;
     s.norms[mode * RANK + t] = norm;
+    if (s.constrained) s.weights[t] = norm;
     s.scales[mode * RANK + t] = scale[t] = divisor / norm;
   }
   __syncthreads();
@@ -129,20 +169,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits lim
 extern "C" __global__ void __launch_bounds__(THREADS) fit(State s, Limits limits, const double* dots, int blocks, int exact) {
   const int t = threadIdx.x, flags = s.facts[FLAGS];
   if (exact && !(flags & NEAR)) return;
-  const double* norms = s.norms + (s.order - 1) * RANK;
-  double squared = 0, part = 0;
+  double squared = 0, part = 0, length = 0;
 #pragma unroll 1
   for (int e = t; e < ENTRIES; e += THREADS) {
-    double product = norms[e / RANK] * norms[e % RANK];
+    double product = s.weights[e / RANK] * s.weights[e % RANK];
     for (int m = 0; m < s.order; m++) product *= s.grams[m * ENTRIES + e];
     squared += product;
+    if (e % (RANK + 1) == 0) length += product;
   }
   if (t < RANK) {
     for (int b = 0; b < blocks; b++) part += dots[b * RANK + t];
-    part *= norms[t];
+    part *= s.weights[t];
     for (int m = 0; m < s.order; m++) part *= s.scales[m * RANK + t];
   }
   squared = add_up(squared);
+  if (s.constrained) length = add_up(length);
   const double inner = add_up(part), size = add_up(fabs(part)) / limits.norm / limits.norm;
   if (t) return;
   const double left = limits.norm * limits.norm + squared - 2 * inner, distance = sqrt(left < 0 ? 0 : left) / limits.norm;
@@ -153,6 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fit(State s, Limits limits
     s.facts[FIT] = 1 - distance;
     s.facts[BEST] = larger(1 - distance, s.facts[BEST]);
     s.facts[ITERATIONS] += 1;
+    s.facts[SQUARES] = length;
     s.facts[FLAGS] = flags & ~NEAR;
   }
 }

@@ -3,8 +3,9 @@
 //
 //   RANK   columns
 //   REAL   type of the factor matrix
-//   LANES  threads that share a row: 8, 16 or 32
+//   LANES  threads that share a row: 4, 8 or 32
 //
+// The steps of a row wait for one another: with some columns to a lane a warp has several rows, which do not.
 // A lane holds columns lane, lane + LANES, ... of a row and of its gradient. The owner of a column broadcasts its step.
 
 constexpr int THREADS = 256, GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
@@ -30,7 +31,7 @@ __device__ void follow(double (&gradient)[EACH], const double* gram, int column,
 }
 
 // Updates `target` in place, `sweeps` times, from target * begin. Per thread block, `parts` gets what solve.cu's do.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 hals(const double* __restrict__ source, long long source_stride, const double* __restrict__ matrix,
      const double* __restrict__ right, const double* __restrict__ begin, int sweeps, REAL* __restrict__ target,
      long long target_stride, long long rows, double* __restrict__ parts) {
@@ -43,14 +44,12 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
     gram[k] = column < RANK ? matrix[row * RANK + column] : 0;
   }
   __syncthreads();
-  double over[EACH], scale[EACH], first[EACH], dot[EACH] = {}, most[EACH] = {}, square[SQUARES] = {};
+  double over[EACH], dot[EACH] = {}, most[EACH] = {}, square[SQUARES] = {};
 #pragma unroll
   for (int k = 0; k < EACH; k++) {
     const int column = k * LANES + lane;
     const double pivot = column < RANK ? gram[column * SPAN + column] : 0;
     over[k] = pivot > 0 ? 1 / pivot : 0;
-    scale[k] = column < RANK ? right[column] : 0;
-    first[k] = column < RANK ? begin[column] : 0;
   }
   for (long long base = blockIdx.x * (long long)GROUPS; base < rows; base += gridDim.x * (long long)GROUPS) {
     const long long row = base + group;
@@ -61,8 +60,8 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
       const int column = k * LANES + lane;
       const bool there = row < rows && column < RANK;
       given[k] = there ? source[row * source_stride + column] : 0;
-      numbers[k] = there ? (double)target[row * target_stride + column] * first[k] : 0;
-      gradient[k] = given[k] * scale[k];
+      numbers[k] = there ? (double)target[row * target_stride + column] * begin[column] : 0;
+      gradient[k] = there ? given[k] * right[column] : 0;
       some |= given[k] != 0;
     }
     const unsigned mine = (LANES == 32 ? ALL : (1u << LANES % 32) - 1) << threadIdx.x % 32 / LANES * LANES;
@@ -77,13 +76,14 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
       double change = 0;
 #pragma unroll
       for (int k = 0; k < EACH; k++)
+#pragma unroll 2  // more take more registers than there are
         for (int owner = 0; owner < LANES && k * LANES + owner < RANK; owner++) {
           double moved = numbers[k] + gradient[k] * over[k];
           if (moved < 0) moved = 0;  // NaN stays
           const double step = active ? moved - numbers[k] : 0;
           if (lane == owner) {
             if (active) numbers[k] = moved;
-            change = larger(fabs(step), change);
+            if (sweeps > PATIENT) change = larger(fabs(step), change);
           }
           follow(gradient, gram, k * LANES + owner, lane, __shfl_sync(ALL, step, owner, LANES));
         }

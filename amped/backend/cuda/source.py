@@ -45,7 +45,7 @@ def by_value(*arrays: Any) -> Any:
 
 def lanes(rank: int) -> int:
     """Return how many threads share a row of so many columns in ``nonnegative.cu``."""
-    return next(count for count in (8, 16, 32) if count >= min(rank, 32))
+    return 32 if rank > 64 else next(count for count in (4, 8) if 8 * count >= rank)
 
 
 def coordinate_macros(

@@ -10,7 +10,20 @@ import pytest
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
-from amped.backend.equations import CONDITION, NEAR, NEARBY, NOISY, NOT_FINITE, RANGE, SINGULAR, Equations, Terms, Told
+from amped.backend.constrained import HostConstrained
+from amped.backend.equations import (
+    CONDITION,
+    NEAR,
+    NEARBY,
+    NOISY,
+    NOT_FINITE,
+    RANGE,
+    SINGULAR,
+    Bounds,
+    Equations,
+    Terms,
+    Told,
+)
 from amped.backend.null.device import NullDevice
 from amped.backend.providers import equations_of
 from amped.backend.small import HostEquations
@@ -26,11 +39,15 @@ Make = Callable[..., tuple[Equations, Device]]
 def make(request: pytest.FixtureRequest, device: str) -> Make:
     """Return what makes equations: in NumPy, on the null device, and on each device as its provider does."""
 
-    def made(order: int, rank: int, parts: int = 1, gains: bool = True, dtype: str = "f4") -> tuple[Equations, Device]:
+    def made(
+        order: int, rank: int, parts: int = 1, gains: bool = True, dtype: str = "f4", bounds: Bounds | None = None
+    ) -> tuple[Any, Device]:
         terms = Terms(order, rank, parts, parts - 1, NORM, CUTOFF, MOST, gains)
         where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
         if request.param == "host":
-            return HostEquations(where, terms), where
+            return HostConstrained(where, terms, bounds) if bounds else HostEquations(where, terms), where
+        if bounds:
+            return equations_of(where, rank).make_constrained(terms, np.dtype(dtype), bounds), where
         return equations_of(where, rank).make(terms, np.dtype(dtype)), where
 
     return made
@@ -263,3 +280,78 @@ def test_what_is_told_lies_in_the_memory(make: Make) -> None:
     assert got[:3] == want[:3]
     assert np.array_equal(got.norms, want.norms)
     assert np.array_equal(got.scales, want.scales)
+
+
+# Under constraints
+
+
+def constrained(make: Make, rank: int, ridge: float = 0.7) -> tuple[Any, Device, list[np.ndarray], Told]:
+    """Return equations of order 3 whose mode 1 is non-negative and whose mode 0 is fixed, with lengths taken out."""
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank)
+    bounds = Bounds((0.0, ridge, 2 * ridge), (1,), 2)
+    equations, device = loaded(make, grams, told, bounds=bounds)  # type: ignore[arg-type]
+    equations.start()  # type: ignore[attr-defined]
+    return equations, device, scaled(grams, told), told
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_what_rows_without_negative_numbers_are_to_minimise(make: Make, rank: int) -> None:
+    equations, device, grams, told = constrained(make, rank)
+    lengths = np.sqrt([np.diag(each) for each in grams])
+    got = equations.told()
+    np.testing.assert_allclose(got.norms, told.norms * lengths, rtol=1e-12)
+    np.testing.assert_allclose(got.scales, told.scales / lengths, rtol=1e-12)
+    equations.totals[...] = np.nan
+    for part in equations.system:
+        part[...] = np.nan
+    equations.prepare(1)
+    device.meet()
+    divisor = got.norms[1] * got.scales[1]
+    unit = [each / np.outer(length, length) for each, length in zip(grams, lengths, strict=True)]
+    want = (unit[0] * unit[2] + 0.7 * np.eye(rank)) * np.outer(divisor, divisor)
+    right, begin = got.scales[0] * got.scales[2] * divisor, got.scales[1] * lengths.prod(axis=0) / divisor
+    for part, numbers in zip(equations.system, (want, right, begin), strict=True):
+        np.testing.assert_allclose(device.to_host(part), numbers, rtol=1e-11, atol=1e-13 * abs(numbers).max())
+    assert not device.to_host(equations.totals).any()
+    equations.totals[...] = np.nan
+    equations.prepare(2)
+    device.meet()
+    inverse = np.linalg.inv(unit[0] * unit[1] + 1.4 * np.eye(rank)) * (got.scales[0] * got.scales[1])[:, None]
+    inverse /= got.norms[2] * got.scales[2]
+    np.testing.assert_allclose(device.to_host(equations.inverse), inverse, rtol=0, atol=1e-11 * abs(inverse).max())
+    assert equations.told().flags == 0
+
+
+@pytest.mark.parametrize("rank", [1, 16, 33])
+def test_components_have_the_norms_of_the_mode_that_was_solved_last(make: Make, rank: int) -> None:
+    equations, device, _, _ = constrained(make, rank)
+    equations.prepare(2)
+    before, new = equations.told(), gram(rank, 9)
+    fill(equations, device, gram=new, largest=np.ones((1, rank)), dots=np.linspace(0.1, 0.2, rank))
+    equations.finish(2)
+    equations.fit()
+    got, divisor = equations.told(), before.norms[2] * before.scales[2]
+    norms = np.sqrt(np.diag(new)) * divisor
+    np.testing.assert_allclose(got.norms[2], norms, rtol=1e-12)
+    assert got.squares == pytest.approx(np.sum(norms**2), rel=1e-12), "columns have unit length"
+    unit = [gram(rank, m) + np.eye(rank) for m in (0, 1)] + [new]
+    product = np.prod([each / np.sqrt(np.outer(np.diag(each), np.diag(each))) for each in unit], axis=0)
+    inner = np.sum(norms * np.prod(got.scales, axis=0) * np.linspace(0.1, 0.2, rank))
+    distance = np.sqrt(max(NORM**2 + norms @ product @ norms - 2 * inner, 0))
+    assert got.fit == pytest.approx(1 - distance / NORM, abs=1e-11)
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_what_another_mode_has_lost_stays_and_is_told_by_no_equation(make: Make, mode: int) -> None:
+    grams, told = [gram(4, m) + np.eye(4) for m in range(3)], told_of(3, 4)
+    grams[0][2] = grams[0][:, 2] = 0
+    equations, device = loaded(make, grams, told, bounds=Bounds((0.5, 0.5, 0.5), (1,), 2))  # type: ignore[arg-type]
+    equations.start()  # type: ignore[attr-defined]
+    equations.prepare(mode)
+    device.meet()
+    if mode == 1:
+        found = device.to_host(equations.system.gram)  # type: ignore[attr-defined]
+        assert not found[2].any()
+        assert not found[:, 2].any()
+        assert np.diag(found)[[0, 1, 3]].all()
+    assert equations.told().flags == 0

@@ -15,12 +15,21 @@ from amped.backend.null.device import NullDevice
 from amped.checkpoint import Origin, take
 from amped.decomp.ahead import Ahead
 from amped.decomp.als import CpAls
+from amped.decomp.constraints import Wanted
 from amped.decomp.driver import Rule, iterate
 from amped.decomp.starts import best_of
 from amped.operators.sparse import SparseOperator
 from amped.parallel.mpi import Comm
 
 SHAPE = (12, 9, 10)
+CONSTRAINTS = [
+    Wanted(nonnegative=True),
+    Wanted(nonnegative=(1,)),
+    Wanted(ridge=0.4),
+    Wanted(nonnegative=(0,), ridge=0.4),
+    Wanted(nonnegative=True, fixed_modes=(1,), ridge=0.2),
+    Wanted(fixed_modes=(0,)),
+]
 
 
 def tensor_of(dense: np.ndarray) -> amped.SparseTensor:
@@ -48,7 +57,8 @@ def operator_of(tensor: amped.SparseTensor, start: list[np.ndarray], where: str,
 def methods(tensor: amped.SparseTensor, rank: int, where: str, comm: Comm, **how: Any) -> tuple[CpAls, CpAls]:
     """Return a method that goes ahead, and one in which the host takes part in each iteration."""
     start = how.pop("start", None) or random_factors(3, tensor.shape, rank)
-    ahead, checked = (CpAls(operator_of(tensor, start, where, comm, **how)) for _ in range(2))
+    constraints = how.pop("wanted", Wanted()).of(len(tensor.shape))
+    ahead, checked = (CpAls(operator_of(tensor, start, where, comm, **how), constraints) for _ in range(2))
     assert ahead._ahead is not None
     checked._ahead = None
     return ahead, checked
@@ -72,6 +82,20 @@ def test_every_bit_is_the_same(comm: Comm, where: str, shape: tuple[int, ...], r
     for _ in both:
         assert_equal(ahead, checked)
     assert ahead.state.iterations == 9
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", [(9, 7), SHAPE, (4, 6, 5, 3)])
+@pytest.mark.parametrize("wanted", CONSTRAINTS, ids=str)
+def test_every_bit_is_the_same_under_constraints(
+    comm: Comm, where: str, shape: tuple[int, ...], wanted: Wanted, precision: str, returns: list[int]
+) -> None:
+    ahead, checked = methods(random_tensor(1, shape), 4, where, comm, precision=precision, wanted=wanted)
+    for _ in zip(iterate(ahead, Rule(9, 0)), iterate(checked, Rule(9, 0)), strict=True):
+        assert_equal(ahead, checked)
+    assert ahead.state.iterations == 9
+    assert len(returns) < 4, "the host is not asked in each iteration"
+    assert ("objective" in ahead.state.series) == (wanted.ridge > 0)
 
 
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
@@ -125,20 +149,26 @@ def near(seed: int) -> amped.SparseTensor:
     return tensor_of(np.einsum("ar,br,cr->abc", *factors))
 
 
-def test_fits_near_1_take_their_exact_pass_ahead_of_the_host(comm: Comm, where: str, returns: list[int]) -> None:
-    ahead, checked = methods(near(8), 2, where, comm)
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(nonnegative=True), Wanted(ridge=0.1)], ids=str)
+def test_fits_near_1_take_their_exact_pass_ahead_of_the_host(
+    comm: Comm, where: str, wanted: Wanted, returns: list[int]
+) -> None:
+    ahead, checked = methods(near(8), 2, where, comm, wanted=wanted)
     for _ in zip(iterate(ahead, Rule(12, 0)), iterate(checked, Rule(12, 0)), strict=True):
         assert_equal(ahead, checked)
     assert ahead._exact
     assert len(returns) <= 2, "the host is needed when fits come near, not in each iteration"
 
 
-def test_columns_that_grow_too_long_are_solved_again(comm: Comm, where: str, returns: list[int]) -> None:
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(nonnegative=True), Wanted(ridge=1e-9)], ids=str)
+def test_columns_that_grow_too_long_are_solved_again(
+    comm: Comm, where: str, wanted: Wanted, returns: list[int]
+) -> None:
     rng = np.random.default_rng(0)
     shape = (4, 5, 6, 5, 4)
     tensor = tensor_of(1e9 * (1 + 1e-3 * rng.random(shape)))
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
-    ahead, checked = methods(tensor, 3, where, comm, start=start)
+    ahead, checked = methods(tensor, 3, where, comm, start=start, wanted=wanted)
     for _ in zip(iterate(ahead, Rule(20, 0)), iterate(checked, Rule(20, 0)), strict=True):
         assert_equal(ahead, checked)
     assert returns

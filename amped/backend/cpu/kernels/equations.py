@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...equations import CONDITION, Equations, Provider, Terms
-from ...small import FIT, ITERATIONS, HostEquations, OnHost, noise_limit
+from ...onhost import OnHost
+from ...small import FIT, ITERATIONS, HostEquations, noise_limit
 from .. import small
 from ..device import CpuDevice
 

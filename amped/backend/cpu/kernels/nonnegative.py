@@ -18,6 +18,7 @@ class HostHals(InParts):
     """See `NonnegativeSolver`; suits all."""
 
     name = "hals"
+    allocates = False
     part_rows = 256  # each takes a microsecond or more
 
     def run(self, made: list[Room], source: Matrix, system: System, sweeps: int, target: Matrix, sums: Sums) -> None:

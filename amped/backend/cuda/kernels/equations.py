@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from partitioner.cubins import Source
 from partitioner.cuda_code import load, prepare
 
 from ...base import Array
+from ...constrained import take_lengths_out
 from ...equations import (
     ACCURACY,
     CONDITION,
@@ -21,18 +22,21 @@ from ...equations import (
     NEARBY,
     ROUNDING,
     SINGULAR,
+    Bounds,
+    ConstrainedEquations,
     Equations,
     Provider,
     Terms,
     Told,
 )  # fmt: skip
+from ...nonnegative import System
+from ...onhost import OnHost
 from ...small import (
     BEST,
     FACTS,
     FIT,
     FLAGS,
     ITERATIONS,
-    OnHost,
     State,
     doubles,
     noise_limit,
@@ -53,6 +57,7 @@ class Functions(NamedTuple):
     """Compiled code."""
 
     prepare: Any
+    constrain: Any
     finish: Any
     fit: Any
     add_dots: Any
@@ -62,8 +67,9 @@ class Functions(NamedTuple):
 class CudaEquations:
     """See `Equations`. Nothing waits, except for `told`, and where the host inverts what elimination cannot."""
 
-    def __init__(self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any]) -> None:
+    def __init__(self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any], bounds: Bounds | None = None) -> None:
         self._terms, order, rank = terms, terms.order, terms.rank
+        self._bounds = bounds or Bounds((0.0,) * order, (), order - 1)
         self._functions = _compiled(rank, dtype, device.number)
         self._threads = min(512 if rank > 96 else 1024, -(-rank * rank // 32) * 32)  # as in equations.cu
         self._held = held = State(cupy, order, rank)
@@ -71,10 +77,10 @@ class CudaEquations:
         self.inverse = cupy.zeros((rank, rank), np.float64)
         self.totals = cupy.zeros((rank + 2 + terms.parts, rank), np.float64)
         self.dots = cupy.zeros((DOT_BLOCKS, rank), np.float64)
-        places = held.facts, held.norms, held.scales, held.divisor, held.grams, self.totals, self.inverse
-        self._state = by_value(
-            np.array([place.data.ptr for place in places], np.uint64), np.array([order, terms.parts], np.int32)
-        )
+        weights = held.weights if bounds else held.norms[-1]
+        places = held.facts, held.norms, held.scales, held.divisor, held.grams, weights, self.totals, self.inverse
+        sizes = np.array([order, terms.parts, bounds is not None, 0], np.int32)
+        self._state = by_value(_addresses(places), sizes)
         numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
         self._limits = by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
 
@@ -82,7 +88,7 @@ class CudaEquations:
         function((1,), (self._threads,), (self._state, self._limits, *arguments))
 
     def sums(self, mode: int) -> Sums:
-        return sums_of(self.totals, self._terms, mode)
+        return sums_of(self.totals, self._terms, mode, self._bounds.last)
 
     def load(self, told: Told, best: float) -> None:
         facts = np.zeros(FACTS)
@@ -96,13 +102,17 @@ class CudaEquations:
         self._held.grams[mode] = self.totals[: scale.size] * (scale[:, None] * scale)
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        self._launch(self._functions.prepare, np.int32(mode), np.int32(double))
+        self._launch(self._functions.prepare, np.int32(mode), np.int32(double), self._ridge(mode))
+
+    def _ridge(self, mode: int) -> np.float64:
+        return np.float64(self._bounds.ridge[mode])
 
     def invert(self, mode: int, double: bool = False) -> None:
         others = [m for m in range(self._terms.order) if m != mode]
         facts, product = self._held.facts.get(), np.multiply.reduce(self._held.grams.get()[others])
         if not np.all(np.isfinite(product)):
             return  # `prepare` has said so
+        product.flat[:: len(product) + 1] += self._ridge(mode)
         inverse, condition = pseudo_inverse(product, self._terms.cutoff)
         if not double and condition > noise_limit(self._terms, facts[FIT]):
             self.totals[self._terms.rank + 1] = 1.0
@@ -144,6 +154,42 @@ class CudaEquations:
         self._functions.keep((blocks,), (256,), (self._held.facts, source, target, np.int64(vectors)))
 
 
+class CudaConstrained(CudaEquations):
+    """See `ConstrainedEquations`."""
+
+    def __init__(self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any], bounds: Bounds) -> None:
+        super().__init__(device, terms, dtype, bounds)
+        rank, self._mode = terms.rank, bounds.last
+        self.system = System(*(cupy.zeros(shape, np.float64) for shape in ((rank, rank), (rank,), (rank,))))
+        self._system = by_value(_addresses(self.system))
+
+    def start(self) -> None:
+        state = State(np, self._terms.order, self._terms.rank)
+        state.memory[...] = self._held.memory.get()
+        take_lengths_out(state, self._terms.norm)
+        self._held.memory.set(state.memory)
+
+    def go_on(self, weights: NDArray[np.float64]) -> None:
+        self._held.weights.set(np.ascontiguousarray(weights))
+
+    def prepare(self, mode: int, double: bool = False) -> None:
+        self._mode = mode
+        if mode in self._bounds.nonnegative:
+            self._constrain(mode)
+        else:
+            super().prepare(mode, double)
+
+    def _constrain(self, mode: int, again: bool = False) -> None:
+        self._launch(self._functions.constrain, self._system, np.int32(mode), np.int32(again), self._ridge(mode))
+
+    def widen(self) -> None:
+        before = self._held.divisor.get()
+        super().widen()
+        if self._mode in self._bounds.nonnegative:
+            self.system.begin.set(before / self._held.divisor.get())
+            self._constrain(self._mode, again=True)
+
+
 class OnDevice:
     """See `Provider`."""
 
@@ -162,10 +208,17 @@ class OnDevice:
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return CudaEquations(self._device, terms, dtype)
 
+    def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
+        return CudaConstrained(self._device, terms, dtype, bounds)
+
 
 def providers(device: CudaDevice) -> Sequence[Provider]:
     """Return the providers of the family; the last one suits all."""
     return [OnDevice(device), OnHost(device)]
+
+
+def _addresses(places: Iterable[Array]) -> NDArray[np.uint64]:
+    return np.array([place.data.ptr for place in places], np.uint64)
 
 
 def _unit(rank: int, dtype: np.dtype[Any]) -> Source:

@@ -22,7 +22,6 @@ from .solve import MOST_COLUMNS, NOWHERE, Made, adder
 
 THREADS = 256  # as in nonnegative.cu
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
-FEWEST = 4  # rows of each group of lanes: a block's part takes as much as rank + 2 rows
 
 
 def shared_bytes(rank: int) -> int:
@@ -35,6 +34,7 @@ class HalsSolver:
     """Solves a row by the lanes of a warp, or a part of them; see `NonnegativeSolver`."""
 
     name = "hals"
+    allocates = False
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number, self._device = device.limits, device.number, device
@@ -54,8 +54,8 @@ class HalsSolver:
 
     def _blocks(self, rows: int, rank: int) -> int:
         """Return how many blocks of threads solve so many rows."""
-        fewest, fitting = FEWEST * THREADS // lanes(rank), max(1, self._limits.shared // shared_bytes(rank))
-        return min(-(-rows // fewest), self._limits.processors * min(BLOCKS, fitting))
+        together, fitting = THREADS // lanes(rank), max(1, self._limits.shared // shared_bytes(rank))
+        return min(-(-rows // together), self._limits.processors * min(BLOCKS, fitting))
 
     def run(self, made: Made, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
         rows, rank = source.shape

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...constrained import HostConstrained
 from ...cpu.kernels.equations import CpuEquations
-from ...equations import Equations, Provider, Terms
-from ...small import OnHost
+from ...equations import Bounds, ConstrainedEquations, Equations, Provider, Terms
+from ...onhost import OnHost
 from ..device import NullDevice
 
 
@@ -17,6 +18,14 @@ class NullEquations(CpuEquations):
 
     def __init__(self, device: NullDevice, terms: Terms) -> None:
         super().__init__(device, terms)
+        self.memory = self._state.memory
+
+
+class NullConstrained(HostConstrained):
+    """See `ConstrainedEquations`: they can be queued ahead of the host."""
+
+    def __init__(self, device: NullDevice, terms: Terms, bounds: Bounds) -> None:
+        super().__init__(device, terms, bounds)
         self.memory = self._state.memory
 
 
@@ -29,6 +38,9 @@ class Null(OnHost):
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return NullEquations(self._null, terms)
+
+    def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
+        return NullConstrained(self._null, terms, bounds)
 
 
 def providers(device: NullDevice) -> Sequence[Provider]:

@@ -1,0 +1,34 @@
+"""Equations kept by the host, whatever device has the rows: a provider for all devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .base import Device
+from .constrained import HostConstrained
+from .equations import Bounds, ConstrainedEquations, Equations, Terms
+from .small import HostEquations
+
+
+class OnHost:
+    """See `Provider`; suits all."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def suits(self, rank: int) -> bool:
+        return True
+
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `Provider`: nothing is compiled."""
+
+    def bytes(self, order: int, rank: int, parts: int) -> int:
+        return 8 * rank * (2 * rank + parts + 3)
+
+    def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
+        return HostEquations(self._device, terms)
+
+    def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
+        return HostConstrained(self._device, terms, bounds)
