@@ -213,6 +213,8 @@ def _with_rows(
     if how is None:
         raise InputError(f"method {method!r}: {setting.device.name} has 'mu' alone")
     known, asked = [k for k in kernels if how.suits(k, mode.share)], setting.options.kernel
+    if not known:
+        raise InputError(f"method {method!r}: too many components for {setting.device.name}; 'mu' and 'pqnr' take any")
     if asked not in ("auto", *(k.name for k in known)):
         raise InputError(f"kernel {asked!r} has no {method!r}: {', '.join(k.name for k in known)} have")
     found = _candidates(mode.share, known, setting)[:1]

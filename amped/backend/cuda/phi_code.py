@@ -44,7 +44,8 @@ def macros(layout: Layout, logs: bool = False) -> dict[str, Any]:
     inputs = len(layout.blocks)
     fewer = 1 if double or inputs > 2 else 2
     blocks = 1 if staged else max(1, (schedule.blocks - fewer) * schedule.threads // count)
-    batch = schedule.batch if inputs == 2 or inputs > MOST_INPUTS else MOST_BATCH  # a division is waited for
+    few = inputs == 2 and (double or not staged)
+    batch = schedule.batch if few or inputs > MOST_INPUTS else MOST_BATCH  # a division is waited for
     batch = 1 if layout.panels > 1 or (staged and logs) else batch
     return dict(layout.macros) | {"BLOCKS": blocks, "BATCH": batch, "THREAD_COUNT": count, "LOGS": int(logs)}
 

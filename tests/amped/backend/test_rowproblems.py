@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -26,6 +25,9 @@ from partitioner.coo import ValueRange
 
 ORACLES = {"pdnr": pdnr, "pqnr": pqnr}
 METHODS = pytest.mark.parametrize("method", ORACLES)
+EVERY = pytest.mark.parametrize(
+    "backend", [("cpu", 2), pytest.param(("cuda", None), marks=pytest.mark.gpu)], indirect=True, ids=["cpu", "cuda"]
+)
 SHAPES = [(2, 1), (3, 7), (4, 16), (5, 33), (3, 64), (6, 5)]
 
 
@@ -63,7 +65,7 @@ class Rows:
 
     def solve(
         self,
-        device: CpuDevice,
+        device: Device,
         method: RowMethod,
         limits: RowLimits,
         kernel: str = "segmented",
@@ -73,19 +75,21 @@ class Rows:
         solver, (shard,) = row_problems(device)[method], self.shards(device, [], kernel)
         stride = device.stride(self.rank, self.dtype.itemsize)
         factors = [self.padded(device, factor, stride) for factor in self.factors]
-        own, share, seen = self.padded(device, self.start, stride), self.share(stride), np.zeros(3)
+        own, share, seen = self.padded(device, self.start, stride), self.share(stride), device.zeros((3,), np.float64)
         room = solver.bytes(shard.kernel, share, self.values.size)
-        made, scratch = solver.make(shard, share), np.full(room.running, 255, np.uint8)
+        made, scratch = solver.make(shard, share), device.empty((room.running,), np.uint8)
+        scratch.fill(255)
         assert made.nbytes <= room.kept
         solver.run(made, shard, factors, own, self.rank, limits, seen, whole, scratch)
-        assert np.all(np.isnan(own[:, self.rank :]))
-        return own[:, : self.rank], RowsSolved(*seen.tolist())
+        got = np.array(device.to_host(own))
+        assert np.all(np.isnan(got[:, self.rank :]))
+        return got[:, : self.rank], RowsSolved(*device.to_host(seen).tolist())
 
     def share(self, stride: int) -> Share:
         lengths, span = tuple(map(len, self.factors)), ValueRange(1.0, float(self.values.max(initial=1)), 1.0)
         return Share(lengths, slice(0, len(self.counts)), self.values.size, stride, self.dtype, span)
 
-    def shards(self, device: CpuDevice, cuts: list[int], kernel: str = "segmented") -> list[Any]:
+    def shards(self, device: Device, cuts: list[int], kernel: str = "segmented") -> list[Any]:
         """Return shards of the nonzeros between cuts."""
         bounds, share = [0, *cuts, self.values.size], self.share(device.stride(self.rank, self.dtype.itemsize))
         made = []
@@ -95,7 +99,7 @@ class Rows:
         return made
 
     def solve_in_step(
-        self, device: CpuDevice, method: RowMethod, limits: RowLimits, cuts: list[int]
+        self, device: Device, method: RowMethod, limits: RowLimits, cuts: list[int]
     ) -> tuple[np.ndarray, RowsSolved]:
         """Solve all rows in step, those without nonzeros left alone, as ranks that have the parts do."""
         solver, shards = row_problems(device)[method], self.shards(device, cuts)
@@ -104,7 +108,7 @@ class Rows:
         places = list(enumerate(np.flatnonzero(self.counts).tolist()))
         shared = solver.share_rows(len(places), self.rank)
         made = [solver.make(shard, self.share(stride)) for shard in shards]
-        shared.rows[:] = self.start[[row for _, row in places]]
+        shared.rows[:] = device.to_device(self.start[[row for _, row in places]].astype(np.float64))
         shared.begin()
         for number in range(1 + limits.inner):
             parts = []
@@ -112,20 +116,22 @@ class Rows:
                 shared.sums.fill(0)
                 solver.add_sums(order, shard, factors, places, shared, limits)
                 parts.append(shared.sums.copy())
-            shared.sums[:] = sum(parts)
+            shared.sums[:] = sum(parts[1:], parts[0])
             solver.step(shared, limits, number)
             shared.changes.fill(0)
             for order, shard in zip(made, shards, strict=True):
                 solver.add_changes(order, shard, factors, places, shared, limits)
             solver.advance(shared, limits, number)
         got = np.zeros_like(self.start, np.float64)
-        got[[row for _, row in places]] = shared.rows
-        return got, RowsSolved(*shared.seen.tolist())
+        got[[row for _, row in places]] = device.to_host(shared.rows)
+        return got, RowsSolved(*device.to_host(shared.seen).tolist())
 
-    def padded(self, device: CpuDevice, matrix: np.ndarray, stride: int) -> Any:
-        wide = device.empty((len(matrix), stride), self.dtype)
-        wide[:, : self.rank], wide[:, self.rank :] = matrix, np.nan
-        return wide
+    def padded(self, device: Device, matrix: np.ndarray, stride: int) -> Any:
+        wide = np.full((len(matrix), stride), np.nan, self.dtype)
+        wide[:, : self.rank] = matrix
+        on_device = device.empty(wide.shape, self.dtype)
+        device.fill([on_device.reshape(-1)], [wide.reshape(-1)])
+        return on_device
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -138,14 +144,15 @@ def two() -> CpuDevice:
     return CpuDevice(world(), 2)
 
 
+@EVERY
 @METHODS
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize(("order", "rank"), SHAPES)
-def test_iterations_are_the_oracles(order: int, rank: int, dtype: str, method: Any, two: CpuDevice) -> None:
+def test_iterations_are_the_oracles(order: int, rank: int, dtype: str, method: Any, backend: Device) -> None:
     """One nonzero, fewer than the rank, a vector's length and one more, none, and several blocks of Pi."""
     problem = Rows(order, rank, [1, 0, 3, 8, 9, 40, 0, 700, 64], dtype)
     for inner in (1, 4):
-        got, done = problem.solve(two, method, RowLimits(inner))
+        got, done = problem.solve(backend, method, RowLimits(inner))
         steps, largest, close = 0, 0.0, 1e-6 if dtype == "f4" else 1e-9
         for i, b in enumerate(problem.start):
             row = problem.row(i)
@@ -156,17 +163,18 @@ def test_iterations_are_the_oracles(order: int, rank: int, dtype: str, method: A
         assert done.iterations == steps
 
 
+@EVERY
 @METHODS
 @pytest.mark.parametrize("cuts", [[], [750], [33, 700]])
 @pytest.mark.parametrize(("order", "rank"), SHAPES)
-def test_rows_in_step_are_whole_rows(order: int, rank: int, cuts: list[int], method: Any, device: CpuDevice) -> None:
+def test_rows_in_step_are_whole_rows(order: int, rank: int, cuts: list[int], method: Any, backend: Device) -> None:
     """Nonzeros of rows lie in one, two and three shards."""
     problem = Rows(order, rank, [1, 0, 3, 8, 9, 40, 0, 900, 64])
     problem.start[4] = 0  # below the floor
     for inner in (1, 4):
         limits = RowLimits(inner)
-        want, done = problem.solve(device, method, limits)
-        got, seen = problem.solve_in_step(device, method, limits, cuts)
+        want, done = problem.solve(backend, method, limits)
+        got, seen = problem.solve_in_step(backend, method, limits, cuts)
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-12 * want.sum())
         empty = min(1.0, float(problem.start[[1, 6]].max()))  # their Phi is zero
         assert max(seen.kkt, empty) == pytest.approx(done.kkt, rel=1e-12)
@@ -201,12 +209,13 @@ def test_rows_that_all_threads_solve(two: CpuDevice) -> None:
     assert most(16, 8_000, 10) == 8_000, "one part"
 
 
+@EVERY
 @METHODS
 @pytest.mark.parametrize(("order", "rank"), SHAPES)
-def test_solutions_are_optimal(order: int, rank: int, method: Any, two: CpuDevice) -> None:
+def test_solutions_are_optimal(order: int, rank: int, method: Any, backend: Device) -> None:
     problem = Rows(order, rank, [1, 5, 30, 300], largest=300)
-    got, done = problem.solve(two, method, RowLimits(500, 1e-7))
-    again, last = problem.solve(two, method, RowLimits(0, 1e-7))
+    got, done = problem.solve(backend, method, RowLimits(500, 1e-7))
+    again, last = problem.solve(backend, method, RowLimits(0, 1e-7))
     assert np.array_equal(again, problem.start)
     assert last.kkt == done.kkt
     for i, b in enumerate(got):
@@ -250,32 +259,35 @@ def test_heavy_rows_are_made_again_in_blocks(method: Any, dtype: str, two: CpuDe
         assert row.objective(b.astype(float)) < row.objective(problem.start[i].astype(float))
 
 
+@EVERY
 @METHODS
-def test_rows_of_others_are_left_alone(method: Any, device: CpuDevice) -> None:
+def test_rows_of_others_are_left_alone(method: Any, backend: Device) -> None:
     problem = Rows(3, 7, [5, 0, 80, 0, 9])
-    want, _ = problem.solve(device, method, RowLimits())
+    want, _ = problem.solve(backend, method, RowLimits())
     assert not want[[1, 3]].any()
     problem.start[[0, 1, 4]] = np.nan
-    got, done = problem.solve(device, method, RowLimits(), whole=slice(2, 4))
+    got, done = problem.solve(backend, method, RowLimits(), whole=slice(2, 4))
     assert np.array_equal(got[2:4], want[2:4])
     assert np.all(np.isnan(got[[0, 1, 4]]))
     assert np.isfinite(done.kkt)
 
 
+@EVERY
 @METHODS
-def test_a_row_of_zeros_finds_its_nonzeros(method: Any, device: CpuDevice) -> None:
+def test_a_row_of_zeros_finds_its_nonzeros(method: Any, backend: Device) -> None:
     """Newton steps from below the floor are tiny, so the row is raised first; also where one nonzero is there."""
     problem = Rows(3, 7, [20, 1, 50])
     problem.start[:2], problem.start[2, 1:] = 0, 0
     problem.factors[0][3, 0], problem.columns[1][40] = 0, 3
-    got, _ = problem.solve(device, method, RowLimits(300))
+    got, _ = problem.solve(backend, method, RowLimits(300))
     for i, b in enumerate(got):
         assert problem.row(i).violation(b) < 1e-3
         assert problem.row(i).objective(b) <= optimum(problem.row(i), np.ones(7)) + 1e-6
 
 
+@EVERY
 @METHODS
-def test_the_objective_never_rises(method: Any, device: CpuDevice) -> None:
+def test_the_objective_never_rises(method: Any, backend: Device) -> None:
     """Starts that are orders of magnitude off, components that are zero or no use, and very unequal values."""
     rng = np.random.default_rng(3)
     problem = Rows(3, 9, [int(n) for n in rng.integers(1, 60, 300)], largest=3)
@@ -284,7 +296,7 @@ def test_the_objective_never_rises(method: Any, device: CpuDevice) -> None:
     problem.factors[1][:, 4] = 0
     failed = 0
     for inner in (1, 2, 10):
-        got, done = problem.solve(device, method, RowLimits(inner))
+        got, done = problem.solve(backend, method, RowLimits(inner))
         failed += done.failed
         assert np.all(np.isfinite(got))
         assert np.all(got >= 0)
@@ -306,4 +318,3 @@ def test_kernels_whose_rows_lie_side_by_side(two: CpuDevice) -> None:
 
 def test_methods_of_devices(two: CpuDevice) -> None:
     assert set(row_problems(two)) == {"pdnr", "pqnr"}
-    assert not row_problems(cast(Device, SimpleNamespace(name="cuda")))

@@ -49,7 +49,7 @@ def test_the_same_path_as_an_oracle(comm: Comm, device: str, shape: tuple[int, .
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("shape", [(9, 7), (6, 2, 8), (4, 6, 5, 3), (2, 3, 40), (1, 5, 6)])
 def test_row_problems_take_the_path_of_an_oracle(
-    comm: Comm, shape: tuple[int, ...], placement: Any, method: Any
+    comm: Comm, device: str, shape: tuple[int, ...], placement: Any, method: Any
 ) -> None:
     """Rows are shared by ranks, all ranks among them, and by shards."""
     tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, 3)
@@ -57,7 +57,7 @@ def test_row_problems_take_the_path_of_an_oracle(
     with small_pieces(10):
         model = amped.cp_apr(
             tensor if comm.rank == 0 else None, 3, init=start, max_iters=5, precision="fp64",
-            device="cpu", placement=placement, method=method, mu_iters=0,
+            device=device, placement=placement, method=method, mu_iters=0,
         )  # fmt: skip
     np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
     np.testing.assert_allclose(model.series["kkt"], want.kkt, rtol=1e-3, atol=1e-6)
@@ -68,23 +68,23 @@ def test_row_problems_take_the_path_of_an_oracle(
 
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])
 @pytest.mark.parametrize("nonzeros", [1, 2])
-def test_ranks_without_nonzeros(comm: Comm, method: Any, nonzeros: int) -> None:
+def test_ranks_without_nonzeros(comm: Comm, device: str, method: Any, nonzeros: int) -> None:
     """The rows that they own become zero, and count in the first violation."""
     tensor = amped.SparseTensor([[1, 0, 2], [1, 3, 0]][:nonzeros], [5.0, 3.0][:nonzeros], (2, 4, 9))
     start = random_factors(0, tensor.shape, 2)
     want = by_rows(tensor, start, 3, method)
     model = amped.cp_apr(
-        tensor, 2, init=start, max_iters=3, tol=1e-4, precision="fp64", device="cpu", method=method, mu_iters=0
+        tensor, 2, init=start, max_iters=3, tol=1e-4, precision="fp64", device=device, method=method, mu_iters=0
     )
     np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
     np.testing.assert_allclose(model.series["kkt"], want.kkt, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(model.full(), want.model, atol=1e-9)
 
 
-def test_rows_in_single_precision(comm: Comm) -> None:
+def test_rows_in_single_precision(comm: Comm, device: str) -> None:
     tensor, start = random_counts(3, (4, 30, 20)), random_factors(0, (4, 30, 20), 3)
     found = [
-        amped.cp_apr(tensor, 3, init=start, max_iters=8, device="cpu", precision=p, method="pdnr").series  # type: ignore[arg-type]
+        amped.cp_apr(tensor, 3, init=start, max_iters=8, device=device, precision=p, method="pdnr").series  # type: ignore[arg-type]
         for p in ("fp32", "fp64")
     ]
     np.testing.assert_allclose(*(each["loglikelihood"] for each in found), rtol=1e-5)

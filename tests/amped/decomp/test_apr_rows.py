@@ -34,7 +34,9 @@ SERIES = "loglikelihood", "kkt", "inner_iterations"
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rank", [1, 3, 7])
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_the_same_path_as_an_oracle(method: Any, shape: tuple[int, ...], rank: int, placement: Any) -> None:
+def test_the_same_path_as_an_oracle(
+    device: str, method: Any, shape: tuple[int, ...], rank: int, placement: Any
+) -> None:
     """Also of rows whose nonzeros lie in several shards."""
     tensor, start = random_counts(len(shape), shape), random_factors(0, shape, rank)
     want = by_rows(tensor, start, 5, method)
@@ -45,7 +47,7 @@ def test_the_same_path_as_an_oracle(method: Any, shape: tuple[int, ...], rank: i
             init=start,
             max_iters=5,
             precision="fp64",
-            device="cpu",
+            device=device,
             placement=placement,
             method=method,
             mu_iters=0,
@@ -55,9 +57,9 @@ def test_the_same_path_as_an_oracle(method: Any, shape: tuple[int, ...], rank: i
 
 
 @METHODS
-def test_the_first_iterations_are_those_of_mu(method: Any) -> None:
+def test_the_first_iterations_are_those_of_mu(device: str, method: Any) -> None:
     """Then its model is where rows begin, as if it had been given."""
-    how: dict[str, Any] = {"precision": "fp64", "device": "cpu", "tol": 0}
+    how: dict[str, Any] = {"precision": "fp64", "device": device, "tol": 0}
     first = amped.cp_apr(TENSOR, 3, max_iters=3, **how)
     found = amped.cp_apr(TENSOR, 3, max_iters=6, method=method, **how)
     assert found.series["loglikelihood"][:3] == first.series["loglikelihood"]
@@ -68,8 +70,8 @@ def test_the_first_iterations_are_those_of_mu(method: Any) -> None:
 
 @METHODS
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_columns_have_unit_sums_and_weights_the_counts(method: Any, precision: Any) -> None:
-    model = amped.cp_apr(TENSOR, 4, max_iters=60, device="cpu", precision=precision, method=method)
+def test_columns_have_unit_sums_and_weights_the_counts(device: str, method: Any, precision: Any) -> None:
+    model = amped.cp_apr(TENSOR, 4, max_iters=60, device=device, precision=precision, method=method)
     assert np.all(np.diff(model.weights) <= 0)
     assert model.weights.sum() == pytest.approx(TENSOR.values.sum(), rel=1e-4), "as of every Poisson model"
     for factor in model.factors:
@@ -79,25 +81,25 @@ def test_columns_have_unit_sums_and_weights_the_counts(method: Any, precision: A
 
 
 @METHODS
-def test_the_log_likelihood_never_falls(method: Any) -> None:
-    found = amped.cp_apr(TENSOR, 5, max_iters=40, tol=0, device="cpu", precision="fp64", method=method)
+def test_the_log_likelihood_never_falls(device: str, method: Any) -> None:
+    found = amped.cp_apr(TENSOR, 5, max_iters=40, tol=0, device=device, precision="fp64", method=method)
     series = np.array(found.series["loglikelihood"])
     assert np.all(np.diff(series) >= -1e-12 * abs(series[-1]))
 
 
 @METHODS
-def test_it_converges_when_no_row_is_updated(method: Any) -> None:
-    model = amped.cp_apr(TENSOR, 1, max_iters=100, device="cpu", precision="fp64", method=method)
+def test_it_converges_when_no_row_is_updated(device: str, method: Any) -> None:
+    model = amped.cp_apr(TENSOR, 1, max_iters=100, device=device, precision="fp64", method=method)
     assert model.converged
     assert model.series["inner_iterations"][-1] == 0 < model.series["inner_iterations"][-2]
     assert model.series["kkt"][-1] < 1e-4
 
 
 @METHODS
-def test_zeros_rise_again(method: Any) -> None:
+def test_zeros_rise_again(device: str, method: Any) -> None:
     start = random_factors(3, TENSOR.shape, 2)
     start[0][:4] = 0
-    found = amped.cp_apr(TENSOR, 2, init=start, max_iters=3, device="cpu", precision="fp64", method=method, mu_iters=0)
+    found = amped.cp_apr(TENSOR, 2, init=start, max_iters=3, device=device, precision="fp64", method=method, mu_iters=0)
     assert np.all(found.factors[0][:4].sum(axis=1) > 0)
     want = by_rows(TENSOR, start, 3, method)
     np.testing.assert_allclose(found.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
@@ -105,9 +107,9 @@ def test_zeros_rise_again(method: Any) -> None:
 
 @METHODS
 @pytest.mark.parametrize("rank", [1, 20])
-def test_a_tensor_of_one_nonzero(method: Any, rank: int) -> None:
+def test_a_tensor_of_one_nonzero(device: str, method: Any, rank: int) -> None:
     tensor = amped.SparseTensor([[1, 0, 2]], [5.0], (2, 3, 4))
-    model = amped.cp_apr(tensor, rank, max_iters=30, device="cpu", precision="fp64", method=method)
+    model = amped.cp_apr(tensor, rank, max_iters=30, device=device, precision="fp64", method=method)
     assert model.full()[1, 0, 2] == pytest.approx(5, rel=1e-3)
     assert np.count_nonzero(model.full() > 1e-6) == 1
 
