@@ -90,6 +90,8 @@ class Passes:
 
     def add_sums(self, tasks: Tasks, state: State, parts: Array, places: Array = None, sums: Array = None) -> None:
         """Set what the tasks' nonzeros add up to, and add the parts up; see `_gather`."""
+        if not tasks.row.size:
+            return
         pointers = state.status, state.rows, parts, self._floor
         grid = tasks.row.size, self._code.squares
         self._pass(self._functions["add_sums"], grid, tasks, pointers)
@@ -97,6 +99,8 @@ class Passes:
 
     def add_changes(self, tasks: Tasks, state: State, parts: Array, places: Array = None, sums: Array = None) -> None:
         """The same with what the objective changes by."""
+        if not tasks.row.size:
+            return
         pointers = state.status, state.rows, state.direction, parts, self._floor
         self._pass(self._functions["add_changes"], (tasks.row.size,), tasks, pointers)
         self._gather(tasks, state, parts, LENGTHS, places, sums)

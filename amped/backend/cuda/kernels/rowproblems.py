@@ -42,11 +42,13 @@ class CudaRows:
         return int(self.names.nbytes + self.empty_names.nbytes + self.tasks.nbytes)
 
     def tasks_of(self, places: Sequence[tuple[int, int]]) -> tuple[Tasks, Array]:
-        """Return the tasks of shared rows, and the rows' places; they are made when they are first asked for."""
+        """Return the tasks of shared rows that are here, and their places; they are made when they are first asked for."""
         key = tuple(places)
         if key not in self.shared:
-            at = np.searchsorted(self.rows, [row for _, row in key])
-            numbers = np.array([place for place, _ in key], np.int32)
+            numbers, rows = np.array(key, np.int32).reshape(-1, 2).T
+            at = np.searchsorted(self.rows, rows)
+            here = np.isin(rows, self.rows)
+            at, numbers = at[here], numbers[here]
             made, _ = cut_tasks(self.starts[at], self.stops[at], numbers, self.size)
             self.shared[key] = made, cupy.asarray(numbers)
         return self.shared[key]
