@@ -42,7 +42,7 @@ class CudaRows:
         return int(self.names.nbytes + self.empty_names.nbytes + self.tasks.nbytes)
 
     def tasks_of(self, places: Sequence[tuple[int, int]]) -> tuple[Tasks, Array]:
-        """Return the tasks of shared rows that are here, and their places; they are made when they are first asked for."""
+        """Return the tasks of shared rows that are here, and their places; made when they are first asked for."""
         key = tuple(places)
         if key not in self.shared:
             numbers, rows = np.array(key, np.int32).reshape(-1, 2).T
