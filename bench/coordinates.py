@@ -37,7 +37,7 @@ def text() -> str:
 
 
 def _on_device(nonzeros: Nonzeros, stores: bool, out: Array) -> dict[str, Action]:
-    share, (*indices, values) = nonzeros.share, nonzeros.columns
+    share, indices = nonzeros.share, nonzeros.columns[:-1]
     named = macros(len(nonzeros.factors), share.dtype, share.stride, stores)
     module = _module(tuple(named.items()), nonzeros.device.number)  # type: ignore[attr-defined]
     places = by_value(np.array([a.data.ptr for a in (*indices, *nonzeros.factors)], np.uint64))
@@ -47,11 +47,11 @@ def _on_device(nonzeros: Nonzeros, stores: bool, out: Array) -> dict[str, Action
 
     def run_plain() -> None:
         out.data.memset_async(0, out.nbytes)
-        plain((blocks[0],), (THREADS,), (places, values, out, count))
+        plain((blocks[0],), (THREADS,), (places, nonzeros.columns[-1], out, count))  # `places` are those of `nonzeros`
 
     def run_phi() -> None:
         out.data.memset_async(0, out.nbytes)
-        phi((blocks[1],), (THREADS,), (places, values, nonzeros.own, out, floor, count))
+        phi((blocks[1],), (THREADS,), (places, nonzeros.columns[-1], nonzeros.own, out, floor, count))
 
     return {"mttkrp": run_plain, "phi": run_phi}
 

@@ -182,6 +182,8 @@ def draw(pyplot: Any, facts: dict[str, Any]) -> Any:
         axes.set_yticks(range(len(whole)), list(whole), fontsize=7)
         axes.invert_yaxis()
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
         axes.margins(x=0.15)
         axes.set_title(f"{case['shape']}, rank {case['rank']}, {case['precision']}", fontsize=8)
     grid[-1][0].set_xlabel(f"ms (median, quartiles); {facts['machine']['devices'][0]}")
