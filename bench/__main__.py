@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 
 from amped.errors import InputError
 
-from . import answer, ceilings, cp_als, figures, host, latency, mttkrp, readme, reliability
+from . import answer, ceilings, cp_als, figures, host, latency, mttkrp, nonnegative, readme, reliability
 
 BENCHMARKS = {
     "ceilings": ceilings,
@@ -17,6 +17,7 @@ BENCHMARKS = {
     "latency": latency,
     "answer": answer,
     "host": host,
+    "nonnegative": nonnegative,
     "figures": figures,
     "readme": readme,
     "reliability": reliability,
