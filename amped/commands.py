@@ -25,8 +25,9 @@ from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
 from . import checkpoint, requests
-from .assembly import Job, Reporter, Session, begin, counts, decomposition, place, setting_for, solving_bytes, start
+from .assembly import Job, Reporter, Session, begin, counts, decomposition, place, setting_for, start
 from .decomp import als, apr, driver
+from .decomp.constraints import Constraints
 from .decomp.prediction import Forecast, foretell, hopeless
 from .decomp.starts import Restartable, best_of
 from .errors import EXIT_INCOMPLETE, InputError
@@ -283,7 +284,8 @@ def plan(request: requests.Plan, session: Session) -> int:
         loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
         alone = setting._replace(overlaps=False)
         plans = on_root(comm, lambda: [make_plan(cuts, part, alone, loading) for part in range(ranks)])
-        forecast, doubt = _forecast(job, source, setting, cuts, loading)
+        constraints = request.wanted.of(len(source.shape))
+        forecast, doubt = _forecast(job, source, setting, cuts, loading, constraints)
         if plans is not None:
             _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
             say(text.plan_text(plans, job.machine.device) + "\n" + text.forecast_line(forecast, doubt))
@@ -294,12 +296,15 @@ def _setting(job: Job, request: requests.Plan, source: Source) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
     asked = request.poisson() if request.counts else None
-    solving = apr.solving_bytes(machine, asked, order) if asked else solving_bytes(machine, options, order)
+    if asked:
+        solving = apr.solving_bytes(machine, asked, order)
+    else:
+        solving = als.solving_bytes(machine, options.dtype, order, request.wanted.of(order))
     return setting_for(source, request.rank, machine, options, solving, asked)
 
 
 def _forecast(
-    job: Job, source: Source, setting: Setting, cuts: Sequence[Cut], loading: Loading
+    job: Job, source: Source, setting: Setting, cuts: Sequence[Cut], loading: Loading, constraints: Constraints
 ) -> tuple[Forecast | None, str | None]:
     """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
     comm, ranks = job.comm, cuts[0].heads.size
@@ -308,9 +313,9 @@ def _forecast(
     if ranks != comm.size:
         return None, f"{ranks} ranks are not started here"
     mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
-    if doubt := hopeless(mine, job.machine):
+    if doubt := hopeless(mine, job.machine, constraints):
         return None, doubt
-    forecast = foretell(source, mine, job.machine, setting)
+    forecast = foretell(source, mine, job.machine, setting, constraints)
     return forecast, forecast.doubt
 
 

@@ -113,6 +113,16 @@ class Modelled(Ranked):
     kappa: float | None = flag(None, "mu: added to zeros that should not be (0.01)", type=real_number)
     kappa_tol: float | None = flag(None, "mu: numbers below are such zeros (1e-10)", type=real_number)
     eps: float | None = flag(None, "poisson: the least that values are divided by (1e-10)", type=real_number)
+    nonnegative: bool = flag(False, "no negative numbers in any factor matrix", group="sign")
+    nonnegative_modes: tuple[int, ...] | None = flag(
+        None, "none in those of these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
+    )
+    ridge: tuple[float, ...] | None = flag(
+        None, "add X to the diagonal of Gram matrices; or X,Y,...: one a mode", type=real_numbers, metavar="X"
+    )
+    fixed_modes: tuple[int, ...] | None = flag(
+        None, "keep these modes' matrices as --init gives them", type=whole_numbers, metavar="MODES"
+    )
 
     @property
     def counts(self) -> bool:
@@ -123,6 +133,14 @@ class Modelled(Ranked):
     def tolerance(self) -> float:
         """When it has converged; see `Rule`."""
         return TOLERANCES[self.loss]
+
+    @property
+    def wanted(self) -> Wanted:
+        """The constraints that it asks for."""
+        nonnegative = self.nonnegative or modes_of("--nonnegative-modes", self.nonnegative_modes or ())
+        given = ridge_of("--ridge", self.ridge or 0.0)
+        ridge = given[0] if isinstance(given, tuple) and len(given) == 1 else given
+        return Wanted(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
 
     def poisson(self) -> Poisson:
         """Return what CP-APR is asked for."""
@@ -141,6 +159,9 @@ class Modelled(Ranked):
                 raise InputError(f"--{name.replace('_', '-')} goes with --method mu: zeros rise again by themselves")
         if self.mu_iters is not None and self.method in (None, "mu"):
             raise InputError("--mu-iters goes with --method pdnr or pqnr")
+        if self.counts and (self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes):
+            raise InputError("--nonnegative, --ridge and --fixed-modes go with --loss gaussian")
+        self.wanted  # noqa: B018 - what is wrong with it
         if self.counts:
             self.poisson()
         super().check()
@@ -173,16 +194,6 @@ class Cpd(Modelled, Started):
         None, "stop when the fit changes less (1e-5), or no KKT violation is larger (1e-4); 0: never", type=real_number
     )
     starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
-    nonnegative: bool = flag(False, "no negative numbers in any factor matrix", group="sign")
-    nonnegative_modes: tuple[int, ...] | None = flag(
-        None, "none in those of these modes, e.g. 0,2", type=whole_numbers, metavar="MODES", group="sign"
-    )
-    ridge: tuple[float, ...] | None = flag(
-        None, "add X to the diagonal of Gram matrices; or X,Y,...: one a mode", type=real_numbers, metavar="X"
-    )
-    fixed_modes: tuple[int, ...] | None = flag(
-        None, "keep these modes' matrices as --init gives them", type=whole_numbers, metavar="MODES"
-    )
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
@@ -193,17 +204,7 @@ class Cpd(Modelled, Started):
         files = {} if self.output is None else {MODEL: self.output / MODEL, RUN: self.output / RUN}
         return {**super().outputs, **files}
 
-    @property
-    def wanted(self) -> Wanted:
-        """The constraints that it asks for."""
-        nonnegative = self.nonnegative or modes_of("--nonnegative-modes", self.nonnegative_modes or ())
-        given = ridge_of("--ridge", self.ridge or 0.0)
-        ridge = given[0] if isinstance(given, tuple) and len(given) == 1 else given
-        return Wanted(nonnegative, ridge, modes_of("--fixed-modes", self.fixed_modes or ()))
-
     def check(self) -> None:
-        if self.counts and (self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes):
-            raise InputError("--nonnegative, --ridge and --fixed-modes go with --loss gaussian")
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")
         if self.starts < 1:

@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 
 from amped.errors import InputError
 
-from . import answer, ceilings, counts, cp_als, figures, host, latency, mttkrp, phi, readme, reliability
+from . import answer, ceilings, counts, cp_als, figures, host, latency, mttkrp, nonnegative, phi, readme, reliability
 
 BENCHMARKS = {
     "ceilings": ceilings,
@@ -19,6 +19,7 @@ BENCHMARKS = {
     "answer": answer,
     "host": host,
     "phi": phi,
+    "nonnegative": nonnegative,
     "figures": figures,
     "readme": readme,
     "reliability": reliability,

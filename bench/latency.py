@@ -130,16 +130,21 @@ def opened(case: Case, machine: Machine, folder: Path | None) -> Any:
         If it is not there, or memory has no room for it.
     """
     if case.tensor not in SHAPES:
-        own = Path(str(files("amped").joinpath("data", case.tensor)))
-        if not own.exists() and folder is None:
-            raise InputError("--data FOLDER says where it is", path=case.tensor)
-        return open_source(own if folder is None or own.exists() else folder / case.tensor, machine.comm)
+        return open_source(located(case, folder), machine.comm)
     made = recipe(case.tensor, case.nonzeros)
     needed = made.nonzeros * len(made.lengths) * nonzero_bytes(len(made.lengths), DTYPES[case.precision])
     room = min(machine.comm.allgather(machine.device.memory(machine.comm.local_size))) * machine.comm.size
     if needed > room:
         raise InputError(f"{needed:,} bytes are needed, {room:,} are there")
     return SyntheticSource(made, machine.comm, machine.device.xp)
+
+
+def located(case: Case, folder: Path | None) -> Path:
+    """Return where a case's file is: it is amped's own, or in the folder. Raises `InputError` if none was given."""
+    own = Path(str(files("amped").joinpath("data", case.tensor)))
+    if not own.exists() and folder is None:
+        raise InputError("--data FOLDER says where it is", path=case.tensor)
+    return own if folder is None or own.exists() else folder / case.tensor
 
 
 def measured(source: Any, rank: int, machine: Machine, options: Options, least: int) -> dict[str, Any]:

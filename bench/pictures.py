@@ -73,6 +73,8 @@ def draw(path: Path) -> None:
         figure = _answers(pyplot, result["answers"])
     elif "counts" in result:
         figure = _counts(pyplot, result["counts"])
+    elif result.get("paths"):
+        figure = _paths(pyplot, result["paths"])
     else:
         return
     save(figure, path.with_suffix(".png"))
@@ -174,6 +176,28 @@ def _computed(case: Mapping[str, Any]) -> str:
     where = f"{ranks} GPU{'s' * (ranks > 1)}" if case["device"] == "cuda" else case["description"]
     where += f", {ranks} ranks" * (case["device"] != "cuda" and ranks > 1)
     return f"{case['case']}, {case['rank']} columns, {case['precision']}\n{where}"
+
+
+def _paths(pyplot: Any, paths: Sequence[Mapping[str, Any]]) -> Any:
+    """How far fits are below the best one from the same start, by iterations and by seconds; the first start's."""
+    names = list(dict.fromkeys(path["case"] for path in paths))
+    figure, all_axes = pyplot.subplots(2, len(names), figsize=(2.6 * len(names), 4.6), squeeze=False, sharey="col")
+    for (above, below), name in zip(all_axes.T, names, strict=True):
+        first = [path for path in paths if path["case"] == name and path["seed"] == 0]
+        best = max(max(path["fits"]) for path in first)
+        for path in first:
+            gaps = [max(best - fit, 1e-7) for fit in path["fits"]]
+            style = {"label": path["way"], "linestyle": "--" if path["way"].startswith("ADMM") else "-", "linewidth": 1}
+            above.loglog(range(1, len(gaps) + 1), gaps, **style)
+            below.loglog(path["seconds"], gaps, **style)
+        above.set(title=f"{name}, {first[0]['rank']} columns", xlabel="iterations")
+        below.set_xlabel("seconds")
+    for axes in all_axes[:, 0]:
+        axes.set_ylabel("best fit less fit")
+    handles, texts = all_axes[0, 0].get_legend_handles_labels()
+    figure.tight_layout()
+    figure.legend(handles, texts, frameon=False, ncols=len(texts), loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
 
 
 def _answers(pyplot: Any, rows: Sequence[Mapping[str, Any]]) -> Any:

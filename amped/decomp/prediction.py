@@ -23,11 +23,16 @@ from partitioner.coo import SparseTensor
 from ..backend.base import Array, Clock
 from ..backend.exchange import Machine
 from ..backend.mttkrp import Kernel, Shard, Share
+from ..backend.nonnegative import System
+from ..backend.providers import nonnegative_solver
+from ..backend.solve import Sums
 from ..operators.memory import ModePlan
 from ..operators.placement import Plan, Setting, nonzero_bytes
 from ..operators.source import Source, TensorSource
 from ..operators.sparse import SparseOperator
 from .als import CpAls
+from .constrained import SWEEPS
+from .constraints import NONE, Constraints
 from .driver import Method, Rule, Spans, run
 from .initial import initial_factors
 
@@ -35,6 +40,7 @@ WINDOWS = 64  # places of a mode that a sample comes from
 WARM, ITERATIONS, ROUNDS = 4, 16, 9  # iterations, before those and that count; rounds of all modes
 FEW, ENOUGH = 3, 0.5  # of these at least, if so many seconds are over
 TRIES = 2  # of each kernel
+MOST_ROWS = 1 << 18  # without negative numbers that are tried
 LEAST_SECONDS = 1e-3  # of an iteration that is told: in shorter ones launches and caches decide
 MOST_SPREAD = 0.1  # how far the quartiles of rounds may be from their median, relative to it
 ROWS_A_RANK, ROWS_A_COLUMN, FILLED = 64, 4, 8  # used rows of the tensor with hardly any nonzeros, and nonzeros of each
@@ -78,16 +84,20 @@ class _Try(NamedTuple):
     out: Array
 
 
-def hopeless(plan: Plan, machine: Machine) -> str | None:
+def hopeless(plan: Plan, machine: Machine, constraints: Constraints = NONE) -> str | None:
     """Return why no iteration of a plan can be foretold, if that is known without a trial."""
     if not machine.device.steady:
         return "on a CPU equal work takes unequal times"
     if any(mode.any_row for mode in plan.modes):
         return "one copy of the nonzeros serves all modes"
+    if constraints.nonnegative and len(constraints.fixed) == len(plan.modes) - 1:
+        return "the rows of one mode alone are solved until they are settled"
     return None
 
 
-def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> Forecast:
+def foretell(
+    source: Source, plan: Plan, machine: Machine, setting: Setting, constraints: Constraints = NONE
+) -> Forecast:
     """Return what an iteration will take. Collective.
 
     Parameters
@@ -98,29 +108,53 @@ def foretell(source: Source, plan: Plan, machine: Machine, setting: Setting) -> 
     machine : Machine
     setting : Setting
         Of the run.
+    constraints : Constraints
     """
     comm, few = machine.comm, _hardly_any(source, machine, setting)
-    rest = _iterations(few)
+    rest = _iterations(few, constraints)
+    modes = [mode for mode in plan.modes if mode.mode not in constraints.fixed]
     trial = _Trial(few, machine, setting.memory)
     if not all(comm.allgather(plan.on_device)):  # as a run does
         source.leave_device()
-    chosen = [trial.choose(source, mode, plan) for mode in plan.modes]
-    empty = [trial.placed(mode) for mode in plan.modes]
+    chosen = [trial.choose(source, mode, plan) for mode in modes]
+    empty = [trial.placed(mode) for mode in modes]
     rounds, began = list[list[float]](), time.perf_counter()
     while len(rounds) < ROUNDS and (len(rounds) < FEW or time.perf_counter() - began < ENOUGH):
         rounds.append([trial.seconds(of) for of in (*chosen, *empty)])
     mine = [statistics.median(of) for of in zip(*rounds, strict=True)]
     full, bare = mine[: len(chosen)], mine[len(chosen) :]
-    scales = [mode.nnz / of.share.nnz if of else 0.0 for mode, of in zip(plan.modes, chosen, strict=True)]
+    scales = [mode.nnz / of.share.nnz if of else 0.0 for mode, of in zip(modes, chosen, strict=True)]
     seconds = [max(0.0, f * s - b) for f, s, b in zip(full, scales, bare, strict=True)]
     by_rank = np.array(comm.allgather(seconds))
     compute = by_rank.mean(axis=0)  # modes are cut anew where ranks take unequal times
-    copy = max(comm.allgather(trial.copying(chosen, plan)))
+    copy = max(comm.allgather(trial.copying(chosen, modes)))
     spreads = [_spread([sum(of[: len(chosen)]) for of in rounds]), _spread(rest)]
     weights = [float(compute.sum()), statistics.median(rest)]
     spread = max(comm.allgather(float(np.average(spreads, weights=weights))))
+    each = [source.used(mode.mode) // comm.size for mode in modes if mode.mode in constraints.nonnegative]
+    rows = max(comm.allgather(sum(_row_seconds(few, count) for count in each)))
     machine.device.rest()
-    return Forecast(float(compute.sum()), copy, max(comm.allgather(weights[1])), spread)
+    return Forecast(float(compute.sum()), copy, max(comm.allgather(weights[1])) + rows, spread)
+
+
+def _row_seconds(operator: SparseOperator, count: int) -> float:
+    """Return how long so many rows without negative numbers take beyond rows of zeros, which are settled at once."""
+    device, rank, dtype = operator.machine.device, operator.ranks[0], operator.options.dtype
+    tried, clock, rng = max(1, min(count, MOST_ROWS)), device.clock(), np.random.default_rng(0)
+    solver, columns = nonnegative_solver(device, rank, dtype), np.ones(rank)
+    made, target = solver.make(tried, rank, dtype), device.zeros((tried, rank), dtype)
+    gram, right, begin = (device.to_device(numbers) for numbers in (np.eye(rank) + 1, columns, columns.copy()))
+    sums = Sums(device.zeros((rank, rank), np.float64), device.zeros((rank,), np.float64))
+    seconds = []
+    for rows in (device.to_device(rng.random((tried, rank))), device.zeros((tried, rank), np.float64)):
+        each = list[float]()
+        for _ in range(1 + TRIES):
+            with clock.span("tune", 0):
+                solver.run(made, rows, System(gram, right, begin), SWEEPS, target, sums)
+            device.meet()
+            each.append(clock.collect()["tune", 0])
+        seconds.append(min(each))
+    return max(0.0, seconds[0] - seconds[1]) * count / tried
 
 
 def _spread(seconds: Sequence[float]) -> float:
@@ -146,14 +180,14 @@ def _hardly_any(source: Source, machine: Machine, setting: Setting) -> SparseOpe
     return operator
 
 
-def _iterations(operator: SparseOperator) -> list[float]:
+def _iterations(operator: SparseOperator, constraints: Constraints) -> list[float]:
     """Return the seconds of iterations as they follow one another."""
     ends = list[float]()
 
     def note(method: Method, spans: Spans, seconds: float) -> None:
         ends.append(time.perf_counter())
 
-    method = CpAls(operator)
+    method = CpAls(operator, constraints)
     run(method, Rule(WARM, tol=0), [note])
     usual = max(operator.machine.comm.allgather(ends[-1] - ends[-2]))
     run(method, Rule(WARM + max(FEW, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [note])
@@ -212,10 +246,10 @@ class _Trial:
             kernel.run(of.shard, inputs, of.out, slice(0, len(of.out)), scratch)
         return self._clock.collect()["tune", of.mode]
 
-    def copying(self, chosen: Iterable[_Try | None], plan: Plan) -> float:
+    def copying(self, chosen: Iterable[_Try | None], modes: Iterable[ModePlan]) -> float:
         """Return how long this rank copies what it streams in an iteration. Collective."""
         seconds = 0.0
-        for mode, of in zip(plan.modes, chosen, strict=True):
+        for mode, of in zip(modes, chosen, strict=True):
             streamed = mode.streamed / of.share.nnz if of else 0.0
             if any(self._comm.allgather(streamed)):
                 self._comm.allgather(None)  # all at once

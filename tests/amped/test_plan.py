@@ -10,7 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import entries, in_process, on_ranks, random_tensor, run_amped, run_partitioner, small_tns, succeeded
+from command import (
+    entries,
+    in_process,
+    on_ranks,
+    random_tensor,
+    refused,
+    run_amped,
+    run_partitioner,
+    small_tns,
+    succeeded,
+    write_factors,
+)
 
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.kernels.mttkrp import Segmented
@@ -201,6 +212,36 @@ def test_a_run_uses_the_plan(folder: Path, flags: list[object]) -> None:
         assert {name: row[name] for name in device} == {name: human(size) for name, size in device.items()}
         assert row["device"] == human(sum(device.values()))
         assert row["host"] == human(planned["host"])
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--nonnegative"], ["--ridge", 0.5], ["--nonnegative-modes", "1", "--fixed-modes", "0"]]
+)
+def test_a_run_under_constraints_uses_the_plan(folder: Path, flags: list[object]) -> None:
+    path, common = small_tns(folder, shape=(9, 7, 5)), ["--rank", RANK, *flags, *CPU, "--metrics"]
+    succeeded(run_amped("plan", path, *common, "plan.jsonl"))
+    if "--fixed-modes" in flags:
+        write_factors(folder / "start.npz", (9, 7, 5), RANK)
+        flags = ["--init", "start.npz"]
+    else:
+        flags = []
+    succeeded(run_amped("cpd", path, *common, "run.jsonl", *flags, "--max-iters", 1, "--output", "out"))
+    planned, used = (events(folder / f"{name}.jsonl") for name in ("plan", "run"))
+    assert planned["plan"]["planned_bytes"] == used["start"]["planned_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "cause"),
+    [
+        (["--fixed-modes", "0,3"], "fixed_modes: there is no mode 3; the tensor's are 0 to 2"),
+        (["--fixed-modes", "0,1,2"], "all modes are fixed"),
+        (["--ridge", "1,2"], "ridge: 2 numbers for a tensor of order 3"),
+        (["--ridge", "-1"], "a number of at least 0"),
+        (["--loss", "poisson", "--nonnegative"], "--nonnegative, --ridge and --fixed-modes go with --loss gaussian"),
+    ],
+)
+def test_constraints_that_no_run_can_have(folder: Path, flags: list[object], cause: str) -> None:
+    refused(run_amped("plan", small_tns(folder), "--rank", RANK, *flags, *CPU), cause)
 
 
 @pytest.fixture(scope="module")

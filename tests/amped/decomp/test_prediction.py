@@ -19,6 +19,7 @@ from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.exchange import Machine, connect
 from amped.decomp import prediction
+from amped.decomp.constraints import Wanted
 from amped.decomp.prediction import Forecast, foretell, hopeless
 from amped.operators.placement import Plan, Setting, make_plan
 from amped.operators.source import TensorSource
@@ -75,6 +76,47 @@ def test_on_this_machine(machine: Machine, precision: Any, options: dict[str, An
     assert 0 < found.rest < 60
     assert (found.copy > 0) == (options.get("placement") == "stream")
     assert found.spread >= 0
+
+
+@pytest.mark.parametrize(
+    "wanted", [Wanted(True), Wanted(ridge=1.0), Wanted((0,), fixed_modes=(1,)), Wanted(fixed_modes=(0, 2))], ids=str
+)
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_constrained_iterations(machine: Machine, wanted: Wanted, placement: Any) -> None:
+    source, plan, setting = planned(machine, placement=placement)
+    found = foretell(source, plan, machine, setting, wanted.of(3))
+    assert 0 <= found.compute < 60
+    assert 0 < found.rest < 60
+    assert (found.copy > 0) == (placement == "stream")
+
+
+def test_fixed_modes_take_no_time_and_rows_count_as_often_as_there_are_any(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, plan, setting = planned(machine)
+    monkeypatch.setattr(
+        prediction._Trial, "seconds", lambda trial, of: 1e-3 * of.share.nnz if of.share.nnz > 5000 else 0
+    )
+    monkeypatch.setattr(prediction, "_row_seconds", lambda operator, count: 1000.0 * count)
+    found = foretell(source, plan, machine, setting, Wanted((0, 1), fixed_modes=(1,)).of(3))
+    assert found.compute == pytest.approx(1e-3 * sum(plan.modes[mode].nnz for mode in (0, 2)))
+    assert found.rest // 1000 == source.used(0)
+
+
+def test_rows_beyond_those_that_are_tried(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = prediction._hardly_any(planned(machine)[0], machine, planned(machine)[2])
+    monkeypatch.setattr(prediction, "MOST_ROWS", 100)
+    clock = type(machine.device.clock())
+    seconds = iter([3.0, 2.0, 4.0, 0.5, 0.5, 0.5])
+    monkeypatch.setattr(clock, "collect", lambda self: {("tune", 0): next(seconds)})
+    assert prediction._row_seconds(operator, 1000) == pytest.approx(15.0)
+
+
+def test_one_mode_without_negative_numbers_is_hopeless(machine: Machine) -> None:
+    plan = planned(machine)[1]
+    assert "settled" in (hopeless(plan, machine, Wanted(True, fixed_modes=(0, 1)).of(3)) or "")
+    assert hopeless(plan, machine, Wanted(True, fixed_modes=(1,)).of(3)) is None
+    assert hopeless(plan, machine, Wanted(fixed_modes=(0, 1)).of(3)) is None
 
 
 def test_a_sample_stands_for_all(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
