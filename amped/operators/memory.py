@@ -91,8 +91,8 @@ class ModePlan:
         return orders + (self.cut.split_rows.size + PIECES) * self.rows_by.shared_bytes(self.rank)
 
     def phi(self, kernel: Kernel) -> Phi:
-        """Return what computes Phi from a kernel's shards."""
-        return self.phis[self.kernels.index(kernel)]
+        """Return what computes Phi from a kernel's shards: also of those that an earlier plan has made."""
+        return self.phis[[known.name for known in self.kernels].index(kernel.name)]
 
     def room(self, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that a shard of so many nonzeros may take."""

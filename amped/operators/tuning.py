@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from partitioner.shards import even_offsets
 from partitioner.stages import STAGES
 
-from ..backend.base import Clock
+from ..backend.base import NOTHING, Clock
 from ..backend.exchange import Machine
 from ..backend.mttkrp import Kernel, Shard
 from ..options import Options
@@ -26,6 +26,7 @@ from .remembered import recall, remember, rounded
 from .workspace import Workspace
 
 RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # the fastest run counts; there are more of them where they are short
+FLOOR = 1e-10  # of Phi, while it is timed
 CHOOSING = 0.1  # of a run, at most, where it is known how often each mode will be computed
 KIND, TRIAL = "kernel", "a trial"  # names of what is remembered; see `Known`
 UNEVEN = 0.01  # of a sweep: by how much a rank may compute longer than all on average before modes are cut anew
@@ -89,6 +90,8 @@ class Tuner:
             known = self._known(mode)
             for kernel in mode.kernels if known.left else [_cheapest(mode.kernels, known.costs)]:
                 kernel.prepare(mode.share)
+                if mode.phis:
+                    mode.phi(kernel).prepare(kernel, mode.share)
 
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
         """Choose a kernel by timing the candidates on a mode's first shard; a single one is only compiled.
@@ -107,7 +110,7 @@ class Tuner:
     def _compiled(self, mode: ModePlan, make: Make) -> Kernel:
         shard = make(mode.kernels[0], 1)
         self._reserve([shard], mode)
-        self._work.compute(shard, mode.mode)
+        self._compute(shard, mode)
         del shard
         self._machine.device.synchronize()
         self._work.reserve(0)
@@ -196,11 +199,18 @@ class Tuner:
         self._clock.collect()
         with self._clock.span("tune", mode.mode):
             for shard in shards:
-                self._work.compute(shard, mode.mode)
+                self._compute(shard, mode)
         return self._clock.collect()["tune", mode.mode]
 
+    def _compute(self, shard: Shard, mode: ModePlan) -> None:
+        """Queue what will be computed of the shards: Phi, or else an MTTKRP."""
+        if mode.phis:
+            self._work.add_phi(mode.phi(shard.kernel), shard, mode.mode, FLOOR, NOTHING, None)
+        else:
+            self._work.compute(shard, mode.mode)
+
     def _reserve(self, shards: Sequence[Shard], mode: ModePlan) -> None:
-        running = (shard.kernel.bytes(mode.share, shard.nnz).running for shard in shards)
+        running = (mode.running(shard.kernel, shard.nnz) for shard in shards)
         self._work.reserve(max(running, default=0))
 
 
@@ -215,5 +225,5 @@ def _facts(mode: ModePlan) -> dict[str, Any]:
         "mode": mode.mode, "lengths": share.lengths, "rows": rounded(rows), "nonzeros": rounded(share.nnz),
         "stride": share.stride, "type": share.dtype.name, "gather": share.gather,
         "values": [float(value) for value in share.values],
-        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0,
+        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0, "phi": bool(mode.phis),
     }  # fmt: skip
