@@ -255,7 +255,7 @@ def cp_apr(
     starts: int = 1,
     method: PoissonMethod = "mu",
     inner_iters: int = 10,
-    mu_iters: int = 2,
+    mu_iters: int = 3,
     kappa: float = 1e-2,
     kappa_tol: float = 1e-10,
     eps: float = 1e-10,

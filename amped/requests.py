@@ -108,7 +108,7 @@ class Modelled(Ranked):
         None, "poisson: updates of a mode, or of a row, in an iteration (10)", type=whole_number, metavar="K"
     )
     mu_iters: int | None = flag(
-        None, "pdnr, pqnr: first iterations, which are mu's (2)", type=whole_number, metavar="K"
+        None, "pdnr, pqnr: first iterations, which are mu's (3)", type=whole_number, metavar="K"
     )
     kappa: float | None = flag(None, "mu: added to zeros that should not be (0.01)", type=real_number)
     kappa_tol: float | None = flag(None, "mu: numbers below are such zeros (1e-10)", type=real_number)

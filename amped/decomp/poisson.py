@@ -45,7 +45,7 @@ class Poisson:
     kappa_tol: float = 1e-10
     eps: float = 1e-10
     method: PoissonMethod = "mu"
-    mu_iters: int = 2
+    mu_iters: int = 3
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner_iters", whole("inner iters", self.inner_iters, 1, MOST_INNER))

@@ -26,17 +26,17 @@ MEMORY = 2  # numbers: the damping, and what the quadratic model says that the w
 @inner
 def aim(row, b, near, work, memory):  # type: ignore[no-untyped-def]
     """Write the step of a row; return the slope along it. See `rowsteps.solve_row`."""
-    phi, step, _, which, hessian, _, tiles, _ = work
-    count, free = _split(b, phi, near, which, step)
-    curvature(row, b, which, count, tiles, hessian)
+    phi, step, _, which, hessian, _, tiles, live, sums = work
+    count, free = _split(b, phi, near, which, live, step)
+    curvature(row, b, which, count, tiles, sums, hessian)
     return _aim(b, count, free, work, memory)
 
 
 @inner
 def aim_by_sums(curved, b, near, work, memory):  # type: ignore[no-untyped-def]
     """As `aim`, from the second derivatives of all components, (rank * rank,)."""
-    phi, step, _, which, hessian, _, _, _ = work
-    count, free = _split(b, phi, near, which, step)
+    phi, step, _, which, hessian, _, _, live, _ = work
+    count, free = _split(b, phi, near, which, live, step)
     for i in range(count):
         for k in range(count):
             hessian[i, k] = curved[which[i] * b.size + which[k]]
@@ -45,7 +45,7 @@ def aim_by_sums(curved, b, near, work, memory):  # type: ignore[no-untyped-def]
 
 @inlined
 def _aim(b, count, free, work, memory):  # type: ignore[no-untyped-def]
-    phi, step, slope, which, hessian, _, _, _ = work
+    phi, step, slope, which, hessian, _, _, _, _ = work
     for i in range(count):
         slope[i] = 1 - phi[which[i]]
     _direct(b, count, free, memory[0], work)
@@ -69,22 +69,27 @@ def learn(memory, first):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _split(b, phi, near, which, step):  # type: ignore[no-untyped-def]
-    """List the components that may move: those that are free, then those that go to their bound. Count all, and free.
+def _split(b, phi, near, which, live, step):  # type: ignore[no-untyped-def]
+    """List in `which`, ascending, the components that may move; count them, and those of them that are free.
 
-    Components at zero that the gradient holds there are left out.
+    `live` lists places in `which`: of free components, then of those that go to their bound. Components at zero that
+    the gradient holds there are left out.
     """
-    free = 0
+    count = free = 0
     for r in range(b.size):
         step[r] = -b[r]
-        if b[r] > near or phi[r] > 1:
-            which[free] = r
-            free += 1
-    count = free
-    for r in range(b.size):
-        if 0 < b[r] <= near and phi[r] <= 1:
+        if b[r] > 0 or phi[r] > 1:
             which[count] = r
             count += 1
+    for i in range(count):
+        if b[which[i]] > near or phi[which[i]] > 1:
+            live[free] = i
+            free += 1
+    others = free
+    for i in range(count):
+        if not (b[which[i]] > near or phi[which[i]] > 1):
+            live[others] = i
+            others += 1
     return count, free
 
 
@@ -94,9 +99,7 @@ def _direct(b, count, free, damping, work):  # type: ignore[no-untyped-def]
 
     `live` lists places in `which`: those solved for, then those whose step is known.
     """
-    _, step, slope, which, hessian, lower, _, live = work
-    for i in range(count):
-        live[i] = i
+    _, step, slope, which, hessian, lower, _, live, _ = work
     while free > 0:
         right = lower[free]
         for i in range(free):
@@ -147,9 +150,10 @@ def _solve(hessian, live, count, damping, lower, right):  # type: ignore[no-unty
 
 @inner
 def work_of(rank, padded):  # type: ignore[no-untyped-def]
-    """Return a thread's arrays: phi, step, slope, which, hessian, lower (a row more), tiles, and live."""
+    """Return a thread's arrays: phi, step, slope, which, hessian, lower (a row more), tiles, live, sums of tiles."""
     half = (rank + 1) // 2
     tiles = np.empty(8 * half * ((rank + 3) // 4))
     vectors = np.empty(padded + 8), np.empty(rank), np.empty(rank)
     matrices = np.empty((rank, rank)), np.empty((rank + 1, rank))
-    return (*vectors, np.empty(rank, np.int64), *matrices, tiles, np.empty(rank, np.int64))
+    which, live = np.empty(rank, np.int64), np.empty(rank, np.int64)
+    return (*vectors, which, *matrices, tiles, live, np.empty(tiles.size))

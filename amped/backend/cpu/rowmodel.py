@@ -2,14 +2,15 @@
 
 A block has the columns of Pi of up to `block` nonzeros, eight of them side by side, and then what is known of each:
 its value x, how far the model's value m is below the floor, 1 / max(m, floor), and x / max(m, floor). Where a row's
-blocks fit in the thread's memory they are made once (`keep`), else anew in each pass.
+blocks fit in the thread's memory they are made once (`keep`), else anew in each pass. What nonzeros add up to is
+added up part by part, so that threads that share a row's parts come to the same sums.
 
 A `row` is a tuple:
 
 - addresses of the values and of each input mode's indices, (1 + inputs,) int64;
 - addresses of the input factor matrices, (inputs,) int64;
 - form: whether indices are of 16 bits, whether numbers are in double precision, columns of a factor matrix in memory,
-  the rank, the same in whole fours, and the nonzeros of a block;
+  the rank, the same in whole fours, the nonzeros of a block, and those of a part, in whole blocks;
 - room: the thread's float64 memory: a tile of eight rows of Pi, then blocks;
 - floor;
 - the first nonzero, their number, and whether all blocks are kept.
@@ -49,12 +50,18 @@ from .team import inlined
 VALUE, LACK, INVERSE, WEIGHT = range(4)
 FACTS = 4  # of a nonzero, after its column of Pi
 NO_LESS = -1e-15  # of a model: rounding of what is at the floor
+PART, PART_RANK = 8192, 64  # nonzeros of a part, at least: all, and for each column, as a part has a Hessian
 ROOM = 2048  # numbers of Pi in a block: they stay in the first cache while they are used
 
 
 def block_of(padded: int) -> int:
     """Return the nonzeros of a block."""
     return max(4 * EIGHT, ROOM // padded // EIGHT * EIGHT)
+
+
+def part_of(padded: int) -> int:
+    """Return the nonzeros of a part."""
+    return -(-max(PART, PART_RANK * padded) // block_of(padded)) * block_of(padded)
 
 
 def room_of(padded: int, nonzeros: int) -> int:
@@ -85,7 +92,7 @@ def _place(row, first):  # type: ignore[no-untyped-def]
 def fill(row, first):  # type: ignore[no-untyped-def]
     """Write Pi and the values of a block; what is left of the last eight is zero."""
     columns, matrices, form, room, _, begin, count, _ = row
-    narrow, wide, stride, _, padded, _ = form
+    narrow, wide, stride, _, padded, _, _ = form
     at, width = _place(row, first), _width(row, first)
     for j in range(0, width, EIGHT):
         for k in range(EIGHT):
@@ -132,8 +139,11 @@ def model(row, b, first):  # type: ignore[no-untyped-def]
 def counts_of(row):  # type: ignore[no-untyped-def]
     """Return the sum of a row's values."""
     counts = 0.0
-    for q in range(row[5], row[5] + row[6]):
-        counts += number(row[0][0], q, row[2][1])
+    for start in range(0, row[6], row[2][6]):
+        of_part = 0.0
+        for q in range(row[5] + start, row[5] + min(start + row[2][6], row[6])):
+            of_part += number(row[0][0], q, row[2][1])
+        counts += of_part
     return counts
 
 
@@ -154,30 +164,44 @@ def _ready(row, b, first):  # type: ignore[no-untyped-def]
 
 
 @inner
-def gradient(row, b, phi):  # type: ignore[no-untyped-def]
+def gradient(row, b, phi, sums):  # type: ignore[no-untyped-def]
     """Write the row of Phi at `b`; return a negative number if a nonzero's model is below the floor.
 
-    `phi` has eight numbers more than the rank in whole fours.
+    `phi` and `sums`, which is overwritten, have eight numbers more than the rank in whole fours.
     """
-    room, padded, lowest = row[3], row[2][4], 0.0
-    for r in range(phi.size):
-        phi[r] = 0.0
-    for first in range(0, row[6], row[2][5]):
-        if not row[7]:
-            fill(row, first)
-        lowest += model(row, b, first)
-        at, width, none = _place(row, first), _width(row, first), each(0.0)
-        weights = at + (padded + WEIGHT) * width
-        for r in range(0, row[2][3], FOUR):
-            place, s, t, u, v = at + r * width, none, none, none, none
-            for j in range(0, width, EIGHT):
-                w = load(room, weights + j)
-                s = fused(w, load(room, place + j), s)
-                t = fused(w, load(room, place + width + j), t)
-                u = fused(w, load(room, place + 2 * width + j), u)
-                v = fused(w, load(room, place + 3 * width + j), v)
-            store(phi, r, plus(load(phi, r), fold(s, t, u, v, none, none, none, none)))
+    lowest, part, parts = 0.0, row[2][6], row[6] > row[2][6]
+    for r in range(sums.size if parts else 0):
+        sums[r] = 0.0
+    for start in range(0, row[6], part):
+        for r in range(phi.size):
+            phi[r] = 0.0
+        for first in range(start, min(start + part, row[6]), row[2][5]):
+            if not row[7]:
+                fill(row, first)
+            lowest += model(row, b, first)
+            _add_gradient(row, first, phi)
+        for r in range(sums.size if parts else 0):
+            sums[r] += phi[r]
+    for r in range(sums.size if parts else 0):
+        phi[r] = sums[r]
     return lowest
+
+
+@inlined
+def _add_gradient(row, first, phi):  # type: ignore[no-untyped-def]
+    """Add a block's part of the row of Phi."""
+    room, padded = row[3], row[2][4]
+    at, width, none = _place(row, first), _width(row, first), each(0.0)
+    weights = at + (padded + WEIGHT) * width
+    for r in range(0, row[2][3], FOUR):
+        place, s, t, u, v = at + r * width, none, none, none, none
+        for j in range(0, width, EIGHT):
+            w = load(room, weights + j)
+            s = fused(w, load(room, place + j), s)
+            t = fused(w, load(room, place + width + j), t)
+            u = fused(w, load(room, place + 2 * width + j), u)
+            v = fused(w, load(room, place + 3 * width + j), v)
+        store(phi, r, plus(load(phi, r), fold(s, t, u, v, none, none, none, none)))
 
 
 @inlined
@@ -209,26 +233,28 @@ def change(row, b, step, t):  # type: ignore[no-untyped-def]
     Below the floor the logarithm goes on as a straight line: Phi is its slope there too. Infinity if a nonzero's model
     that is above the floor comes below it: Newton steps take long to bring it up again.
     """
-    room, rank, padded = row[3], row[2][3], row[2][4]
-    gains, least = each(0.0), each(1.0)
-    for first in range(0, row[6], row[2][5]):
-        _ready(row, b, first)
-        at, width = _place(row, first), _width(row, first)
-        facts = at + padded * width
-        for j in range(0, width, EIGHT):
-            gain, left = _gain(row, _moved(row, step, at, width, j), facts, width, j, t)
-            least = smaller(left, least)
-            gains = fused(load(room, facts + j), gain, gains)
+    room, padded, lost, least = row[3], row[2][4], 0.0, each(1.0)
+    for start in range(0, row[6], row[2][6]):
+        gains = each(0.0)
+        for first in range(start, min(start + row[2][6], row[6]), row[2][5]):
+            _ready(row, b, first)
+            at, width = _place(row, first), _width(row, first)
+            facts = at + padded * width
+            for j in range(0, width, EIGHT):
+                gain, left = _gain(row, _moved(row, step, at, width, j), facts, width, j, t)
+                least = smaller(left, least)
+                gains = fused(load(room, facts + j), gain, gains)
+        lost += -total(gains)
     moved = 0.0
-    for r in range(rank):
+    for r in range(row[2][3]):
         moved += step[r]
     store(room, 0, least)  # the tile is free
-    return t * moved - total(gains) if _least(room, 0) >= NO_LESS else np.inf
+    return lost + t * moved if _least(room, 0) >= NO_LESS else np.inf
 
 
 @inner
 def changes(row, b, step, sums, out):  # type: ignore[no-untyped-def]
-    """Write what the nonzeros change the objective by for steps of length 1, 1/2, 1/4, ...; see `change`.
+    """Write what a part's nonzeros change the objective by for steps of length 1, 1/2, 1/4, ...; see `change`.
 
     `sums` has room for 16 numbers for each of `out`.
     """
@@ -263,30 +289,40 @@ def _least(numbers, at):  # type: ignore[no-untyped-def]
 
 
 @inner
-def curvature(row, b, which, count, tiles, hessian):  # type: ignore[no-untyped-def]
-    """Write the second derivatives at `b` of the first `count` components of `which`, in their order.
+def curvature(row, b, which, count, tiles, sums, hessian):  # type: ignore[no-untyped-def]
+    """Write the second derivatives at `b` of the first `count` components of `which`, which ascend.
 
-    `tiles` has room for 8 sums for each 2 x 4 of them.
+    `tiles` and `sums` have room for 8 sums for each 2 x 4 of them.
     """
-    last = count - 1
-    for n in range(tiles.size):
-        tiles[n] = 0.0
-    for first in range(0, row[6], row[2][5]):
-        _ready(row, b, first)
-        tile = 0
-        for i in range(0, count, 2):
-            for k in range(0, min(i + 2, count), FOUR):
-                pair = which[i], which[min(i + 1, last)]
-                four = which[k], which[min(k + 1, last)], which[min(k + 2, last)], which[min(k + 3, last)]
-                _add_tile(row, first, pair, four, tiles, tile)
-                tile += EIGHT
+    for n in range(sums.size):
+        sums[n] = 0.0
+    for start in range(0, row[6], row[2][6]):
+        for n in range(tiles.size):
+            tiles[n] = 0.0
+        for first in range(start, min(start + row[2][6], row[6]), row[2][5]):
+            _ready(row, b, first)
+            _add_curvature(row, first, which, count, tiles)
+        for n in range(tiles.size):
+            sums[n] += tiles[n]
     tile = 0
     for i in range(0, count, 2):
         for k in range(0, min(i + 2, count), FOUR):
             for n in range(EIGHT):
                 p, q = i + n // FOUR, k + n % FOUR
                 if q <= p < count:
-                    hessian[p, q] = hessian[q, p] = tiles[tile + n]
+                    hessian[p, q] = hessian[q, p] = sums[tile + n]
+            tile += EIGHT
+
+
+@inlined
+def _add_curvature(row, first, which, count, tiles):  # type: ignore[no-untyped-def]
+    """Add a block's part of the second derivatives."""
+    last, tile = count - 1, 0
+    for i in range(0, count, 2):
+        for k in range(0, min(i + 2, count), FOUR):
+            pair = which[i], which[min(i + 1, last)]
+            four = which[k], which[min(k + 1, last)], which[min(k + 2, last)], which[min(k + 3, last)]
+            _add_tile(row, first, pair, four, tiles, tile)
             tile += EIGHT
 
 

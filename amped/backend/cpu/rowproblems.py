@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from partitioner.jit import jit
 
 from . import newton, quasi_newton
+from .eights import EIGHT
 from .newton import DAMPING
 from .rowsteps import solve_row
 from .shard import HostShard
@@ -60,32 +61,20 @@ def order_rows(shard: HostShard) -> RowOrder:
     return RowOrder(pieces[firsts] - shard.row_begin, offsets, order, draws)
 
 
+# fmt: off
 @inlined
 def _solve(  # type: ignore[no-untyped-def]
-    number,
-    team,
-    threads,
-    turn,
-    nonzeros,
-    made,
-    own,
-    whole,
-    limits,
-    rooms,
-    kept,
-    seen,
-    work_of,
-    memory,
-    start,
-    aim,
-    learn,
+    number, team, threads, turn, nonzeros, made, own, whole, limits, rooms, kept, seen,
+    work_of, memory, start, aim, learn,
 ):
+# fmt: on
     columns, matrices, form = nonzeros
     rows, offsets, order, draws = made
     if number == 0:
         turn[0] = 0
     called = fork(team, number, threads)
     b, work, memory = np.empty(form[3]), work_of(form[3], form[4]), np.empty(memory)
+    sums = np.empty(form[4] + EIGHT)
     drawn = add(turn, 0, 1)
     while drawn < draws.size - 1:
         for k in range(draws[drawn], draws[drawn + 1]):
@@ -96,7 +85,7 @@ def _solve(  # type: ignore[no-untyped-def]
                     b[r] = own[i, r]
                 memory[0] = start
                 row = columns, matrices, form, rooms[number], limits[2], offsets[n], count, count <= kept
-                solve_row(row, b, limits, work, memory, seen[number], aim, learn)
+                solve_row(row, b, limits, work, sums, memory, seen[number], aim, learn)
                 for r in range(b.size):
                     own[i, r] = b[r]
         drawn = add(turn, 0, 1)

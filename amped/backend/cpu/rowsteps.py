@@ -19,7 +19,7 @@ RAISED = 0.01  # of the row's counts, all components together
 
 
 @inlined
-def solve_row(row, b, limits, work, memory, seen, aim, learn):  # type: ignore[no-untyped-def]
+def solve_row(row, b, limits, work, sums, memory, seen, aim, learn):  # type: ignore[no-untyped-def]
     """Solve a row problem from `b`, in place.
 
     Parameters
@@ -31,6 +31,8 @@ def solve_row(row, b, limits, work, memory, seen, aim, learn):  # type: ignore[n
         The most inner iterations, and the KKT violation below which a row is solved.
     work : tuple
         The method's arrays: Phi, the step, and others.
+    sums : array
+        As long as Phi.
     memory : array
     seen : (3,) array
         See `backend.rowproblems.KKT`.
@@ -40,10 +42,10 @@ def solve_row(row, b, limits, work, memory, seen, aim, learn):  # type: ignore[n
         Take note of what the objective changes by over the whole step.
     """
     phi, step = work[0], work[1]
-    _begin(row, b, phi, step, seen)
+    _begin(row, b, phi, sums, step, seen)
     for iteration in range(limits[0]):
         if iteration > 0:
-            gradient(row, b, phi)
+            gradient(row, b, phi, sums)
         violation, near = measure(b, phi)
         if violation < limits[1]:
             return
@@ -55,14 +57,14 @@ def solve_row(row, b, limits, work, memory, seen, aim, learn):  # type: ignore[n
 
 
 @inlined
-def _begin(row, b, phi, step, seen):  # type: ignore[no-untyped-def]
+def _begin(row, b, phi, sums, step, seen):  # type: ignore[no-untyped-def]
     """Write the row of Phi at `b`, and note the violation.
 
     Where a nonzero's model is below the floor all components are raised first, by a small part of the row's counts, if
     that is better: a Newton step no more than doubles it.
     """
     keep(row)
-    lowest = gradient(row, b, phi)
+    lowest = gradient(row, b, phi, sums)
     violation, _ = measure(b, phi)
     seen[KKT] = max(seen[KKT], violation)
     if lowest < 0:
@@ -71,7 +73,7 @@ def _begin(row, b, phi, step, seen):  # type: ignore[no-untyped-def]
         if change(row, b, step, 1.0) < 0:
             for r in range(b.size):
                 b[r] += step[r]
-            gradient(row, b, phi)
+            gradient(row, b, phi, sums)
 
 
 @inlined
@@ -109,7 +111,7 @@ def found(changes, step, downhill):  # type: ignore[no-untyped-def]
     length, moved = 1.0, 0.0
     for r in range(step.size):
         moved += step[r]
-    for k in range(LENGTHS):
+    for k in range(changes.size):
         if changes[k] + length * moved <= ARMIJO * length * downhill:
             return length, changes[0] + moved
         length /= 2

@@ -1,7 +1,8 @@
 """Rows that are solved in step: passes over parts of their nonzeros, each part by one thread, and what they add up to.
 
-The sums of a row are those of its parts, added in their order: the number of threads makes no difference. They are its
-row of Phi, then how far nonzeros' models are below the floor, its counts, and for PDNR all second derivatives.
+The sums of a row are those of its parts, added in their order, as where one thread solves the row: so the results are
+the same, if all of its nonzeros are here. They are its row of Phi, then how far nonzeros' models are below the floor,
+its counts, and for PDNR all second derivatives.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from . import newton, quasi_newton
 from .eights import EIGHT
 from .rowmodel import changes, counts_of, curvature, gradient, keep
 from .rowproblems import RowOrder
-from .rowsteps import LENGTHS, RAISED, advance, found, measure
+from .rowsteps import RAISED, advance, found, measure
 from .team import add, fork, inlined, join
 
-PART = 8192  # nonzeros of a part, at most; more at high ranks, as a part has a Hessian
 BELOW, COUNTS, CURVED = range(3)  # of sums, after Phi
 SOLVED, MOVES, RESTS = range(3)  # what a row does in this pass
 
@@ -35,18 +35,13 @@ class Parts(NamedTuple):
     counts: NDArray[np.int64]
 
 
-def part_of(rank: int) -> int:
-    """Return the most nonzeros of a part."""
-    return max(PART, 64 * rank)
-
-
-def parts_of(made: RowOrder, places: Sequence[tuple[int, int]], rank: int) -> Parts:
-    """Cut the nonzeros of some rows of a shard into parts."""
+def parts_of(made: RowOrder, places: Sequence[tuple[int, int]], most: int) -> Parts:
+    """Cut the nonzeros of some rows of a shard into parts of so many."""
     found = list[tuple[int, int, int]]()
     for place, row in places:
         n = int(np.searchsorted(made.rows, row))
         if n < made.rows.size and made.rows[n] == row:
-            begin, end, most = int(made.offsets[n]), int(made.offsets[n + 1]), part_of(rank)
+            begin, end = int(made.offsets[n]), int(made.offsets[n + 1])
             found += [(place, at, min(most, end - at)) for at in range(begin, end, most)]
     columns = np.array(found, np.int64).reshape(-1, 3).T
     return Parts(*(np.ascontiguousarray(column) for column in columns))
@@ -76,8 +71,7 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
         turn[0] = 0
     called = fork(team, number, threads)
     rank, padded = form[3], form[4]
-    _, _, _, which, hessian, _, tiles, _ = newton.work_of(rank if curved else 1, padded)
-    phi = np.empty(padded + EIGHT)
+    phi, _, _, which, hessian, _, tiles, _, sums = newton.work_of(rank if curved else 1, padded)
     for i in range(which.size):
         which[i] = i
     p = add(turn, 0, 1)
@@ -88,12 +82,12 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
             b = rows[places[p]]
             row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], counts[p] <= kept
             keep(row)
-            out[p, rank + BELOW] = gradient(row, b, phi)
+            out[p, rank + BELOW] = gradient(row, b, phi, sums)
             out[p, rank + COUNTS] = counts_of(row)
             for r in range(rank):
                 out[p, r] = phi[r]
             if curved:
-                curvature(row, b, which, rank, tiles, hessian)
+                curvature(row, b, which, rank, tiles, sums, hessian)
                 for r in range(rank):
                     for s in range(rank):
                         out[p, rank + CURVED + r * rank + s] = hessian[r, s]
@@ -105,20 +99,20 @@ def sums_of_parts(  # type: ignore[no-untyped-def]
 def changes_of_parts(  # type: ignore[no-untyped-def]
     number, team, threads, turn, nonzeros, parts, rows, steps, moves, floor, rooms, out
 ):
-    """Write what each part changes the objective by for each length of a step; see `sums_of_parts`."""
+    """Write what each part changes the objective by for the first lengths of a step; see `sums_of_parts`."""
     columns, matrices, form = nonzeros
     places, starts, counts = parts
     if number == 0:
         turn[0] = 0
     called = fork(team, number, threads)
-    sums = np.empty(2 * EIGHT * LENGTHS)
+    sums = np.empty(2 * EIGHT * out.shape[1])
     p = add(turn, 0, 1)
     while p < places.size:
         if moves[places[p]] == MOVES:
             row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], False
             changes(row, rows[places[p]], steps[places[p]], sums, out[p])
         else:
-            for k in range(LENGTHS):
+            for k in range(out.shape[1]):
                 out[p, k] = 0.0
         p = add(turn, 0, 1)
     return join(team, called)
@@ -192,6 +186,17 @@ def step_by_quasi_newton(  # type: ignore[no-untyped-def]
         number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen,
         quasi_newton.work_of, quasi_newton.aim,
     )  # fmt: skip
+
+
+@jit
+def all_go(changed, steps, downhill, moves):  # type: ignore[no-untyped-def]
+    """Tell whether all rows go by the whole step."""
+    for i in range(moves.size):
+        if moves[i] == MOVES and downhill[i] < 0:
+            length, _ = found(changed[i, :1], steps[i], downhill[i])
+            if length == 0:
+                return False
+    return True
 
 
 @inlined

@@ -15,9 +15,9 @@ from rowproblem import RowProblem, pdnr, pqnr
 from scipy.optimize import minimize
 
 from amped.backend.base import Device
-from amped.backend.cpu import sharedrows
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.kernels import rowproblems as kernels
+from amped.backend.cpu.rowproblems import order_rows
 from amped.backend.mttkrp import Share
 from amped.backend.providers import mttkrp_kernels, row_problems
 from amped.backend.rowproblems import RowLimits, RowMethod
@@ -177,12 +177,28 @@ def test_rows_in_step_are_whole_rows(order: int, rank: int, cuts: list[int], met
 def test_rows_of_many_nonzeros_are_whole_rows(method: Any, device: CpuDevice) -> None:
     """They are solved in step, in parts for the threads; their paths are those of rows that one thread solves."""
     problem = Rows(3, 7, [30, 9_000, 0, 20_000, 5])
-    want, done = problem.solve(device, method, RowLimits(5))
-    with mock.patch.object(sharedrows, "PART", 1 << 20):
-        got, seen = problem.solve(device, method, RowLimits(5))
-    close = 1e-12 if method == "pdnr" else 1e-10  # differences of Phi are what PQNR knows of curvature
-    np.testing.assert_allclose(got, want, rtol=0, atol=close * want.sum())
-    assert seen == pytest.approx(done, rel=1e-9)
+    problem.start[3] = 0
+    for limits in (RowLimits(5), RowLimits(40)):
+        with mock.patch.object(kernels, "IN_STEP_COST", 1e9):
+            want, done = problem.solve(device, method, limits)
+        with mock.patch.object(kernels, "IN_STEP_COST", 0):
+            got, seen = problem.solve(device, method, limits)
+        assert np.array_equal(got, want)
+        assert seen == done
+
+
+def test_rows_that_all_threads_solve(two: CpuDevice) -> None:
+    """As few as leave no thread waiting for long."""
+
+    def most(threads: int, *counts: int) -> int:
+        shard = Rows(3, 4, list(counts)).shards(two, [])[0]
+        return kernels.heaviest(order_rows(shard), threads, 8192)
+
+    assert most(2, 90_000, 10) == 90_000
+    assert most(16, 90_000, 10, 20) == 20
+    assert most(16, *[10_000] * 12) == 10_000
+    assert most(16, 60_000, *[500] * 100) == 500
+    assert most(16, 8_000, 10) == 8_000, "one part"
 
 
 @METHODS

@@ -58,12 +58,12 @@ def test_the_same_path_as_an_oracle(method: Any, shape: tuple[int, ...], rank: i
 def test_the_first_iterations_are_those_of_mu(method: Any) -> None:
     """Then its model is where rows begin, as if it had been given."""
     how: dict[str, Any] = {"precision": "fp64", "device": "cpu", "tol": 0}
-    first = amped.cp_apr(TENSOR, 3, max_iters=2, **how)
+    first = amped.cp_apr(TENSOR, 3, max_iters=3, **how)
     found = amped.cp_apr(TENSOR, 3, max_iters=6, method=method, **how)
-    assert found.series["loglikelihood"][:2] == first.series["loglikelihood"]
+    assert found.series["loglikelihood"][:3] == first.series["loglikelihood"]
     start = [first.factors[0] * first.weights, *first.factors[1:]]
-    then = amped.cp_apr(TENSOR, 3, init=start, max_iters=4, method=method, mu_iters=0, **how)
-    np.testing.assert_allclose(found.series["loglikelihood"][2:], then.series["loglikelihood"], rtol=1e-9)
+    then = amped.cp_apr(TENSOR, 3, init=start, max_iters=3, method=method, mu_iters=0, **how)
+    np.testing.assert_allclose(found.series["loglikelihood"][3:], then.series["loglikelihood"], rtol=1e-9)
 
 
 @METHODS
@@ -142,7 +142,7 @@ def method_on(machine: Machine, method: Any) -> CpApr:
 
 
 @METHODS
-@pytest.mark.parametrize("iterations", [1, 2, 4])
+@pytest.mark.parametrize("iterations", [2, 3, 4])
 @pytest.mark.parametrize("modes", [1, 2])
 def test_a_run_goes_on_as_if_it_had_not_stopped(comm: Comm, method: Any, iterations: int, modes: int) -> None:
     """After some modes of an iteration, MU's and others, as checkpoints keep it; on a device that queues work."""

@@ -15,17 +15,18 @@ from .. import newton, quasi_newton, sharedrows
 from ..device import CpuDevice
 from ..eights import FOUR
 from ..layout import NARROW
-from ..rowmodel import block_of, kept_in, room_of
+from ..rowmodel import PART, PART_RANK, block_of, kept_in, part_of, room_of
 from ..rowproblems import RowOrder, noted, order_bytes, order_rows, solve_by_newton, solve_by_quasi_newton
 from ..rowsteps import LENGTHS
 from ..shard import HostShard
-from ..sharedrows import CURVED, SOLVED, Parts, part_of, parts_of
+from ..sharedrows import CURVED, SOLVED, Parts, all_go, parts_of
 from ..threads import aligned, check
 from ..vectors import LINE
 from .mttkrp import Blocked, Permuted, Segmented, Tiled
 
 KEPT_BYTES = 4 << 20  # of a thread's room: reading Pi from a far cache is still sooner than making it again
 IN_STEP_BYTES = 32 << 20  # of rows of many nonzeros that are solved in step at once
+IN_STEP_COST = 4  # threads that take as long for such a row as one takes that keeps Pi
 
 
 class Code(NamedTuple):
@@ -87,7 +88,7 @@ class HostRows:
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         rows = min(nnz, share.rows.stop - share.rows.start)
-        rank, most = share.stride, part_of(share.stride)
+        rank, most = share.stride, max(PART, PART_RANK * (share.stride - LINE // 4))
         parts = 2 * (nnz // most) + 2  # a row has at least half of what its parts could
         heavy = min(nnz // most, self._batch(rank)) * self.shared_bytes(rank)
         running = 8 * (self._threads.count * _numbers(rank) + parts * max(self._code.sums(rank), LENGTHS)) + LINE
@@ -113,7 +114,7 @@ class HostRows:
     ) -> None:
         rows = slice(0, len(own)) if whole is None else whole
         _clear(made, own[rows, :rank], rows, seen)
-        most = part_of(rank)
+        most = heaviest(made, self._threads.count, part_of(_padded(rank)))
         self._run_light(made, shard, factors, own, rank, limits, seen, (rows.start, rows.stop, most), scratch)
         heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
         batch = self._batch(rank)
@@ -148,8 +149,11 @@ class HostRows:
             self.step(shared, limits, number)
             if not shared.left():
                 break
-            shared.changes.fill(0)
-            self.add_changes(made, shard, factors, places, shared, limits, scratch)
+            for lengths in (1, LENGTHS):
+                shared.changes.fill(0)
+                self._add_changes(made, shard, factors, places, shared, limits, scratch, lengths)
+                if number == 0 or all_go(shared.changes, shared.steps, shared.downhill, shared.moves):
+                    break
             self.advance(shared, limits, number)
         own[heavy, :rank] = shared.rows
         _add(seen, shared.seen[None])
@@ -168,8 +172,8 @@ class HostRows:
         scratch: Array = None,
     ) -> None:
         rank = shared.rows.shape[1]
-        parts, curved = parts_of(made, places, rank), self._code.curved and not shared.begins
-        width, padded = shared.sums.shape[1], _padded(rank)
+        width, padded, curved = shared.sums.shape[1], _padded(rank), self._code.curved and not shared.begins
+        parts = parts_of(made, places, part_of(padded))
         rooms, out = self._rooms(scratch, padded, parts.places.size, width if curved else rank + CURVED)
         given = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
         self._call(sharedrows.sums_of_parts, *given, rooms, kept_in(padded, rooms.shape[1]), curved, out)
@@ -196,12 +200,18 @@ class HostRows:
         limits: RowLimits,
         scratch: Array = None,
     ) -> None:
-        rank = shared.rows.shape[1]
-        parts, padded = parts_of(made, places, rank), _padded(rank)
-        rooms, out = self._rooms(scratch, padded, parts.places.size, LENGTHS)
+        self._add_changes(made, shard, factors, places, shared, limits, scratch, LENGTHS)
+
+    def _add_changes(  # type: ignore[no-untyped-def]
+        self, made, shard, factors, places, shared, limits, scratch, lengths
+    ) -> None:
+        """Add changes for the first lengths of a step."""
+        padded = _padded(shared.rows.shape[1])
+        parts, rank = parts_of(made, places, part_of(padded)), shared.rows.shape[1]
+        rooms, out = self._rooms(scratch, padded, parts.places.size, lengths)
         given = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
         self._call(sharedrows.changes_of_parts, *given, float(limits.floor), rooms, out)
-        _add_parts(shared.changes, parts, out)
+        _add_parts(shared.changes[:, :lengths], parts, out)
 
     def advance(self, shared: HostShared, limits: RowLimits, number: int) -> None:
         if number == 0:
@@ -231,6 +241,19 @@ class HostRows:
 def providers(device: CpuDevice) -> Sequence[RowProblems]:
     """Return the providers of the family, one for each method."""
     return [HostRows(device, method) for method in CODE]
+
+
+def heaviest(made: RowOrder, threads: int, part: int) -> int:
+    """Return the most nonzeros of rows that one thread solves; others would be waited for, and are solved by all.
+
+    Results are the same, to the last bit.
+    """
+    counts = made.counts[made.order]
+    most = int(np.count_nonzero(counts > part))
+    shared = np.append(0, np.cumsum(counts[:most]))  # if so many of the heaviest are solved by all
+    longest = np.append(counts, 0)[: most + 1]
+    work = IN_STEP_COST * shared / threads + np.maximum(longest, (counts.sum() - shared) / threads)
+    return int(longest[np.argmin(work)])
 
 
 def _clear(made: RowOrder, own: Array, rows: slice, seen: Array) -> None:
@@ -274,6 +297,7 @@ def _addresses(
     assert all(array.flags.c_contiguous for array in (*columns, *factors))
     assert shard.values.dtype == kind
     assert stride % FOUR == 0
-    form = shard.indices[0].itemsize == NARROW.itemsize, kind.itemsize == 8, stride, rank, padded, block_of(padded)
+    blocks = block_of(padded), part_of(padded)
+    form = shard.indices[0].itemsize == NARROW.itemsize, kind.itemsize == 8, stride, rank, padded, *blocks
     matrices = np.array([factor.ctypes.data for factor in factors], np.int64)
     return np.array([column.ctypes.data for column in columns], np.int64), matrices, form
