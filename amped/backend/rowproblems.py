@@ -144,7 +144,8 @@ class RowProblems(Protocol):
     ) -> None:
         """Queue the addition of a shard's part of Phi, and of what else a step needs, to ``shared.sums``.
 
-        `places` names the shard's shared rows: the place in `shared`, and the row of the share.
+        `places` names the shard's shared rows: the place in `shared`, and the row of the share. Rows that are solved
+        need not be added to.
         """
 
     def step(self, shared: Any, limits: RowLimits, number: int) -> None:

@@ -60,7 +60,7 @@ class CpApr:
         self.name: str = asked.method
         exchange, alone = operator.machine.exchange, operator.machine.comm.size == 1
         # The host asks how far shared rows are; MU asks nothing.
-        self._notes = device.queues and not operator.plan.slot and (alone or exchange.overlaps) and not asked.rows
+        self._notes = device.queues and not self._update.streams and (alone or exchange.overlaps) and not asked.rows
         self._replay: Replay | None = None  # of an iteration
         self._warm = False  # whether all that an iteration takes has been compiled and loaded
         self.restart()

@@ -107,8 +107,9 @@ class Multiplicative(Update):
 
     def __init__(self, operator: Operator, asked: Poisson) -> None:
         super().__init__(operator, asked)
-        # Where that costs little, or spares much, the host asks whether a mode is done.
-        self._asks = operator.machine.device.on_host or operator.plan.slot > 0
+        # Where that costs little, or spares much, the host asks whether a mode is done: on all ranks, or on none.
+        self.streams = any(operator.machine.comm.allgather(operator.plan.slot > 0))
+        self._asks = operator.machine.device.on_host or self.streams
 
     def queue(self, mode: int, iteration: int) -> None:
         """See `Update`: wait for nothing that a device can decide."""
@@ -152,7 +153,7 @@ class RowByRow(Multiplicative):
         self._end(mode, operator.spare(mode), 0.0)
 
 
-def update_of(operator: Operator, asked: Poisson) -> Update:
+def update_of(operator: Operator, asked: Poisson) -> Multiplicative:
     """Return the updates that were asked for."""
     return RowByRow(operator, asked) if asked.rows else Multiplicative(operator, asked)
 

@@ -66,6 +66,21 @@ def test_row_problems_take_the_path_of_an_oracle(
     assert all(other == mine for other in comm.allgather(mine))
 
 
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+@pytest.mark.parametrize("nonzeros", [1, 2])
+def test_ranks_without_nonzeros(comm: Comm, method: Any, nonzeros: int) -> None:
+    """The rows that they own become zero, and count in the first violation."""
+    tensor = amped.SparseTensor([[1, 0, 2], [1, 3, 0]][:nonzeros], [5.0, 3.0][:nonzeros], (2, 4, 9))
+    start = random_factors(0, tensor.shape, 2)
+    want = by_rows(tensor, start, 3, method)
+    model = amped.cp_apr(
+        tensor, 2, init=start, max_iters=3, tol=1e-4, precision="fp64", device="cpu", method=method, mu_iters=0
+    )
+    np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)
+    np.testing.assert_allclose(model.series["kkt"], want.kkt, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(model.full(), want.model, atol=1e-9)
+
+
 def test_rows_in_single_precision(comm: Comm) -> None:
     tensor, start = random_counts(3, (4, 30, 20)), random_factors(0, (4, 30, 20), 3)
     found = [
