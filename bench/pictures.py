@@ -71,6 +71,8 @@ def draw(path: Path) -> None:
         figure = _iterations(pyplot, [case for case in result["iterations"] if "skipped" not in case])
     elif "answers" in result:
         figure = _answers(pyplot, result["answers"])
+    elif "counts" in result:
+        figure = _counts(pyplot, result["counts"])
     else:
         return
     save(figure, path.with_suffix(".png"))
@@ -144,6 +146,26 @@ def _iterations(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
     axes.xaxis.set_minor_formatter("")
     axes.margins(x=0.15)
     axes.legend(frameon=False, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1))
+    return figure
+
+
+def _counts(pyplot: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """How far log-likelihoods are below the best one of all, by seconds, of each start and method."""
+    columns = min(3, len(rows))
+    lines = -(-len(rows) // columns)
+    figure, all_axes = pyplot.subplots(lines, columns, figsize=(3 * columns, 2.6 * lines), squeeze=False)
+    for axes, row in zip(all_axes.flat, rows, strict=False):
+        methods = list(row["best"])
+        best = max(each["loglikelihood"] for each in row["best"].values())
+        for colour, method in zip(CYCLE, methods, strict=False):
+            for number, start in enumerate(row["starts"]):
+                path = start[method]
+                lacks = [max(best - value, 1e-6 * abs(best)) / abs(best) for value in path["loglikelihood"]]
+                axes.loglog(path["seconds"], lacks, color=colour, lw=0.8, label=None if number else method)
+        axes.set(title=f"{row['tensor']}, rank {row['rank']}", xlabel="seconds")
+        axes.set_ylabel("below the best, relative")
+    all_axes[0][0].legend(frameon=False)
+    figure.tight_layout()
     return figure
 
 

@@ -330,6 +330,28 @@ def test_every_kernel_compiles(name: str, architecture: str) -> None:
     assert b"warning" not in log, log.decode()
 
 
+def test_methods_of_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each from the same starts, with its path and how long it takes to MU's value."""
+    tensor = folder / "small.tns"
+    rng = np.random.default_rng(2)
+    np.savetxt(tensor, np.column_stack([rng.integers(1, 9, (200, 3)), rng.integers(1, 5, 200)]), fmt="%d %d %d %.1f")
+    flags = ["--starts", "2", "--mu-iterations", "8", "--iterations", "30", "--threads", "2", "--output", str(folder)]
+    main(["counts", f"{tensor}:3", *flags])
+    assert capsys.readouterr().out.count("| small, 3 |") == 3
+    (row,) = json.loads((folder / "counts-cpu.json").read_text())["counts"]
+    assert (row["tensor"], row["rank"], len(row["starts"])) == ("small", 3, 2)
+    for start in row["starts"]:
+        assert start["mu"]["at"][-1] == start["mu"]["iterations"] == 8
+        assert start["mu"]["loglikelihood"][0] == start["pdnr"]["loglikelihood"][0], "the same start"
+        for method in ("mu", "pdnr", "pqnr"):
+            path = start[method]
+            assert len({len(path[name]) for name in ("at", "seconds", "loglikelihood", "kkt")}) == 1
+            assert np.all(np.diff(path["seconds"]) >= 0)
+    best = row["best"]["pdnr"]
+    assert best["loglikelihood"] == max(start["pdnr"]["loglikelihood"][-1] for start in row["starts"])
+    assert len(best["seconds_to_mu"]) == 2
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(probe()), reason=probe())
 class TestOnGpu:

@@ -1,0 +1,139 @@
+"""CP-APR's methods from the same starts, on tensors of counts: log-likelihood, KKT violation and seconds."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import amped
+from amped.assembly import begin, bring_up, counts, open_tensor
+from amped.decomp.apr import CpApr
+from amped.decomp.driver import Rule
+from amped.decomp.driver import run as iterate
+from amped.decomp.poisson import Poisson
+from amped.operators.tuning import Budget
+from amped.options import Options
+from amped.parallel.mpi import world
+
+from . import pictures, record
+
+METHODS = "mu", "pdnr", "pqnr"
+CLOSE = 1e-5  # relative: log-likelihoods that count as equal
+SHOWN = 1.05  # of iterations whose numbers are written, each is the last one times that, or the next
+
+Row = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    parser.add_argument("tensors", nargs="+", metavar="TENSOR:RANK", help="files of counts, and how many components")
+    parser.add_argument("--method", nargs="+", choices=METHODS, default=list(METHODS), help="(all)")
+    parser.add_argument("--starts", type=int, default=5, metavar="K", help="seeds 0, 1, ... (5)")
+    parser.add_argument("--mu-iterations", type=int, default=200, metavar="N", help="of MU (200)")
+    parser.add_argument(
+        "--iterations", type=int, default=2000, metavar="N", help="of the other methods, at most (2000)"
+    )
+    parser.add_argument("--seconds", type=float, default=60.0, help="of a run of the other methods, at most (60)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--threads", type=int, help="(all cores)")
+    parser.add_argument("--precision", choices=("fp32", "fp64"), default="fp64")
+    parser.add_argument("--name", help="of the result (counts-DEVICE)")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure; rewrite the results file after each tensor."""
+    options = Options(args.device, args.precision, threads=args.threads)
+    machine = bring_up(options, world())
+    rows = list[Row]()
+    for each in args.tensors:
+        file, _, rank = each.rpartition(":")
+        tensor, name = amped.read(file), Path(file).name.split(".")[0]
+        starts: list[Row] = [{"seed": seed} for seed in range(args.starts)]
+        for method in args.method:
+            asked, budget = Poisson(method=method), Budget(1000)
+            found = counts(open_tensor(tensor, machine, options), int(rank), machine, options, asked, budget)
+            limits = (args.mu_iterations, np.inf) if method == "mu" else (args.iterations, args.seconds)
+            for seed, start in enumerate(starts):
+                start[method] = measured(found, open_tensor(tensor, machine, options), seed, *limits)
+            del found
+        row = {"tensor": name, "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": int(rank)}
+        rows.append({**row, "best": compared(starts, args.method), "starts": starts})
+        facts = {"precision": args.precision, "threads": machine.device.description, "counts": rows}
+        path = record.write(args.name or f"counts-{args.device}", [machine.device.description], facts, args.output)
+        print(table(rows[-1:]), flush=True)
+    pictures.draw(path)
+
+
+def measured(method: CpApr, source: Any, seed: int, most: int, seconds: float) -> Row:
+    """Return the path of a method from a start; it has computed before."""
+    if not seed:  # compile
+        begin(method, source, seed)
+        iterate(method, Rule(method.asked.mu_iters + 2, 0))
+    method.restart()
+    begin(method, source, seed)
+    method.operator.synchronize()
+    began, told = time.perf_counter(), list[float]()
+
+    def tell(*_: object) -> None:
+        told.append(time.perf_counter() - began)
+
+    iterate(method, Rule(most, method.asked.tol), [tell], lambda: time.perf_counter() - began > seconds)
+    series, last = method.state.series, len(told) - 1
+    which, k = list[int](), 0
+    while k < last:
+        which.append(k)
+        k = max(k + 1, int(k * SHOWN))
+    which.append(last)
+    return {
+        "iterations": len(told),
+        "converged": method.state.converged,
+        "at": [k + 1 for k in which],
+        "seconds": [round(told[k], 4) for k in which],
+        "loglikelihood": [round(series["loglikelihood"][k], 4) for k in which],
+        "kkt": [float(f"{series['kkt'][k]:.3g}") for k in which],
+    }
+
+
+def until(path: Row, value: float) -> float | None:
+    """Return the seconds after which a path has a value, if it has."""
+    reached = np.array(path["loglikelihood"]) >= value
+    return float(path["seconds"][int(np.argmax(reached))]) if reached.any() else None
+
+
+def compared(starts: Sequence[Row], methods: Sequence[str]) -> Row:
+    """Return the best of all starts, by method; and how long each start takes to within `CLOSE` of MU's value."""
+    found: Row = {}
+    for method in methods:
+        paths = [start[method] for start in starts]
+        found[method] = {
+            "loglikelihood": max(path["loglikelihood"][-1] for path in paths),
+            "largest_kkt": max(path["kkt"][-1] for path in paths),
+            "converged": sum(path["converged"] for path in paths),
+        }
+        if "mu" in methods:
+            ends = [start["mu"]["loglikelihood"][-1] for start in starts]
+            best = int(np.argmax(ends))
+            found[method]["seconds_to_mu"] = [
+                until(path, end - CLOSE * abs(end)) for path, end in zip(paths, ends, strict=True)
+            ]
+            found[method]["seconds_to_the_best_of_mu"] = found[method]["seconds_to_mu"][best]
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a table of the best of all starts."""
+    lines = []
+    for row in rows:
+        for method, best in row["best"].items():
+            times = ", ".join("-" if s is None else f"{s:.2f}" for s in best.get("seconds_to_mu", []))
+            lines.append(
+                f"| {row['tensor']}, {row['rank']} | {method} | {best['loglikelihood']:.2f} | {best['largest_kkt']:.0e}"
+                f" | {best['converged']} of {len(row['starts'])} | {times} |"
+            )
+    return "\n".join(lines)
