@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=int, default=2000, metavar="N", help="of the other methods, at most (2000)"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="of a run of the other methods, at most (60)")
+    parser.add_argument("--repeats", type=int, default=1, metavar="K", help="runs: each iteration's fastest counts (1)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, help="(all cores)")
     parser.add_argument("--precision", choices=("fp32", "fp64"), default="fp64")
@@ -53,16 +54,23 @@ def run(args: argparse.Namespace) -> None:
     rows = list[Row]()
     for each in args.tensors:
         file, _, rank = each.rpartition(":")
-        tensor, name = amped.read(file), Path(file).name.split(".")[0]
-        starts: list[Row] = [{"seed": seed} for seed in range(args.starts)]
-        for method in args.method:
-            asked, budget = Poisson(method=method), Budget(1000)
-            found = counts(open_tensor(tensor, machine, options), int(rank), machine, options, asked, budget)
-            limits = (args.mu_iterations, np.inf) if method == "mu" else (args.iterations, args.seconds)
-            for seed, start in enumerate(starts):
-                start[method] = measured(found, open_tensor(tensor, machine, options), seed, *limits)
-            del found
-        row = {"tensor": name, "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": int(rank)}
+        tensor, title = amped.read(file), Path(file).name.split(".")[0]
+        source, starts = open_tensor(tensor, machine, options), list[Row]()
+        found = {
+            method: counts(source, int(rank), machine, options, Poisson(method=method), Budget(1000))
+            for method in args.method
+        }
+        for method in found.values():  # compile
+            begin(method, source)
+            iterate(method, Rule(method.asked.mu_iters + 2, 0))
+        for seed in range(args.starts):  # methods in turn, as the machine may be slower at times
+            starts.append({"seed": seed})
+            for name_of, method in found.items():
+                most, seconds = (args.mu_iterations, np.inf) if name_of == "mu" else (args.iterations, args.seconds)
+                starts[-1][name_of] = measured(
+                    method, source, seed, Rule(most, method.asked.tol), seconds, args.repeats
+                )
+        row = {"tensor": title, "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": int(rank)}
         rows.append({**row, "best": compared(starts, args.method), "starts": starts})
         facts = {"precision": args.precision, "threads": machine.device.description, "counts": rows}
         path = record.write(args.name or f"counts-{args.device}", [machine.device.description], facts, args.output)
@@ -70,20 +78,24 @@ def run(args: argparse.Namespace) -> None:
     pictures.draw(path)
 
 
-def measured(method: CpApr, source: Any, seed: int, most: int, seconds: float) -> Row:
-    """Return the path of a method from a start; it has computed before."""
-    if not seed:  # compile
-        begin(method, source, seed)
-        iterate(method, Rule(method.asked.mu_iters + 2, 0))
+def timed(method: CpApr, source: Any, seed: int, rule: Rule, seconds: float) -> list[float]:
+    """Compute the path of a method from a start; return the seconds of each iteration."""
     method.restart()
     begin(method, source, seed)
     method.operator.synchronize()
-    began, told = time.perf_counter(), list[float]()
+    told = [time.perf_counter()]
 
     def tell(*_: object) -> None:
-        told.append(time.perf_counter() - began)
+        told.append(time.perf_counter())
 
-    iterate(method, Rule(most, method.asked.tol), [tell], lambda: time.perf_counter() - began > seconds)
+    iterate(method, rule, [tell], lambda: time.perf_counter() - told[0] > seconds)
+    return np.diff(told).tolist()
+
+
+def measured(method: CpApr, source: Any, seed: int, rule: Rule, seconds: float, repeats: int) -> Row:
+    """Return the path of a method from a start, with the least seconds of each iteration; it has computed before."""
+    each = [timed(method, source, seed, rule, seconds) for _ in range(repeats)]
+    told = np.cumsum([min(same) for same in zip(*each, strict=False)])
     series, last = method.state.series, len(told) - 1
     which, k = list[int](), 0
     while k < last:
@@ -94,7 +106,7 @@ def measured(method: CpApr, source: Any, seed: int, most: int, seconds: float) -
         "iterations": len(told),
         "converged": method.state.converged,
         "at": [k + 1 for k in which],
-        "seconds": [round(told[k], 4) for k in which],
+        "seconds": [round(float(told[k]), 4) for k in which],
         "loglikelihood": [round(series["loglikelihood"][k], 4) for k in which],
         "kkt": [float(f"{series['kkt'][k]:.3g}") for k in which],
     }
