@@ -334,7 +334,9 @@ def test_methods_of_counts(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     """Each from the same starts, with its path and how long it takes to MU's value."""
     tensor = folder / "small.tns"
     rng = np.random.default_rng(2)
-    np.savetxt(tensor, np.column_stack([rng.integers(1, 9, (200, 3)), rng.integers(1, 5, 200)]), fmt="%d %d %d %.1f")
+    np.savetxt(
+        tensor, np.column_stack([rng.integers(1, 9, (200, 3)), rng.integers(1, 5, 200) + 0.25]), fmt="%d %d %d %.2f"
+    )
     flags = ["--starts", "2", "--mu-iterations", "8", "--iterations", "30", "--threads", "2", "--output", str(folder)]
     main(["counts", f"{tensor}:3", *flags])
     assert capsys.readouterr().out.count("| small, 3 |") == 3

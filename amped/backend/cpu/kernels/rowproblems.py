@@ -25,6 +25,7 @@ from ..vectors import LINE
 from .mttkrp import Blocked, Permuted, Segmented, Tiled
 
 KEPT_BYTES = 4 << 20  # of a thread's room: reading Pi from a far cache is still sooner than making it again
+WORK = 4  # matrices of the rank's size that a thread works with, for PDNR
 IN_STEP_BYTES = 32 << 20  # of rows of many nonzeros that are solved in step at once
 IN_STEP_COST = 4  # threads that take as long for such a row as one takes that keeps Pi
 
@@ -90,9 +91,11 @@ class HostRows:
         rows = min(nnz, share.rows.stop - share.rows.start)
         rank, most = share.stride, max(PART, PART_RANK * (share.stride - LINE // 4))
         parts = 2 * (nnz // most) + 2  # a row has at least half of what its parts could
-        heavy = min(nnz // most, self._batch(rank)) * self.shared_bytes(rank)
-        running = 8 * (self._threads.count * _numbers(rank) + parts * max(self._code.sums(rank), LENGTHS)) + LINE
-        return RowBytes(order_bytes(rows) + heavy, running) if nnz else RowBytes(0, 0)
+        own = self._threads.count * (_numbers(rank) + (WORK * rank * rank if self._code.curved else 0))
+        running = 8 * (own + parts * max(self._code.sums(rank), LENGTHS)) + LINE
+        # Beside scratch memory: rows that all threads solve, and each thread's matrices.
+        running += min(nnz // most, self._batch(rank)) * self.shared_bytes(rank)
+        return RowBytes(order_bytes(rows), running) if nnz else RowBytes(0, 0)
 
     def shared_bytes(self, rank: int) -> int:
         return 8 * (2 * rank + self._code.sums(rank) + LENGTHS + self._code.memory(rank) + 2)
