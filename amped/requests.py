@@ -263,7 +263,7 @@ class Cpd(Modelled, Started):
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
     name = Path(os.path.abspath(path)).name
-    for ending in (".gz", ".tns", ".npz"):
+    for ending in (".gz", ".tns", ".npz", ".npy"):
         name = name.removesuffix(ending)
     return name
 

@@ -27,8 +27,11 @@ class Operator(Protocol):
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
     norm: float  # of the tensor, its values as they are held
     clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` for each mode
-    plan: Plan  # what this rank holds
     kernels: list[str]  # the one chosen for each mode
+
+    @property
+    def plan(self) -> Plan:
+        """What this rank holds."""
 
     @property
     def order(self) -> int:
@@ -85,6 +88,9 @@ class Operator(Protocol):
         (owned, R) float64 device array
             The rows that this rank owns; valid until the next call.
         """
+
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
 
     def phi(self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None) -> Array:
         """Queue the Phi of one mode, of its own factor matrix B and those of the others; see `backend.phi`.

@@ -1,0 +1,151 @@
+"""Dense tensors: arrays as they are, files that are mapped, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import amped
+from amped.errors import InputError
+from partitioner import dense
+from partitioner.build import partition
+from partitioner.dense import DenseTensor, joined
+from partitioner.readers import with_zeros
+
+RNG = np.random.default_rng(0)
+ARRAY = RNG.standard_normal((4, 1, 5, 3))
+
+
+@pytest.mark.parametrize(
+    ("array", "modes", "copied"),
+    [
+        (ARRAY, (0, 2, 3, 1), False),
+        (np.asfortranarray(ARRAY), (3, 2, 0, 1), False),
+        (ARRAY.transpose(2, 0, 3, 1), (1, 0, 2, 3), False),
+        (ARRAY[:, :, ::2], (0, 2, 3, 1), True),
+        (ARRAY[::-1], (0, 2, 3, 1), True),
+        (np.broadcast_to(ARRAY[:1], (4, 1, 5, 3)), (0, 2, 3, 1), True),
+    ],
+    ids=["C", "Fortran", "transposed", "strided", "reversed", "broadcast"],
+)
+def test_any_order_in_memory_is_taken(array: np.ndarray, modes: tuple[int, ...], copied: bool) -> None:
+    tensor = DenseTensor(array)
+    assert np.array_equal(tensor.array(), array)
+    assert tensor.memory.flags.c_contiguous
+    assert tensor.modes == modes
+    assert np.shares_memory(tensor.memory, array) != copied
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f8", "i1", "u1", "i2", "u4", "i8", "?"])
+def test_elements_are_kept_as_they_are(tmp_path: Path, kind: str) -> None:
+    array = (10 * ARRAY).astype(kind) if kind[-2:-1] in "f" or kind == "?" else abs(10 * ARRAY).astype(kind)
+    np.save(tmp_path / "x.npy", np.asfortranarray(array))
+    tensor = amped.read(tmp_path / "x.npy")
+    assert isinstance(tensor, DenseTensor)
+    assert isinstance(tensor.memory, np.memmap)
+    assert tensor.dtype == array.dtype
+    assert np.array_equal(tensor.array(), array)
+    assert tensor.norm() == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-14)
+
+
+def test_facts_of_parts_are_those_of_the_whole() -> None:
+    array = RNG.standard_normal((13, 11, 7)) * np.array([1, 1e-9, 1e100, 0, 3, 1, 1])
+    with mock.patch.object(dense, "BLOCK", 17):
+        tensor = DenseTensor(array)
+        parts = joined([tensor.facts(b, e) for b, e in ((0, 5), (5, 5), (5, 900), (900, 1001))])
+        assert parts.norm() == pytest.approx(float(np.linalg.norm(array)), rel=1e-14)
+        assert (parts.low, parts.high, parts.nonzeros) == (array.min(), array.max(), np.count_nonzero(array))
+        ends = (0, 100, 101, 1001)
+        digests = [tensor.digest(b, e) for b, e in pairwise(ends)]
+        assert sum(digests) & dense.MASK == tensor.digest()
+
+
+def test_the_norm_after_rounding_is_known() -> None:
+    tensor = DenseTensor(np.full((2, 3), 1 + 2.0**-25))
+    assert tensor.facts().norm(rounded=True) == pytest.approx(np.sqrt(6), rel=1e-15)
+    assert tensor.norm() > np.sqrt(6)
+
+
+def test_a_digest_is_that_of_the_tensor_not_of_its_memory() -> None:
+    same = [ARRAY, np.asfortranarray(ARRAY), ARRAY.transpose(3, 2, 1, 0).copy().transpose(3, 2, 1, 0)]
+    assert len({DenseTensor(array).digest() for array in same}) == 1
+    assert DenseTensor(ARRAY.transpose(3, 1, 2, 0)).digest() != DenseTensor(ARRAY).digest()
+    assert DenseTensor(ARRAY.astype(np.float32)).digest() == DenseTensor(ARRAY.astype("f4").astype("f8")).digest()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_first_element_that_is_not_finite_is_named(order: str) -> None:
+    array = np.array(ARRAY, order=order)  # type: ignore[call-overload]
+    array[2, 0, 4, 1] = np.inf
+    with mock.patch.object(dense, "BLOCK", 7), pytest.raises(InputError, match=r"element \[2, 0, 4, 1\] is inf"):
+        DenseTensor(array).norm()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([[object()] * 2] * 2), "elements are object"),
+        (np.zeros((2, 2), complex), "elements are complex128"),
+        (np.zeros((2, 2), "U3"), "elements are <U3"),
+        (np.zeros((2, 2), "M8[s]"), "elements are datetime64"),
+        (np.zeros((2, 2), [("a", "f4")]), "elements are"),
+        (np.zeros((2, 2), np.longdouble), "at most 64 bits"),
+        (np.zeros(3), "order 1 tensor"),
+        (np.zeros((1,) * 9), "order 9 tensor"),
+        (np.zeros((2, 0, 3)), "length 0 of mode 1"),
+        (np.ma.masked_equal(np.eye(3), 0), "masked"),
+    ],
+    ids=range(10),
+)
+def test_other_arrays_are_refused(tmp_path: Path, array: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        DenseTensor(array)
+    if not isinstance(array, np.ma.MaskedArray):
+        np.save(tmp_path / "x.npy", array, allow_pickle=True)
+        with pytest.raises(InputError, match=rf"x\.npy: .*{message}"):
+            amped.read(tmp_path / "x.npy")
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.npy"
+    with pytest.raises(InputError, match="no such file"):
+        amped.read(file)
+    np.save(file, ARRAY)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(InputError, match="truncated: its header promises 480 bytes of elements, 479 are there"):
+        amped.read(file)
+    for damaged in (b"", b"hello", whole[:50], whole.replace(b"descr", b"descx"), whole.replace(b"(4,", b"(-4,")):
+        file.write_bytes(damaged)
+        with pytest.raises(InputError, match=r"x\.npy: "):
+            amped.read(file)
+    huge = whole.replace(b"(4, 1, 5, 3), }", b"(4, 1, 5, 999999999), }")[: len(whole)]
+    file.write_bytes(huge)
+    with pytest.raises(InputError, match=r"truncated|damaged"):
+        amped.read(file)
+
+
+def test_ways_to_read_sparse_tensors_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", ARRAY)
+    for how in ({"compact": True}, {"no_values": True}):
+        with pytest.raises(InputError, match="has every element"):
+            amped.read(tmp_path / "x.npy", **how)
+    with pytest.raises(InputError, match="no nonzeros to sort"):
+        partition(tmp_path / "x.npy", tmp_path / "store")
+
+
+def test_a_sparse_tensor_gets_its_zeros(tmp_path: Path) -> None:
+    (tmp_path / "x.tns").write_text("1 1 2 1.5\n3 2 1 2\n3 2 1 1\n")
+    tensor = amped.read(tmp_path / "x.tns", dense=True)
+    assert isinstance(tensor, DenseTensor)
+    want = np.zeros((3, 2, 2))
+    want[0, 0, 1], want[2, 1, 0] = 1.5, 3
+    assert np.array_equal(tensor.array(), want)
+    sparse = amped.SparseTensor([[0, 0], [2**31 - 2, 2**31 - 2]], [1.0, 1.0])
+    with pytest.raises(InputError, match="needs 36,893,488,"):
+        with_zeros(sparse)
