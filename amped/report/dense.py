@@ -56,7 +56,7 @@ def advice(source: Described, rank: int | None, itemsize: int = 4) -> str | None
         return None
     density = source.nnz / np.prod([float(n) for n in source.shape])
     least = dense_density(source.shape, rank or USUAL_RANK, itemsize)
-    if density < least:
+    if density <= least:
         return None
     size = human(math.prod(source.shape) * itemsize)
     return (

@@ -89,8 +89,10 @@ class Sizes(NamedTuple):
     def of(cls, form: Form, cuttings: Iterable[Cutting], threads: int) -> Sizes:
         """Return the sizes for a form, in which modes are computed so."""
         most = max(1, form.workspace // PIECES_SHARE // threads // (form.rank * 8))
-        depth = max(LEAST_DEPTH, min(DEPTH, most))
-        height = max(LEAST_ROWS, min(HEIGHT, most))
+        cuts = {c.at for c in cuttings}
+        longest = max(math.prod(group) for at in cuts for group in (form.lengths[:at], form.lengths[at:]))
+        depth = min(longest, max(LEAST_DEPTH, min(DEPTH, most)))
+        height = min(longest, max(LEAST_ROWS, min(HEIGHT, most)))
         kept = [rows_of(form, c, mode) for mode, c in enumerate(cuttings) if c.kept]
         others = [min(rows_of(form, c, mode), piece_rows(form)) for mode, c in enumerate(cuttings) if not c.kept]
         return cls(depth, height, 2 * LEAST_ROWS * threads, max([*kept, *others]))
