@@ -67,7 +67,7 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 def _check_options(options: Options, device: Device) -> None:
     """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
-    if options.kernel not in {kernel.name for kernel in dense_kernels(device)}:
+    if options.kernel == "auto" or options.kernel not in {kernel.name for kernel in dense_kernels(device)}:
         check_options(options, device)
 
 

@@ -24,22 +24,8 @@ from partitioner.flags import shown
 from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
-from . import checkpoint, requests
-from .assembly import (
-    AnySource,
-    Job,
-    Reporter,
-    Session,
-    begin,
-    counts,
-    decomposition,
-    open_path,
-    place,
-    refuse_dense,
-    setting_for,
-    solving_bytes,
-    start,
-)
+from . import assembly, checkpoint, requests
+from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition, place, setting_for, start
 from .decomp import als, apr, driver
 from .decomp.prediction import Forecast, foretell, hopeless
 from .decomp.starts import Restartable, best_of
@@ -259,6 +245,8 @@ def _timed_mttkrp(job: Job, operator: Operator, values: ValueRange, modes: Seque
     """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
+        if turn:
+            operator.forget()
         begin = time.perf_counter()
         rows = operator.mttkrp(mode, then=modes[turn + 1 :])
         operator.synchronize()
@@ -271,7 +259,9 @@ def _timed_mttkrp(job: Job, operator: Operator, values: ValueRange, modes: Seque
     median = statistics.median(seconds)
     norm = np.linalg.norm(whole.astype(np.float64))
     rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
-    job.display.note(f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
+    job.display.note(
+        f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {norm:.9g}"
+    )
     return whole
 
 
@@ -326,10 +316,10 @@ def _setting(job: Job, request: requests.Plan, source: AnySource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
     if request.counts:
-        refuse_dense(source)
+        assembly.refuse_dense(source)
         solving = apr.solving_bytes(machine, request.poisson(), order)
     else:
-        solving = solving_bytes(machine, options, order)
+        solving = assembly.solving_bytes(machine, options, order)
     return setting_for(source, request.rank, machine, options, solving, request.counts)
 
 
@@ -379,7 +369,7 @@ def _description(request: requests.Request, shown: Display) -> tuple[str, int]:
 
 
 def _described(request: requests.Request, shown: Display, metrics: Metrics) -> str:
-    source = open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
+    source = assembly.open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
     if isinstance(source, DenseSource):
         values = source.value_range[:2]
         facts = {"shape": source.shape, "nonzeros": source.nonzeros, "norm": source.norm, "values": values}

@@ -8,12 +8,13 @@ from tempfile import TemporaryFile
 
 from amped.errors import InputError
 
-from . import answer, ceilings, cp_als, figures, host, latency, mttkrp, readme, reliability
+from . import answer, ceilings, cp_als, dense, figures, host, latency, mttkrp, readme, reliability
 
 BENCHMARKS = {
     "ceilings": ceilings,
     "mttkrp": mttkrp,
     "cp-als": cp_als,
+    "dense": dense,
     "latency": latency,
     "answer": answer,
     "host": host,

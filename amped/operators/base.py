@@ -50,6 +50,9 @@ class Operator(Protocol):
     def changed(self, mode: int) -> None:
         """Note that a factor matrix was written by others."""
 
+    def forget(self) -> None:
+        """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
+
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
 

@@ -25,6 +25,8 @@ from .memory import SLOTS
 from .placement import Setting
 from .workspace import Workspace
 
+PIECE = 1 << 26  # elements that are copied to the device at once
+
 
 class _HostSlab(NamedTuple):
     """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
@@ -91,9 +93,13 @@ def _on_device(block: NDArray[Any], dtype: np.dtype[Any], device: Device) -> Arr
     if device.on_host and in_memory and block.dtype == dtype and block.flags.c_contiguous:
         return block
     target = device.empty(block.shape, dtype)
-    with STAGES.of("copy"):
-        for row, source in zip(target, block, strict=True):
-            device.fill([row.reshape(-1)], [source.reshape(-1)])
+    if block.flags.c_contiguous:
+        pairs = [(target.reshape(-1), block.reshape(-1))]
+    else:  # the first mode is short: it is why the second one is cut, too
+        pairs = [(to.reshape(-1), each.reshape(-1)) for to, each in zip(target, block, strict=True)]
+    for to, each in pairs:
+        for at in range(0, each.size, PIECE):
+            device.fill([to[at : at + PIECE]], [each[at : at + PIECE]])
     return target
 
 
@@ -122,6 +128,8 @@ class DenseOperator:
         first, second = plan.grid.block(comm.rank)
         ranges = [first, second, *(slice(0, n) for n in plan.grid.lengths[2:])]
         self._ranges = [ranges[self._modes.index(mode)] for mode in range(self.order)]  # of the block, by mode
+        # The factor matrices' rows of the block, in memory order.
+        self._inputs = [self.work.factors[mode][self._ranges[mode]] for mode in self._modes]
         self.clock.collect()
 
     @property
@@ -143,6 +151,11 @@ class DenseOperator:
         self.work.changed(mode)
         if self._sweep is not None:
             self._sweep.changed(self._modes.index(mode))
+
+    def forget(self) -> None:
+        if self._sweep is not None:
+            for place in range(self.order):
+                self._sweep.changed(place)
 
     def owned(self, mode: int) -> Array:
         return self.work.owned[mode]
@@ -184,12 +197,11 @@ class DenseOperator:
         if self._sweep is None:
             return
         sweep, place = self._sweep, self._modes.index(mode)
-        factors = [self.work.factors[m][self._ranges[m]] for m in self._modes]
         if sweep.reads(place):
-            sweep.begin(place, factors, rows)
+            sweep.begin(place, self._inputs, rows)
             for start, slab in self._slabs.slabs(mode):
-                sweep.add(place, slab, start, factors, rows)
-        sweep.end(place, factors, rows)
+                sweep.add(place, slab, start, self._inputs, rows)
+        sweep.end(place, self._inputs, rows)
 
     def _compute_double(self, mode: int, out: Array) -> None:
         """Queue the same from numbers that are cast to double precision, a few indices at a time."""
@@ -197,9 +209,8 @@ class DenseOperator:
         if self._sweep is None or self.plan.double is None:
             return
         device, place, form = self.machine.device, self._modes.index(mode), self.plan.double
-        for each in range(self.order):  # scratch memory is the other sweep's from now on
-            self._sweep.changed(each)
-        factors = [self.work.factors[m][self._ranges[m]].astype(np.float64) for m in self._modes]
+        self.forget()  # scratch memory is the other sweep's from now on
+        factors = [factor.astype(np.float64) for factor in self._inputs]
         sweep = self.plan.kernel.make(form, self._scratch)
         cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
         sweep.begin(place, factors, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class DensePlan(Plan):
     double: Form | None  # of the same in double precision, where elements are held in single precision
     kernel: DenseKernel
     streamed: bool
+    counted: ClassVar[str] = "elements"
 
     @property
     def read_bytes(self) -> int:
