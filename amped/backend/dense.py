@@ -64,7 +64,10 @@ class Sweep(Protocol):
         """Finish: `out` has the MTTKRP."""
 
     def changed(self, mode: int) -> None:
-        """Note that a factor matrix is new: what was made of it is kept no longer."""
+        """Note that a factor matrix is new: what was made of it is kept no longer.
+
+        Once all are, nothing in scratch memory counts: another sweep may use it before this one is used again.
+        """
 
 
 class DenseKernel(Protocol):
