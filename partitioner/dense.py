@@ -16,9 +16,54 @@ from .digest import MASK, stir
 from .errors import InputError
 from .threads import side_by_side, usable_cores
 
-BLOCK = 1 << 20  # elements that are looked at together
+BLOCK = 1 << 18  # elements that are looked at together, by each thread
 KINDS = "biuf"
 WIDEST = 8  # bytes of an element
+
+
+Place = tuple[slice, ...]
+
+
+class Stored:
+    """Elements in a file that another library reads: what is taken of them is an array, in memory.
+
+    Parameters
+    ----------
+    elements : HDF5 or Zarr array
+        Has a shape and a type, and gives ranges of all modes as arrays.
+    modes : tuple of int
+        Which of its modes is the first one here, the second one, and so on.
+    ranges : tuple of slice
+        Of its modes, in its own order.
+    """
+
+    def __init__(self, elements: Any, modes: tuple[int, ...] | None = None, ranges: Place | None = None) -> None:
+        self._elements = elements
+        self._modes = modes or tuple(range(len(elements.shape)))
+        self._ranges = ranges or tuple(slice(0, length) for length in elements.shape)
+        lengths = [each.stop - each.start for each in self._ranges]
+        self.shape, self.dtype = tuple(lengths[m] for m in self._modes), np.dtype(elements.dtype)
+
+    def transpose(self, modes: tuple[int, ...]) -> Stored:
+        """Return the same elements with modes in another order."""
+        return Stored(self._elements, tuple(self._modes[m] for m in modes), self._ranges)
+
+    def within(self, place: slice | Place) -> Stored:
+        """Return a part of the elements, in the file still."""
+        given = place if isinstance(place, tuple) else (place,)
+        ranges = list(self._ranges)
+        for axis, each in enumerate(given):
+            own, (begin, end, _) = self._modes[axis], each.indices(self.shape[axis])
+            first = self._ranges[own].start
+            ranges[own] = slice(first + begin, first + max(begin, end))
+        return Stored(self._elements, self._modes, tuple(ranges))
+
+    def __getitem__(self, place: slice | Place) -> NDArray[Any]:
+        part = self.within(place)
+        if not math.prod(part.shape):
+            return np.empty(part.shape, self.dtype)
+        found: NDArray[Any] = np.asarray(part._elements[part._ranges]).transpose(part._modes)
+        return found
 
 
 class Facts(NamedTuple):
@@ -62,8 +107,8 @@ class DenseTensor:
         Of the elements as they are kept.
     modes : tuple of int
         The modes in memory order: the one that varies slowest comes first. Modes of length 1 come last.
-    memory : array
-        The elements with modes in memory order, C-contiguous.
+    memory : array or Stored
+        The elements with modes in memory order: C-contiguous, or in a file that another library reads.
     path : path, or None
         The file that they are in.
 
@@ -76,6 +121,13 @@ class DenseTensor:
     def __init__(self, array: Any, path: str | PathLike[str] | None = None) -> None:
         self.path = path
         with _of(path):
+            if isinstance(array, Stored):
+                check_elements(array.shape, array.dtype)
+                self.shape: tuple[int, ...] = array.shape
+                self.dtype: np.dtype[Any] = array.dtype
+                self.modes = tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, m)))
+                self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
+                return
             refuse_masked(array, "the array")
             found = _on_host(array)
             check_elements(found.shape, found.dtype)
@@ -86,7 +138,7 @@ class DenseTensor:
             if not memory.flags.c_contiguous:  # steps of zero, backwards, or over others
                 self.modes = tuple(sorted(range(found.ndim), key=lambda m: (found.shape[m] == 1, m)))
                 memory = np.ascontiguousarray(found.transpose(self.modes))
-            self.memory: NDArray[Any] = memory
+            self.memory = memory
 
     @classmethod
     def of_sparse(cls, tensor: SparseTensor, room: int | None = None) -> DenseTensor:
@@ -114,14 +166,9 @@ class DenseTensor:
         """The bytes of the elements, as they are kept."""
         return self.size * self.dtype.itemsize
 
-    @property
-    def mapped(self) -> bool:
-        """Whether the elements stay in a file."""
-        return isinstance(self.memory, np.memmap)
-
     def array(self) -> NDArray[Any]:
         """Return the elements with the modes in their own order."""
-        found: NDArray[Any] = np.asarray(self.memory).transpose(np.argsort(self.modes))
+        found: NDArray[Any] = np.asarray(self.memory[:]).transpose(np.argsort(self.modes))
         return found
 
     def norm(self) -> float:
@@ -130,13 +177,11 @@ class DenseTensor:
         self.check_finite(facts)
         return facts.norm()
 
-    def facts(self, begin: int = 0, end: int | None = None) -> Facts:
-        """Return what is known of the elements `begin` to `end`, in memory order."""
-        end = self.size if end is None else end
-        flat = self.memory.reshape(-1)
-        starts = range(begin, end, BLOCK)
-        threads = min(usable_cores(), max(1, len(starts)))
-        return joined(side_by_side(lambda at: _facts(flat[at : min(at + BLOCK, end)], at), starts, threads))
+    def facts(self, place: Place = (), threads: int | None = None) -> Facts:
+        """Return what is known of the elements in ranges of the first modes in memory order, by default of all."""
+        parts = list(pieces(self.memory.shape, place, BLOCK))
+        threads = min(threads or usable_cores(), max(1, len(parts)))
+        return joined(side_by_side(lambda part: _facts(self.memory[part], part, self.memory.shape), parts, threads))
 
     def check_finite(self, facts: Facts) -> None:
         """Raise `InputError` if `facts` name an element that is not finite; the message says where it is."""
@@ -144,41 +189,58 @@ class DenseTensor:
             return
         place = np.unravel_index(facts.bad, self.memory.shape)
         index = tuple(int(place[self.modes.index(m)]) for m in range(self.order))
-        value = self.memory[place]
+        value = self.memory[tuple(slice(int(at), int(at) + 1) for at in place)].item()
         raise InputError(f"element {list(index)} is {value}: every element must be finite", path=self.path)
 
-    def digest(self, begin: int = 0, end: int | None = None) -> int:
-        """Return the sum, modulo 2**64, of a hash of each of the elements `begin` to `end`, in memory order.
+    def digest(self, place: Place = ()) -> int:
+        """Return the sum, modulo 2**64, of a hash of each element; see `facts`.
 
         The digests of parts add up. Equal tensors have equal ones, in whatever order their modes are in memory.
         """
-        total, flat = 0, self.memory.reshape(-1)
-        end = self.size if end is None else end
-        for at in range(begin, end, BLOCK):
-            numbers = np.arange(at, min(at + BLOCK, end))
-            places = np.unravel_index(numbers, self.memory.shape)
-            own = np.ravel_multi_index([places[self.modes.index(m)] for m in range(self.order)], self.shape)
-            hashes = np.array(flat[at : at + numbers.size], np.float64).view(np.uint64)
-            stir(hashes, own)
+        total: int = 0
+        steps = [math.prod(self.shape[m + 1 :]) for m in self.modes]
+        for part in pieces(self.memory.shape, place, BLOCK):
+            numbers = np.zeros((1,) * self.order, np.int64)
+            for axis, (indices, step) in enumerate(zip(part, steps, strict=True)):
+                column = np.arange(indices.start, indices.stop, dtype=np.int64) * step
+                numbers = numbers + column.reshape([-1 if m == axis else 1 for m in range(self.order)])
+            hashes = np.array(self.memory[part], np.float64, order="C").reshape(-1).view(np.uint64)
+            stir(hashes, numbers.reshape(-1))
             total += int(hashes.sum(dtype=np.uint64))
-        return total & MASK
+        found: int = total & MASK
+        return found
 
     def __repr__(self) -> str:
         return f"DenseTensor(shape={self.shape}, dtype={self.dtype})"
 
 
 def joined(parts: Sequence[Facts]) -> Facts:
-    """Return the facts of all parts together, which are in memory order."""
+    """Return the facts of all parts together."""
     low, high = min([p.low for p in parts], default=math.inf), max([p.high for p in parts], default=-math.inf)
     largest = max(abs(low), abs(high))
     scales = [(p.largest / largest) ** 2 if 0 < largest < math.inf and p.low <= p.high else 0.0 for p in parts]
     squares = math.fsum(p.squares * scale for p, scale in zip(parts, scales, strict=True))
     single = math.fsum(p.single * scale for p, scale in zip(parts, scales, strict=True))
     nonzeros = sum(p.nonzeros for p in parts)
-    return Facts(low, high, squares, single, nonzeros, next((p.bad for p in parts if p.bad >= 0), -1))
+    return Facts(low, high, squares, single, nonzeros, min([p.bad for p in parts if p.bad >= 0], default=-1))
 
 
-def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[tuple[slice, ...]]:
+def pieces(shape: Sequence[int], place: Place, elements: int) -> Iterator[Place]:
+    """Yield where pieces of at most so many elements lie, in memory order, within ranges of the first modes."""
+    ranges = [*place, *(slice(0, n) for n in shape[len(place) :])]
+    lengths = [each.stop - each.start for each in ranges]
+    if not math.prod(lengths):
+        return
+    along = next(m for m in range(len(shape)) if math.prod(lengths[m + 1 :]) <= elements)
+    step = max(1, elements // math.prod(lengths[along + 1 :]))
+    whole = tuple(ranges[along + 1 :])
+    for indices in np.ndindex(*lengths[:along]):
+        first = tuple(slice(r.start + at, r.start + at + 1) for r, at in zip(ranges, indices, strict=False))
+        for begin in range(ranges[along].start, ranges[along].stop, step):
+            yield *first, slice(begin, min(begin + step, ranges[along].stop)), *whole
+
+
+def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
     """Yield where blocks of about so many elements lie in `memory`, cut along the mode of that place alone."""
     length = tensor.memory.shape[mode]
     step = max(1, elements * length // tensor.size)
@@ -186,11 +248,13 @@ def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[tuple[slic
         yield tuple(slice(begin, begin + step) if m == mode else slice(None) for m in range(tensor.order))
 
 
-def _facts(block: NDArray[Any], first: int) -> Facts:
+def _facts(block: NDArray[Any], place: Place, shape: tuple[int, ...]) -> Facts:
     exact = block.astype(np.float64)
     finite = np.isfinite(exact)
     if not finite.all():
-        return Facts(0.0, 0.0, 0.0, 0.0, 0, first + int(np.argmin(finite)))
+        within = np.unravel_index(int(np.argmin(finite)), block.shape)
+        first = np.ravel_multi_index([int(at) + of.start for at, of in zip(within, place, strict=True)], shape)
+        return Facts(0.0, 0.0, 0.0, 0.0, 0, int(first))
     low, high = float(exact.min()), float(exact.max())
     largest = max(abs(low), abs(high))
     if not largest:

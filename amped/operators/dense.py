@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.dense import Stored, pieces
 from partitioner.stages import STAGES
 
 from ..backend.base import Array, Device, Slot
@@ -31,29 +33,30 @@ PIECE = 1 << 26  # elements that are copied to the device at once
 class _HostSlab(NamedTuple):
     """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
 
-    elements: NDArray[Any]
+    elements: NDArray[Any] | Stored
     dtype: np.dtype[Any]
 
     @property
     def nbytes(self) -> int:
         """The memory that it takes in a slot."""
-        return self.elements.size * self.dtype.itemsize
+        return math.prod(self.elements.shape) * self.dtype.itemsize
 
     def copied(self, buffer: Array) -> Array:
         """See `Movable`."""
         target = buffer[: self.nbytes].view(self.dtype).reshape(self.elements.shape)
         if isinstance(target, np.ndarray):
-            np.copyto(target, self.elements, casting="same_kind")
+            np.copyto(target, self.elements[:], casting="same_kind")
         else:
-            target.set(np.ascontiguousarray(self.elements, self.dtype))
+            target.set(np.ascontiguousarray(self.elements[:], self.dtype))
         return target
 
 
 class _Slabs:
     """A rank's block: on the device, or on the host, slab by slab through slots."""
 
-    def __init__(self, block: NDArray[Any], plan: DensePlan, device: Device, clock: Any) -> None:
-        self._form, self._block = plan.form, block
+    def __init__(self, block: NDArray[Any] | Stored, plan: DensePlan, device: Device, clock: Any) -> None:
+        self._form, self._given = plan.form, block
+        self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
         self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
@@ -61,7 +64,7 @@ class _Slabs:
             index = plan.form.elements // plan.form.lengths[0] * plan.dtype.itemsize
             self._slots = [device.slot(plan.form.slab * index, clock) for _ in range(SLOTS)]
         elif self._count:
-            self._block = _on_device(block, plan.dtype, device)
+            self._block, self._given = _on_device(block, plan.dtype, device), np.empty(0)
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -82,17 +85,22 @@ class _Slabs:
         """Fill free slots; after the last slab comes the first one: every pass over the elements is alike."""
         while self._filled < self._taken + SLOTS:
             start = self._filled % self._count * self._form.slab
-            slab = _HostSlab(self._block[start : start + self._form.slab], self._form.dtype)
-            self._slots[self._filled % SLOTS].fill(slab, mode)
+            place = slice(start, start + self._form.slab)
+            slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
+            self._slots[self._filled % SLOTS].fill(_HostSlab(slab, self._form.dtype), mode)
             self._filled += 1
 
 
-def _on_device(block: NDArray[Any], dtype: np.dtype[Any], device: Device) -> Array:
+def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Device) -> Array:
     """Return a block in device memory, C-contiguous and of a type; on the host itself, if it is like that."""
-    in_memory = not isinstance(block, np.memmap)
-    if device.on_host and in_memory and block.dtype == dtype and block.flags.c_contiguous:
+    if device.on_host and type(block) is np.ndarray and block.dtype == dtype and block.flags.c_contiguous:
         return block
     target = device.empty(block.shape, dtype)
+    if isinstance(block, Stored):
+        for place in pieces(block.shape, (), PIECE):
+            read = np.ascontiguousarray(block[place])
+            device.fill([target[place].reshape(-1)], [read.reshape(-1)])
+        return target
     if block.flags.c_contiguous:
         pairs = [(target.reshape(-1), block.reshape(-1))]
     else:  # the first mode is short: it is why the second one is cut, too

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
-from partitioner.dense import DenseTensor, Facts, joined
+from partitioner.dense import DenseTensor, Facts, Stored, joined
 from partitioner.digest import MASK
 from partitioner.hosts import check_same
 from partitioner.readers import PLAIN, Form, open_dense
+from partitioner.threads import usable_cores
 
 from ..errors import InputError
 from ..parallel.mpi import Comm, on_root, together
@@ -70,13 +71,13 @@ class DenseSource:
             assert found is not None
             return found
         assert self._tensor is not None
-        return joined(self._comm.allgather(self._tensor.facts(*self._share)))
+        threads = max(1, usable_cores() // self._comm.local_size)
+        return joined(self._comm.allgather(self._tensor.facts(self._share, threads)))
 
     @property
-    def _share(self) -> tuple[int, int]:
-        """An equal share of the elements, in memory order."""
-        rank, ranks = self._comm.rank, self._comm.size
-        return self.nnz * rank // ranks, self.nnz * (rank + 1) // ranks
+    def _share(self) -> tuple[slice, slice]:
+        """The ranges of the first modes, in memory order, that this rank looks at."""
+        return Grid.of(self.lengths, self._comm.size).block(self._comm.rank)
 
     def held_norm(self, dtype: np.dtype[Any]) -> float:
         """Return the norm after elements were rounded to a type of factor matrices."""
@@ -92,23 +93,24 @@ class DenseSource:
     def digest(self) -> int:
         mine: int = 0
         if self.in_file and self._tensor is not None:
-            mine = self._tensor.digest(*self._share)
+            mine = self._tensor.digest(self._share)
         elif self._root is not None:
             mine = self._root.digest()
         found: int = sum(self._comm.allgather(mine)) & MASK
         return found
 
-    def block(self, grid: Grid) -> NDArray[Any]:
+    def block(self, grid: Grid) -> NDArray[Any] | Stored:
         """Return this rank's block, with modes in memory order: a view of the tensor where it can be one."""
         if self.in_file or self._comm.size == 1:
             assert self._tensor is not None
-            found: NDArray[Any] = self._tensor.memory[grid.block(self._comm.rank)]
+            memory, place = self._tensor.memory, grid.block(self._comm.rank)
+            found: NDArray[Any] | Stored = memory.within(place) if isinstance(memory, Stored) else memory[place]
             return found
         root, ranks = self._root, range(self._comm.size)
         offsets = np.cumsum([0, *(math.prod(grid.shape(rank)) for rank in ranks)])
         flat = None
         if root is not None and grid.parts[1] == 1:
-            flat = root.memory.reshape(-1)
+            flat = root.memory[:].reshape(-1)
         elif root is not None:
             flat = np.concatenate([root.memory[grid.block(rank)].reshape(-1) for rank in ranks])
         mine = self._comm.scatter(flat, offsets, self.value_dtype)

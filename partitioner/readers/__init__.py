@@ -37,8 +37,9 @@ def read(
     Parameters
     ----------
     path : str or PathLike
-        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; one that ends in ``.npy``, a dense tensor;
-        anything else is text, one nonzero per line, plain or gzip-compressed.
+        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; one that ends in ``.npy``, ``.h5``,
+        ``.hdf5`` or ``.zarr`` is a dense tensor, which may be named (``FILE.h5:NAME``); anything else is text, one
+        nonzero per line, plain or gzip-compressed.
     no_values : bool
         Lines are indices alone, as in a log of events; each counts as a value of 1, and equal ones add up.
     compact : bool
@@ -88,11 +89,14 @@ def read_sparse(
 
 def is_dense(path: str | PathLike[str]) -> bool:
     """Return whether a file holds a dense tensor, by its name."""
-    return fspath(path).lower().endswith(".npy") and not Path(path).is_dir()
+    from .chunked import split
+
+    return split(path) is not None or (fspath(path).lower().endswith(".npy") and not Path(path).is_dir())
 
 
 def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
     """Open a file of a dense tensor; raise `InputError` if it would have to be read otherwise."""
+    from .chunked import read_chunked, split
     from .npy import read_dense
 
     _check_name(path)
@@ -100,7 +104,7 @@ def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
         if given:
             flag = name.replace("_", "-")
             raise InputError(f"a dense tensor has every element: --{flag} ({name}=True) is for sparse ones", path=path)
-    return read_dense(path)
+    return read_dense(path) if split(path) is None else read_chunked(path)
 
 
 def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) -> DenseTensor:

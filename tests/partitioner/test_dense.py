@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import amped
 from amped.errors import InputError
 from partitioner import dense
 from partitioner.build import partition
-from partitioner.dense import DenseTensor, joined
+from partitioner.dense import DenseTensor, Stored, joined, pieces
 from partitioner.readers import with_zeros
 
 RNG = np.random.default_rng(0)
@@ -57,12 +58,12 @@ def test_facts_of_parts_are_those_of_the_whole() -> None:
     array = RNG.standard_normal((13, 11, 7)) * np.array([1, 1e-9, 1e100, 0, 3, 1, 1])
     with mock.patch.object(dense, "BLOCK", 17):
         tensor = DenseTensor(array)
-        parts = joined([tensor.facts(b, e) for b, e in ((0, 5), (5, 5), (5, 900), (900, 1001))])
+        ends = (0, 5, 5, 11, 13)
+        places = [(slice(b, e), slice(*cut)) for b, e in pairwise(ends) for cut in ((0, 3), (3, 11))]
+        parts = joined([tensor.facts(place) for place in places])
         assert parts.norm() == pytest.approx(float(np.linalg.norm(array)), rel=1e-14)
         assert (parts.low, parts.high, parts.nonzeros) == (array.min(), array.max(), np.count_nonzero(array))
-        ends = (0, 100, 101, 1001)
-        digests = [tensor.digest(b, e) for b, e in pairwise(ends)]
-        assert sum(digests) & dense.MASK == tensor.digest()
+        assert sum(map(tensor.digest, places)) & dense.MASK == tensor.digest()
 
 
 def test_the_norm_after_rounding_is_known() -> None:
@@ -149,3 +150,83 @@ def test_a_sparse_tensor_gets_its_zeros(tmp_path: Path) -> None:
     sparse = amped.SparseTensor([[0, 0], [2**31 - 2, 2**31 - 2]], [1.0, 1.0])
     with pytest.raises(InputError, match="needs 36,893,488,"):
         with_zeros(sparse)
+
+
+@pytest.mark.parametrize("most", [1, 2, 5, 7, 21, 60, 1000])
+def test_pieces_cover_a_place_in_memory_order(most: int) -> None:
+    shape, place = (4, 3, 5, 7), (slice(1, 4), slice(0, 2))
+    numbers, seen = np.arange(math.prod(shape)).reshape(shape), []
+    for part in pieces(shape, place, most):
+        assert 0 < numbers[part].size <= most
+        seen += numbers[part].reshape(-1).tolist()
+    assert seen == numbers[place].reshape(-1).tolist()
+
+
+def hdf5(folder: Path, array: np.ndarray) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("group/data", data=array, chunks=True, compression="gzip")
+    return folder / "x.h5"
+
+
+def zarr_file(folder: Path, array: np.ndarray) -> Path:
+    zarr = pytest.importorskip("zarr")
+    zarr.save_array(folder / "x.zarr", array)
+    return folder / "x.zarr"
+
+
+@pytest.mark.parametrize("write", [hdf5, zarr_file])
+@pytest.mark.parametrize("kind", ["f8", "f4", "i2"])
+def test_files_of_other_libraries(tmp_path: Path, write: Any, kind: str) -> None:
+    array = (10 * ARRAY).astype(kind)
+    file = write(tmp_path, array)
+    tensor, want = amped.read(file), DenseTensor(array)
+    assert isinstance(tensor, DenseTensor)
+    assert isinstance(tensor.memory, Stored)
+    assert np.array_equal(tensor.array(), array)
+    with mock.patch.object(dense, "BLOCK", 7):
+        assert tensor.norm() == pytest.approx(want.norm(), rel=1e-14)
+        assert tensor.digest() == want.digest()
+    within = tensor.memory.within((slice(1, 4), slice(2, 5))).within(slice(1, 9))
+    assert within.shape == (2, 3, 3, 1)
+    assert np.array_equal(within[:, 1:], want.memory[2:4, 3:5])
+
+
+@pytest.mark.parametrize("write", [hdf5, zarr_file])
+def test_wrong_files_of_other_libraries_are_refused(tmp_path: Path, write: Any) -> None:
+    bad = np.array(ARRAY)
+    bad[3, 0, 1, 2] = np.nan
+    file = write(tmp_path, bad)
+    with pytest.raises(InputError, match=r"x\..*: element \[3, 0, 1, 2\] is nan"):
+        read_dense_norm(file)
+    with pytest.raises(InputError, match=r"holds no array 'other'|cannot be read"):
+        amped.read(f"{file}:other")
+    with pytest.raises(InputError, match="no such file"):
+        amped.read(tmp_path / f"none{file.suffix}")
+    if file.is_file():
+        file.write_bytes(b"nothing")
+        with pytest.raises(InputError, match=r"x\.h5: "):
+            amped.read(file)
+
+
+def read_dense_norm(file: Path) -> float:
+    tensor = amped.read(file)
+    assert isinstance(tensor, DenseTensor)
+    return tensor.norm()
+
+
+def test_an_array_of_several_is_named(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"], file["g/b"], file["g/text"] = ARRAY, ARRAY + 1, "words"
+    with pytest.raises(InputError, match=r"holds 3 arrays \(a, g/b, g/text\): give one as FILE:NAME"):
+        amped.read(tmp_path / "x.h5")
+    tensor = amped.read(f"{tmp_path / 'x.h5'}:g/b")
+    assert isinstance(tensor, DenseTensor)
+    assert np.array_equal(tensor.array(), ARRAY + 1)
+
+
+def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.h5").write_bytes(b"")
+    with mock.patch.dict("sys.modules", {"h5py": None}), pytest.raises(InputError, match=r"need h5py .* amped\[hdf5\]"):
+        amped.read(tmp_path / "x.h5")

@@ -16,7 +16,7 @@ import amped
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
-from amped.operators import dense_plan
+from amped.operators import dense, dense_plan
 from amped.operators.grid import Grid
 from amped.parallel.mpi import Comm, SingleComm
 
@@ -51,6 +51,22 @@ def test_mttkrps_are_right(comm: Comm, tmp_path: Path, placement: str, precision
             for double in (False, True):
                 got = operator.gathered(mode, operator.mttkrp(mode, double=double))
                 assert_rounding_only(got, dense_mttkrp(ARRAY, FACTORS, mode), precision)
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("kind", ["f2", "f8"])
+def test_elements_in_chunks_are_read_where_they_are_used(
+    comm: Comm, tmp_path: Path, placement: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    monkeypatch.setattr(dense, "PIECE", 20)
+    array = ARRAY.astype(kind)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("group/data", data=array, chunks=(2, 2, 1, 3), compression="gzip")
+    operator = dense_operator(f"{tmp_path / 'x.h5'}:group/data", FACTORS, comm, placement=placement)
+    for mode in (0, 1, 3, 2):
+        got = operator.gathered(mode, operator.mttkrp(mode))
+        assert_rounding_only(got, dense_mttkrp(array.astype(np.float64), FACTORS, mode), "fp64")
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
