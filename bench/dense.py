@@ -6,6 +6,7 @@ import argparse
 import math
 import os
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ import threadpoolctl
 
 from amped.assembly import bring_up, decomposition, open_tensor, place
 from amped.decomp import driver
+from amped.operators.dense_plan import DensePlan
 from amped.options import DTYPES, WORKSPACE, Options
 from amped.parallel.mpi import SingleComm
-from amped.report.metrics import peak_resident_bytes, resident_bytes
 from partitioner.dense import DenseTensor
 from partitioner.threads import usable_cores
 
@@ -71,7 +72,8 @@ def run_case(args: argparse.Namespace, shape: tuple[int, ...], precision: str, r
         facts["milliseconds"] = {name: record.summary(times) for name, times in each.items()}
         facts["each"] = each
         if args.device == "cpu":
-            facts["peak_bytes"] = {name: _peak(way) for name, way in ways.items()}
+            held = facts["scratch_bytes"]  # allocated before
+            facts["peak_bytes"] = {name: _peak(way) + held.get(name, 0) for name, way in ways.items()}
         facts["cp_als_milliseconds"] = _iteration(args, array, rank, precision)
         found.append(facts)
         _say(facts)
@@ -100,15 +102,13 @@ def _timed(ways: dict[str, Sweep], repeats: int) -> dict[str, list[float]]:
 
 
 def _peak(way: Sweep) -> int:
-    """Return the bytes that a sweep makes resident beyond what was, at most."""
+    """Return the bytes of arrays that a sweep allocates, at most at once; NumPy tells them."""
+    tracemalloc.start()
     try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # the peak begins anew
-    except OSError:
-        return 0
-    before = resident_bytes()
-    way()
-    return max(0, peak_resident_bytes() - before)
+        way()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _options(args: argparse.Namespace, precision: str, kernel: str) -> Options:
@@ -133,7 +133,8 @@ def _amped(
             operator.changed(mode)
         operator.synchronize()
 
-    return sweep, operator.plan.device_bytes["working memory"]
+    assert isinstance(operator.plan, DensePlan)
+    return sweep, operator.plan.kernel.bytes(operator.plan.form)
 
 
 def _iteration(args: argparse.Namespace, array: np.ndarray, rank: int, precision: str) -> float:

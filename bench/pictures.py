@@ -8,8 +8,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 COLOURS = {"compute": "#4477aa", "copy": "#ccbb44", "exchange": "#ee6677", "solve": "#228833", "other": "#bbbbbb"}
 CYCLE = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
 """Colour-blind safe colours (Paul Tol's)."""
@@ -188,27 +186,33 @@ def _answers(pyplot: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _dense(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
-    """Draw times of a sweep over all modes, and scratch memory, against the rank; a column for each tensor."""
+    """Draw times of a sweep over all modes, and memory beside the tensor, by rank; a column for each tensor."""
     kinds = list(dict.fromkeys((tuple(case["shape"]), case["precision"]) for case in cases))
-    figure, panels = pyplot.subplots(2, len(kinds), figsize=(2.6 * len(kinds), 5), squeeze=False, sharex=True)
+    figure, panels = pyplot.subplots(
+        2, len(kinds), figsize=(1.6 + 1.6 * len(kinds), 4.5), squeeze=False, sharex=True, sharey="row"
+    )
     names = list(dict.fromkeys(name for case in cases for name in case["milliseconds"]))
     for column, (shape, precision) in enumerate(kinds):
         rows = [case for case in cases if (tuple(case["shape"]), case["precision"]) == (shape, precision)]
         upper, lower = panels[0, column], panels[1, column]
-        for name in names:
+        for number, name in enumerate(names):
             known = [case for case in rows if name in case["milliseconds"]]
-            ranks, colour = [case["rank"] for case in known], CYCLE[names.index(name) % len(CYCLE)]
-            times = [case["milliseconds"][name]["median"] for case in known]
-            upper.plot(ranks, times, marker="o", ms=3, color=colour, label=name)
+            ranks, colour = [case["rank"] for case in known], CYCLE[number % len(CYCLE)]
+            style = {"marker": "o", "ms": 3, "color": colour}
+            upper.plot(ranks, [case["milliseconds"][name]["median"] for case in known], label=name, **style)
             taken = [case.get("peak_bytes", case["scratch_bytes"]).get(name, 0) / 2**20 for case in known]
-            if any(taken) and name != "copy":
-                lower.plot(ranks, np.maximum(taken, 0.1), marker="o", ms=3, color=colour)
-        upper.set_title(f"{'x'.join(map(str, shape))}\n{precision}")
+            if name != "copy" and any(taken):
+                lower.plot(ranks, taken, **style)
+        upper.set_title(f"{'×'.join(map(str, shape))}\n{precision}", fontsize=8)
         lower.set_xlabel("rank")
+        lower.set_xscale("log")
+        lower.set_xticks(sorted({case["rank"] for case in rows}), minor=False)
+        lower.xaxis.set_major_formatter("{x:g}")
+        lower.xaxis.set_minor_formatter("")
         for axes in (upper, lower):
-            axes.set_xscale("log")
             axes.set_yscale("log")
     panels[0, 0].set_ylabel("ms, all modes")
     panels[1, 0].set_ylabel("MiB beside the tensor")
-    panels[0, 0].legend(frameon=False)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(names), frameon=False)
+    figure.subplots_adjust(bottom=0.18)
     return figure

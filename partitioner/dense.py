@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
@@ -181,7 +182,13 @@ class DenseTensor:
         """Return what is known of the elements in ranges of the first modes in memory order, by default of all."""
         parts = list(pieces(self.memory.shape, place, BLOCK))
         threads = min(threads or usable_cores(), max(1, len(parts)))
-        return joined(side_by_side(lambda part: _facts(self.memory[part], part, self.memory.shape), parts, threads))
+        return joined(side_by_side(self._facts, parts, threads))
+
+    def _facts(self, place: Place) -> Facts:
+        block = self.memory[place]
+        found = _facts(block, place, self.memory.shape)
+        forget(block)
+        return found
 
     def check_finite(self, facts: Facts) -> None:
         """Raise `InputError` if `facts` name an element that is not finite; the message says where it is."""
@@ -204,7 +211,9 @@ class DenseTensor:
             for axis, (indices, step) in enumerate(zip(part, steps, strict=True)):
                 column = np.arange(indices.start, indices.stop, dtype=np.int64) * step
                 numbers = numbers + column.reshape([-1 if m == axis else 1 for m in range(self.order)])
-            hashes = np.array(self.memory[part], np.float64, order="C").reshape(-1).view(np.uint64)
+            block = self.memory[part]
+            hashes = np.array(block, np.float64, order="C").reshape(-1).view(np.uint64)
+            forget(block)
             stir(hashes, numbers.reshape(-1))
             total += int(hashes.sum(dtype=np.uint64))
         found: int = total & MASK
@@ -212,6 +221,20 @@ class DenseTensor:
 
     def __repr__(self) -> str:
         return f"DenseTensor(shape={self.shape}, dtype={self.dtype})"
+
+
+def forget(block: NDArray[Any] | Stored) -> None:
+    """Let go of the pages of a block that is mapped from a file: once read, they count as this process's memory.
+
+    The system may keep them as long as it has room, and reads them again if they are used again.
+    """
+    mapped = getattr(block, "_mmap", None)
+    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mapped, "madvise"):
+        return
+    first = np.frombuffer(mapped, np.uint8).ctypes.data
+    low, high = (bound - first for bound in np.lib.array_utils.byte_bounds(block))
+    begin = low // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, begin, high - begin)
 
 
 def joined(parts: Sequence[Facts]) -> Facts:

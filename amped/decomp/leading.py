@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, blocks
+from partitioner.dense import DenseTensor, blocks, forget
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
 BLOCK = 1 << 22  # elements in double precision at a time
@@ -48,5 +48,6 @@ def _unfolded(tensor: DenseTensor, mode: int) -> Iterator[Matrix]:
     place = tensor.modes.index(mode)
     along = max((m for m in range(tensor.order) if m != place), key=lambda m: (tensor.memory.shape[m] > 1, -m))
     for part in blocks(tensor, along, BLOCK):
-        block = np.asarray(tensor.memory[part], np.float64)
-        yield np.moveaxis(block, place, 0).reshape(tensor.shape[mode], -1)
+        block = tensor.memory[part]
+        yield np.moveaxis(np.asarray(block, np.float64), place, 0).reshape(tensor.shape[mode], -1)
+        forget(block)

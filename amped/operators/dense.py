@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import Stored, pieces
+from partitioner.dense import Stored, forget, pieces
 from partitioner.stages import STAGES
 
 from ..backend.base import Array, Device, Slot
@@ -27,7 +27,7 @@ from .memory import SLOTS
 from .placement import Setting
 from .workspace import Workspace
 
-PIECE = 1 << 26  # elements that are copied to the device at once
+PIECE, MAPPED = 1 << 24, 1 << 20  # elements that are copied at once; of a file that is mapped
 
 
 class _HostSlab(NamedTuple):
@@ -45,10 +45,19 @@ class _HostSlab(NamedTuple):
         """See `Movable`."""
         target = buffer[: self.nbytes].view(self.dtype).reshape(self.elements.shape)
         if isinstance(target, np.ndarray):
-            np.copyto(target, self.elements[:], casting="same_kind")
+            for to, part in _parts(target, self.elements):
+                np.copyto(to, part, casting="same_kind")
         else:
             target.set(np.ascontiguousarray(self.elements[:], self.dtype))
         return target
+
+
+def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
+    """Yield parts of a contiguous array, and what is to be copied there; small ones of a file that is mapped."""
+    for place in pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE):
+        part = elements[place]
+        yield target[place], part
+        forget(part)
 
 
 class _Slabs:
@@ -96,18 +105,8 @@ def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Devic
     if device.on_host and type(block) is np.ndarray and block.dtype == dtype and block.flags.c_contiguous:
         return block
     target = device.empty(block.shape, dtype)
-    if isinstance(block, Stored):
-        for place in pieces(block.shape, (), PIECE):
-            read = np.ascontiguousarray(block[place])
-            device.fill([target[place].reshape(-1)], [read.reshape(-1)])
-        return target
-    if block.flags.c_contiguous:
-        pairs = [(target.reshape(-1), block.reshape(-1))]
-    else:  # the first mode is short: it is why the second one is cut, too
-        pairs = [(to.reshape(-1), each.reshape(-1)) for to, each in zip(target, block, strict=True)]
-    for to, each in pairs:
-        for at in range(0, each.size, PIECE):
-            device.fill([to[at : at + PIECE]], [each[at : at + PIECE]])
+    for to, part in _parts(target, block):
+        device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
     return target
 
 

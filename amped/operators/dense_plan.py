@@ -24,7 +24,7 @@ from .memory import SLOT_BYTES, SLOTS, ModePlan
 from .placement import Plan, Setting, check_rank, nothing
 
 SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
-DOUBLE_BYTES = 1 << 26  # of a slab that is cast to double precision
+DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
 
 
 @dataclass(frozen=True, kw_only=True)

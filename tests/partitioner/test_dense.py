@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 
 import amped
@@ -230,3 +231,15 @@ def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.h5").write_bytes(b"")
     with mock.patch.dict("sys.modules", {"h5py": None}), pytest.raises(InputError, match=r"need h5py .* amped\[hdf5\]"):
         amped.read(tmp_path / "x.h5")
+
+
+def test_pages_of_a_mapped_file_are_let_go(tmp_path: Path) -> None:
+    """Else all that was read once would count as this process's memory."""
+    np.save(tmp_path / "x.npy", np.ones((64, 1 << 17)))
+    tensor = amped.read(tmp_path / "x.npy")
+    assert isinstance(tensor, DenseTensor)
+    before = psutil.Process().memory_info().shared
+    assert tensor.norm() == np.sqrt(tensor.size)
+    tensor.digest()
+    assert psutil.Process().memory_info().shared - before < tensor.nbytes // 4
+    assert tensor.memory[3, 5] == 1
