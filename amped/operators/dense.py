@@ -185,11 +185,10 @@ class DenseOperator:
         self.machine.exchange.join()
         plan, work = self.plan, self.work
         out, share = work.outs[mode], plan.modes[mode]
-        with self.clock.span("compute", mode):
-            if double and plan.double is not None:
-                self._compute_double(mode, out)
-            else:
-                self._compute(mode, out)
+        if double and plan.double is not None:
+            self._compute_double(mode, out)
+        else:
+            self._compute(mode, out)
         if not plan.grid.alone(self._modes.index(mode)):
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce_rows(out, share.cut.rows)
@@ -205,10 +204,13 @@ class DenseOperator:
             return
         sweep, place = self._sweep, self._modes.index(mode)
         if sweep.reads(place):
-            sweep.begin(place, self._inputs, rows)
+            with self.clock.span("compute", mode):
+                sweep.begin(place, self._inputs, rows)
             for start, slab in self._slabs.slabs(mode):
-                sweep.add(place, slab, start, self._inputs, rows)
-        sweep.end(place, self._inputs, rows)
+                with self.clock.span("compute", mode):
+                    sweep.add(place, slab, start, self._inputs, rows)
+        with self.clock.span("compute", mode):
+            sweep.end(place, self._inputs, rows)
 
     def _compute_double(self, mode: int, out: Array) -> None:
         """Queue the same from numbers that are cast to double precision, a few indices at a time."""
@@ -220,13 +222,16 @@ class DenseOperator:
         factors = [factor.astype(np.float64) for factor in self._inputs]
         sweep = self.plan.kernel.make(form, self._scratch)
         cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
-        sweep.begin(place, factors, rows)
+        with self.clock.span("compute", mode):
+            sweep.begin(place, factors, rows)
         for start, slab in self._slabs.slabs(mode):
-            for begin in range(0, len(slab), form.slab):
-                piece = slab[begin : begin + form.slab]
-                cast[: len(piece)] = piece
-                sweep.add(place, cast[: len(piece)], start + begin, factors, rows)
-        sweep.end(place, factors, rows)
+            with self.clock.span("compute", mode):
+                for begin in range(0, len(slab), form.slab):
+                    piece = slab[begin : begin + form.slab]
+                    cast[: len(piece)] = piece
+                    sweep.add(place, cast[: len(piece)], start + begin, factors, rows)
+        with self.clock.span("compute", mode):
+            sweep.end(place, factors, rows)
 
     def _block_rows(self, mode: int, out: Array) -> Array:
         """Return the rows of the output that the block has; the others get zeros."""
