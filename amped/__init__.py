@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from partitioner import __version__ as __version__
 from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
 from partitioner.readers import read
 
 from .api import cp_als, cp_apr, mttkrp
@@ -17,6 +18,7 @@ from .options import Options
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 
 __all__ = [
+    "DenseTensor",
     "InputError",
     "InputWarning",
     "KruskalTensor",

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, refuse_masked
+from partitioner.dense import DenseTensor
 from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
-from .assembly import Tensor, begin, counts, decomposition, opened, place, start
+from .assembly import AnySource, Tensor, begin, counts, decomposition, opened, place, start
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Rule, Spans, run
 from .decomp.initial import Init
@@ -25,7 +26,6 @@ from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
 from .operators.placement import MAX_RANK
-from .operators.source import Source
 from .operators.tuning import Budget
 from .options import OptionNames, Options, with_options
 from .parallel.calls import Argument, collective
@@ -35,19 +35,26 @@ from .report.text import low_fit
 
 def _tensor(name: str, given: Any) -> Any:
     """Return a tensor, a path or None; raise `InputError` if it is something else."""
-    if given is None or isinstance(given, SparseTensor):
+    if given is None or isinstance(given, (SparseTensor, DenseTensor)):
         return given
+    if hasattr(given, "__array__") or hasattr(given, "__cuda_array_interface__"):
+        try:
+            return DenseTensor(given)
+        except InputError as error:
+            raise InputError(f"{name}: {error.cause}") from None
     try:
         return os.fspath(given)
     except TypeError:
-        wanted = "a SparseTensor, or the path of a tensor"
+        wanted = "a SparseTensor, an array, or the path of a tensor"
         raise InputError(f"{name} is of type {type(given).__name__}: expected {wanted}") from None
 
 
-def _shown_tensor(tensor: SparseTensor | str | None) -> str:
+def _shown_tensor(tensor: SparseTensor | DenseTensor | str | None) -> str:
     """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
     if isinstance(tensor, SparseTensor):
         return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
+    if isinstance(tensor, DenseTensor):
+        return f"a dense tensor of {' x '.join(map(str, tensor.shape))}"
     return str(tensor)
 
 
@@ -137,7 +144,7 @@ class _Start(NamedTuple):
 
 
 def _decomposed(
-    method: Restartable, source: Source, where: _Start, rule: Rule, callback: Callable[[int, float], None] | None
+    method: Restartable, source: AnySource, where: _Start, rule: Rule, callback: Callable[[int, float], None] | None
 ) -> KruskalTensor:
     """Run a method; tell of each iteration and its most telling number; return the model. Collective."""
     comm, (starts, seed, init) = method.operator.machine.comm, where
@@ -181,8 +188,9 @@ def cp_als(
 
     Parameters
     ----------
-    X : SparseTensor or path
-        The tensor, or the file or store it is in. Under ``mpirun``, rank 0's tensor counts; others may pass None.
+    X : SparseTensor, DenseTensor, array or path
+        The tensor, or the file or store it is in; an array is a dense one. Under ``mpirun``, rank 0's
+        tensor counts; others may pass None.
     rank : int
         Components, 1 to 1024.
     max_iters : int
@@ -210,7 +218,7 @@ def cp_als(
         Seconds after which a call that does not go on ends its process, and with it the job, with exit code 1; each
         rank says where it was. By default under ``mpirun`` alone: from the second iteration on by what they have
         taken, an hour before that.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
     Returns
@@ -268,7 +276,7 @@ def cp_apr(
     Parameters
     ----------
     X : SparseTensor or path
-        See `cp_als`. Its values are not negative.
+        See `cp_als`; not a dense one. Its values are not negative.
     rank : int
         Components, 1 to 1024.
     max_iters : int
@@ -298,7 +306,7 @@ def cp_apr(
         Called with the iteration's number and its log-likelihood.
     deadline : float, optional
         See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
     Returns
@@ -339,7 +347,7 @@ def mttkrp(
 
     Parameters
     ----------
-    X : SparseTensor or path
+    X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
     factors : sequence of (I_n, R) arrays
         One for each mode; that of `mode` is not looked at. Under ``mpirun`` rank 0's count.
@@ -347,7 +355,7 @@ def mttkrp(
         Counted from 0.
     deadline : float, optional
         See `cp_als`.
-    device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
     Returns

@@ -8,17 +8,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
 from partitioner.device import wake
 from partitioner.jit import load_compiler
+from partitioner.readers import PLAIN, Form, is_dense, read_sparse, with_zeros
 from partitioner.readers.negative import first_negative
 from partitioner.stages import STAGES
 
+from .backend.base import Device
 from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
+from .backend.providers import dense_kernels
 from .decomp import als, apr
 from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method, Spans
@@ -27,10 +33,13 @@ from .decomp.poisson import Poisson
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import Outputs
 from .operators.base import Operator
+from .operators.dealt import Progress
+from .operators.dense import DenseOperator
+from .operators.dense_source import DenseSource, of_array, open_dense_source
 from .operators.held import Room
 from .operators.lengths import check_lengths
 from .operators.placement import Setting, Solving, check_options, nothing
-from .operators.source import Source, TensorSource, open_source
+from .operators.source import Described, Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
 from .operators.tuning import Budget
 from .options import Options
@@ -39,11 +48,13 @@ from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog
 from .report import text
+from .report.dense import source_line
 from .report.metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .report.progress import Display, display
 from .requests import Request
 
-Tensor = SparseTensor | str | os.PathLike[str] | None
+Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
+AnySource = Source | DenseSource
 
 
 def bring_up(options: Options, comm: Comm) -> Machine:
@@ -51,17 +62,47 @@ def bring_up(options: Options, comm: Comm) -> Machine:
     wake(options.device, comm.local_rank)
     load_compiler()  # meanwhile
     device = together(comm, lambda: choose(options.device, comm, options.threads))
-    together(comm, lambda: check_options(options, device))
+    together(comm, lambda: _check_options(options, device))
     return connect(device, comm)
 
 
-def open_tensor(tensor: Tensor, machine: Machine, options: Options) -> Source:
-    """Return where nonzeros come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
+def _check_options(options: Options, device: Device) -> None:
+    """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
+    if options.kernel == "auto" or options.kernel not in {kernel.name for kernel in dense_kernels(device)}:
+        check_options(options, device)
+
+
+def open_tensor(tensor: Tensor, machine: Machine, options: Options) -> AnySource:
+    """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
     comm, room = machine.comm, room_of(machine, options)
-    path = comm.bcast(None if tensor is None or isinstance(tensor, SparseTensor) else os.fspath(tensor))
+    held = isinstance(tensor, (SparseTensor, DenseTensor))
+    path, dense = comm.bcast((None if tensor is None or held else os.fspath(tensor), isinstance(tensor, DenseTensor)))  # type: ignore[arg-type]
     if path is not None:
-        return open_source(path, comm, room=room)
+        return open_path(path, comm, room=room)
+    if dense:
+        return of_array(tensor if isinstance(tensor, DenseTensor) else None, comm)
     return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm, room=room)
+
+
+def open_path(
+    path: str | os.PathLike[str],
+    comm: Comm,
+    progress: Progress | None = None,
+    verify: bool = True,
+    form: Form = PLAIN,
+    room: Room | None = None,
+) -> AnySource:
+    """Open the tensor in a file or store, whatever kind it is of. Collective."""
+    if is_dense(path):
+        return open_dense_source(path, comm, form)
+    if not form.dense:
+        return open_source(path, comm, progress, verify, form, room)
+
+    def whole() -> DenseTensor:
+        how = {"no_values": form.no_values, "compact": form.compact}
+        return with_zeros(read_sparse(path, progress=progress, **how), path)
+
+    return of_array(on_root(comm, whole), comm, path)
 
 
 def room_of(machine: Machine, options: Options) -> Room:
@@ -72,7 +113,7 @@ def room_of(machine: Machine, options: Options) -> Room:
 
 
 def setting_for(
-    source: Source,
+    source: Described,
     rank: int,
     machine: Machine,
     options: Options,
@@ -103,25 +144,32 @@ def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
 
 
 def place(
-    source: Source,
+    source: AnySource,
     rank: int,
     machine: Machine,
     options: Options,
     solving: Solving = nothing,
     budget: Budget | None = None,
-) -> SparseOperator:
+) -> Operator:
     """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective."""
     return _placed(source, machine, setting_for(source, rank, machine, options, solving), budget)
 
 
-def _placed(source: Source, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
+def _placed(source: AnySource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
     """Place a tensor as plans say, once memory has room for what is as long as a mode. Collective."""
+    if isinstance(source, DenseSource):
+        check_lengths(source, setting, machine.comm)
+        return DenseOperator(source, machine, setting)
+    return _placed_sparse(source, machine, setting, budget)
+
+
+def _placed_sparse(source: Source, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
     check_lengths(source, setting, machine.comm)
     return SparseOperator(source, machine, setting, budget)
 
 
 def decomposition(
-    source: Source,
+    source: AnySource,
     rank: int,
     machine: Machine,
     options: Options,
@@ -132,6 +180,13 @@ def decomposition(
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     return als.CpAls(_placed(source, machine, setting, budget), constraints)
+
+
+def refuse_dense(source: AnySource) -> Source:
+    """Raise `InputError` if a tensor is dense: its zeros are no absent counts."""
+    if isinstance(source, DenseSource):
+        raise InputError("a dense tensor: loss 'poisson' (CP-APR) takes sparse ones alone", path=source.path)
+    return source
 
 
 def refuse_negative(source: Source, comm: Comm) -> None:
@@ -147,7 +202,7 @@ def refuse_negative(source: Source, comm: Comm) -> None:
 
 
 def counts(
-    source: Source, rank: int, machine: Machine, options: Options, asked: Poisson, budget: Budget | None = None
+    source: AnySource, rank: int, machine: Machine, options: Options, asked: Poisson, budget: Budget | None = None
 ) -> apr.CpApr:
     """Place a tensor of counts and return the method that decomposes it, without factor matrices yet. Collective.
 
@@ -156,13 +211,14 @@ def counts(
     InputError
         If a value is negative, or the device does not have the method.
     """
+    source = refuse_dense(source)
     refuse_negative(source, machine.comm)
     solving = apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, asked)
-    return apr.CpApr(_placed(source, machine, setting, budget), asked)
+    return apr.CpApr(_placed_sparse(source, machine, setting, budget), asked)
 
 
-def begin(method: Method, source: Source, seed: int = 0, init: Init | None = None) -> None:
+def begin(method: Method, source: Described, seed: int = 0, init: Init | None = None) -> None:
     """Put the factor matrices to start from in place, as the method wants them. Collective."""
     operator = method.operator
     comm, dtype = operator.machine.comm, operator.options.dtype
@@ -172,7 +228,7 @@ def begin(method: Method, source: Source, seed: int = 0, init: Init | None = Non
         operator.set_factor(mode, factor)
 
 
-def start(operator: Operator, source: Source, seed: int = 0, init: Init | None = None) -> None:
+def start(operator: Operator, source: Described, seed: int = 0, init: Init | None = None) -> None:
     """Put factor matrices in place as they are: random ones, or those given. Collective."""
     rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
     for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is=True)):
@@ -199,7 +255,7 @@ def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], o
 
 
 @contextmanager
-def opened(tensor: Tensor, comm: Comm, options: Options, deadline: float | None) -> Iterator[tuple[Machine, Source]]:
+def opened(tensor: Tensor, comm: Comm, options: Options, deadline: float | None) -> Iterator[tuple[Machine, AnySource]]:
     """Bring up what a call of the Python interface computes with, and open its tensor; see `watched`. Collective."""
     with watched(comm, deadline) as aborts:
         machine = bring_up(options, comm)
@@ -265,14 +321,13 @@ class Job:
         failed = self.comm.bcast(failed or self.metrics.failed or self.display.failed)
         return EXIT_INCOMPLETE if failed else code
 
-    def open(self) -> Source:
+    def open(self) -> AnySource:
         """Open the tensor and say what it is."""
         request = self.request
         room, verify = room_of(self.machine, request.options), not request.no_verify
         with STAGES.of("read"):
-            source = open_source(request.tensor, self.comm, self.display.reading, verify, request.form, room)
-        facts = (source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
-        self.display.note(text.tensor_line(Path(request.tensor).name, *facts))
+            source = open_path(request.tensor, self.comm, self.display.reading, verify, request.form, room)
+        self.display.note(source_line(Path(request.tensor).name, source))
         return source
 
     def budget(self, repeats: int) -> Budget:
@@ -287,7 +342,7 @@ class Job:
         over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""
         self.display.note(f"{ranks}{over}; {self.request.options.precision}")
 
-    def begin(self, operator: Operator, source: Source) -> None:
+    def begin(self, operator: Operator, source: Described) -> None:
         """Say in the metrics what will run: nothing is left to be refused."""
         mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
         planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)

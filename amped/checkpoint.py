@@ -29,7 +29,7 @@ from partitioner.readers.npz import DAMAGED
 from .decomp.driver import Method, State
 from .errors import InputError, OutputError
 from .files import factors_in, read_array
-from .operators.source import Source
+from .operators.source import Described
 from .parallel.mpi import Comm
 
 KIND = "checkpoint"
@@ -67,7 +67,7 @@ def name_of(state: State) -> str:
     return f"iteration-{state.iterations}" + (f"-mode-{state.mode}" if state.mode else "")
 
 
-def facts_of(source: Source, rank: int, method: str) -> dict[str, Any]:
+def facts_of(source: Described, rank: int, method: str) -> dict[str, Any]:
     """Return what a checkpoint must share with the run that resumes it. Collective."""
     tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
     labels = {"labels": zlib.crc32(b"".join(each.tobytes() for each in source.labels))} if source.labels else {}

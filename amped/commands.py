@@ -24,8 +24,8 @@ from partitioner.flags import shown
 from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
-from . import checkpoint, requests
-from .assembly import Job, Reporter, Session, begin, counts, decomposition, place, setting_for, start
+from . import assembly, checkpoint, requests
+from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition, place, setting_for, start
 from .decomp import als, apr, driver
 from .decomp.constraints import Constraints
 from .decomp.prediction import Forecast, foretell, hopeless
@@ -33,14 +33,17 @@ from .decomp.starts import Restartable, best_of
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
 from .models.kruskal import MODEL, KruskalTensor, named_labels
+from .operators.base import Operator
+from .operators.dense_plan import make_dense_plan
+from .operators.dense_source import DenseSource
 from .operators.lengths import check_lengths
 from .operators.limits import check_result
 from .operators.placement import Loading, Plan, Setting, make_plan
-from .operators.source import Source, open_source
-from .operators.sparse import SparseOperator
+from .operators.source import Source
 from .parallel.mpi import SingleComm, on_root, share, together
 from .parallel.pace import first_limit
 from .parallel.stopping import StopRequest
+from .report import dense as dense_text
 from .report import text
 from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
@@ -97,7 +100,7 @@ def _prepare(job: Job, request: requests.Cpd) -> None:
         als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
 
 
-def _method(job: Job, request: requests.Cpd, source: Source) -> Restartable:
+def _method(job: Job, request: requests.Cpd, source: AnySource) -> Restartable:
     """Place the tensor; return the method that was asked for. Collective."""
     if request.counts:
         asked = request.poisson()
@@ -107,7 +110,7 @@ def _method(job: Job, request: requests.Cpd, source: Source) -> Restartable:
     return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
 
 
-def _next_start(job: Job, method: driver.Method, source: Source, number: int) -> None:
+def _next_start(job: Job, method: driver.Method, source: AnySource, number: int) -> None:
     """Put the factor matrices of a start in place, unless it is the first, whose are."""
     request = job.request
     assert isinstance(request, requests.Cpd)
@@ -120,7 +123,7 @@ def _next_start(job: Job, method: driver.Method, source: Source, number: int) ->
 
 
 def _start_or_resume(
-    job: Job, request: requests.Cpd, method: driver.Method, source: Source
+    job: Job, request: requests.Cpd, method: driver.Method, source: AnySource
 ) -> tuple[checkpoint.Origin, bool]:
     """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
@@ -239,12 +242,12 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
         return job.exit_code()
 
 
-def _timed_mttkrp(
-    job: Job, operator: SparseOperator, values: ValueRange, modes: Sequence[int], repeat: int
-) -> NDArray[Any]:
+def _timed_mttkrp(job: Job, operator: Operator, values: ValueRange, modes: Sequence[int], repeat: int) -> NDArray[Any]:
     """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
+        if turn:
+            operator.forget()
         begin = time.perf_counter()
         rows = operator.mttkrp(mode, then=modes[turn + 1 :])
         operator.synchronize()
@@ -257,7 +260,9 @@ def _timed_mttkrp(
     median = statistics.median(seconds)
     norm = np.linalg.norm(whole.astype(np.float64))
     rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
-    job.display.note(f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
+    job.display.note(
+        f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {norm:.9g}"
+    )
     return whole
 
 
@@ -280,6 +285,9 @@ def plan(request: requests.Plan, session: Session) -> int:
         if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
         check_lengths(source, setting, comm, elsewhere=True)
+        if isinstance(source, DenseSource):
+            _tell_dense(job, source, setting, ranks)
+            return job.exit_code()
         cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
         loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
         alone = setting._replace(overlaps=False)
@@ -288,15 +296,30 @@ def plan(request: requests.Plan, session: Session) -> int:
         forecast, doubt = _forecast(job, source, setting, cuts, loading, constraints)
         if plans is not None:
             _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
-            say(text.plan_text(plans, job.machine.device) + "\n" + text.forecast_line(forecast, doubt))
+            lines = [text.plan_text(plans, job.machine.device), text.forecast_line(forecast, doubt)]
+            say("\n".join(filter(None, [*lines, _advice(source, request)])))
         return job.exit_code()
 
 
-def _setting(job: Job, request: requests.Plan, source: Source) -> Setting:
+def _advice(source: AnySource, request: requests.Plan) -> str | None:
+    """Return a line where a tensor that is sparse would better be dense."""
+    return None if request.counts else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
+
+
+def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> None:
+    """Say what a run of a dense tensor would need. Collective."""
+    plans = on_root(job.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)])
+    if plans is not None:
+        _tell(job, source, plans, None)
+        say(dense_text.plan_text(plans, job.machine.device))
+
+
+def _setting(job: Job, request: requests.Plan, source: AnySource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
     asked = request.poisson() if request.counts else None
     if asked:
+        assembly.refuse_dense(source)
         solving = apr.solving_bytes(machine, asked, order)
     else:
         solving = als.solving_bytes(machine, options.dtype, order, request.wanted.of(order))
@@ -319,7 +342,7 @@ def _forecast(
     return forecast, forecast.doubt
 
 
-def _tell(job: Job, source: Source, plans: Sequence[Plan], seconds: float | None) -> None:
+def _tell(job: Job, source: AnySource, plans: Sequence[Plan], seconds: float | None) -> None:
     """Record plans, and the seconds that an iteration will take, if they are told."""
     request = job.request
     assert isinstance(request, requests.Plan)
@@ -349,7 +372,12 @@ def _description(request: requests.Request, shown: Display) -> tuple[str, int]:
 
 
 def _described(request: requests.Request, shown: Display, metrics: Metrics) -> str:
-    source = open_source(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
+    source = assembly.open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
+    if isinstance(source, DenseSource):
+        values = source.value_range[:2]
+        facts = {"shape": source.shape, "nonzeros": source.nonzeros, "norm": source.norm, "values": values}
+        metrics.event("info", tensor=str(request.tensor), dense=True, **facts)
+        return dense_text.description(request.tensor.name, source)
     tensor = source.tensor()
     assert tensor is not None
     modes, (low, high, _) = text.skew(tensor), source.value_range
@@ -360,5 +388,6 @@ def _described(request: requests.Request, shown: Display, metrics: Metrics) -> s
         text.tensor_line(request.tensor.name, source.shape, source.nnz, source.norm, **repaired),
         f"values from {low:g} to {high:g}; {source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",
         text.skew_table(modes),
+        dense_text.advice(source, None),
     ]
-    return "\n".join(lines)
+    return "\n".join(filter(None, lines))

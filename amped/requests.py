@@ -273,8 +273,8 @@ class Cpd(Modelled, Started):
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
-    name = Path(os.path.abspath(path)).name
-    for ending in (".gz", ".tns", ".npz"):
+    name = Path(os.path.abspath(path)).name.replace(":", "-")
+    for ending in (".gz", ".tns", ".npz", ".npy", ".h5", ".hdf5", ".zarr"):
         name = name.removesuffix(ending)
     return name
 

@@ -47,7 +47,7 @@ def parser() -> Parser:
         told, name = function.__doc__, function.__name__
         verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {example}")
         verb.set_defaults(function=function, request=request)
-        verb.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
+        verb.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz, a store, or .npy (dense)")
         add_flags(verb, request, leave_out=Request)
         shared = verb.add_argument_group("how to compute")
         add_flags(shared, Options)

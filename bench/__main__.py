@@ -8,13 +8,28 @@ from tempfile import TemporaryFile
 
 from amped.errors import InputError
 
-from . import answer, ceilings, counts, cp_als, figures, host, latency, mttkrp, nonnegative, phi, readme, reliability
+from . import (
+    answer,
+    ceilings,
+    counts,
+    cp_als,
+    dense,
+    figures,
+    host,
+    latency,
+    mttkrp,
+    nonnegative,
+    phi,
+    readme,
+    reliability,
+)
 
 BENCHMARKS = {
     "ceilings": ceilings,
     "mttkrp": mttkrp,
     "cp-als": cp_als,
     "counts": counts,
+    "dense": dense,
     "latency": latency,
     "answer": answer,
     "host": host,

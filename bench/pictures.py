@@ -69,6 +69,8 @@ def draw(path: Path) -> None:
         figure = _iteration(pyplot, result)
     elif "iterations" in result:
         figure = _iterations(pyplot, [case for case in result["iterations"] if "skipped" not in case])
+    elif "dense" in result:
+        figure = _dense(pyplot, result["dense"])
     elif "answers" in result:
         figure = _answers(pyplot, result["answers"])
     elif "counts" in result:
@@ -226,4 +228,37 @@ def _answers(pyplot: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
         bbox_to_anchor=(0.5, 1),
     )
     figure.tight_layout(h_pad=0.2)
+    return figure
+
+
+def _dense(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
+    """Draw times of a sweep over all modes, and memory beside the tensor, by rank; a column for each tensor."""
+    kinds = list(dict.fromkeys((tuple(case["shape"]), case["precision"]) for case in cases))
+    figure, panels = pyplot.subplots(
+        2, len(kinds), figsize=(1.6 + 1.6 * len(kinds), 4.5), squeeze=False, sharex=True, sharey="row"
+    )
+    names = list(dict.fromkeys(name for case in cases for name in case["milliseconds"]))
+    for column, (shape, precision) in enumerate(kinds):
+        rows = [case for case in cases if (tuple(case["shape"]), case["precision"]) == (shape, precision)]
+        upper, lower = panels[0, column], panels[1, column]
+        for number, name in enumerate(names):
+            known = [case for case in rows if name in case["milliseconds"]]
+            ranks, colour = [case["rank"] for case in known], CYCLE[number % len(CYCLE)]
+            style = {"marker": "o", "ms": 3, "color": colour}
+            upper.plot(ranks, [case["milliseconds"][name]["median"] for case in known], label=name, **style)
+            taken = [case.get("peak_bytes", case["scratch_bytes"]).get(name, 0) / 2**20 for case in known]
+            if name != "copy" and any(taken):
+                lower.plot(ranks, taken, **style)
+        upper.set_title(f"{'×'.join(map(str, shape))}\n{precision}", fontsize=8)
+        lower.set_xlabel("rank")
+        lower.set_xscale("log")
+        lower.set_xticks(sorted({case["rank"] for case in rows}), minor=False)
+        lower.xaxis.set_major_formatter("{x:g}")
+        lower.xaxis.set_minor_formatter("")
+        for axes in (upper, lower):
+            axes.set_yscale("log")
+    panels[0, 0].set_ylabel("ms, all modes")
+    panels[1, 0].set_ylabel("MiB beside the tensor")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(names), frameon=False)
+    figure.subplots_adjust(bottom=0.18)
     return figure

@@ -28,7 +28,7 @@ from .hosts import check_draft, check_same
 from .indices import Labels, distinct, joined, labels_of, renumbered
 from .jit import load_compiler
 from .ranks import Alone, Ranks, agree, on_root, together
-from .readers import PLAIN, Form, Progress, chunks, open_part, read, settle, warn_of_keys
+from .readers import PLAIN, Form, Progress, chunks, open_part, read_sparse, settle, warn_of_keys
 from .runs import Runs
 from .shards import mode_order
 from .sort import Sort, sort_bytes
@@ -81,6 +81,8 @@ def partition(
         is no such device.
     """
     ranks = ranks or Alone()
+    if form.dense:
+        raise InputError("a store holds nonzeros alone: --dense (dense=True) is for reading", path=path)
     given = {"path": path, "target": target, "memory": memory, "force": force, "device": device, **asdict(form)}
     agree(ranks, "partition()", lambda: {name: str(value) for name, value in given.items()})
     check_same(ranks, path)
@@ -91,7 +93,12 @@ def partition(
         check_draft(ranks, draft, folder)
         try:
             if Path(path).is_dir():
-                on_root(ranks, lambda: store.write_files(read(path, **asdict(form)), draft, sort=sorter.sort))
+                on_root(
+                    ranks,
+                    lambda: store.write_files(
+                        read_sparse(path, no_values=form.no_values, compact=form.compact), draft, sort=sorter.sort
+                    ),
+                )
             else:
                 _Build(Reading(path, ranks, progress, form), draft, memory, sorter).run()
         except OSError as error:

@@ -26,13 +26,13 @@ def digest(columns: Sequence[NDArray[np.int32] | StoredColumn], values: NDArray[
         part = slice(begin, begin + BLOCK)
         hashes = np.array(values[part], np.float64).view(np.uint64)
         for column in columns:
-            _stir(hashes, column[part])
+            stir(hashes, column[part])
         total += int(hashes.sum(dtype=np.uint64))
     return total & MASK
 
 
 @jit
-def _stir(hashes: NDArray[Any], column: NDArray[Any]) -> None:
+def stir(hashes: NDArray[Any], column: NDArray[Any]) -> None:
     """Mix an index into each hash by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
     for p in range(hashes.size):
         h = hashes[p] + np.uint64(column[p]) + np.uint64(0x9E3779B97F4A7C15)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort
+from . import dense, equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort
 from .base import Device
 
 
@@ -23,6 +23,11 @@ def _providers(device: Device, family: str) -> Sequence[Any]:
 def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
     """Return the MTTKRP kernels; the first suits all nonzeros and gives bitwise equal results every time."""
     return _providers(device, mttkrp.FAMILY)
+
+
+def dense_kernels(device: Device) -> Sequence[dense.DenseKernel]:
+    """Return the kernels of dense tensors, the default first; none on a device that has no such."""
+    return _providers(device, dense.FAMILY)
 
 
 def phis(device: Device) -> Sequence[phi.Phi]:

@@ -19,7 +19,7 @@ from ..backend.exchange import Machine
 from ..backend.providers import multiplies
 from ..backend.solve import Takes
 from ..models.kruskal import KruskalTensor
-from ..operators.base import Operator
+from ..operators.base import CountsOperator
 from ..operators.placement import Solving
 from .driver import State
 from .initial import unit_sums
@@ -46,14 +46,14 @@ class CpApr:
 
     Parameters
     ----------
-    operator : Operator
+    operator : CountsOperator
         Placed for Phi, or for row problems; holds the factor matrices to start from, which are not negative.
     asked : Poisson
     """
 
     norm = 1
 
-    def __init__(self, operator: Operator, asked: Poisson) -> None:
+    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
         self.operator, self.asked = operator, asked
         device = operator.machine.device
         self._update = update_of(operator, asked)

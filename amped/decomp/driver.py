@@ -43,8 +43,11 @@ class Method(Protocol):
     """A decomposition that improves the factor matrices of an operator. Its methods are collective."""
 
     name: str
-    operator: Operator  # holds the factor matrices, perhaps those of an iteration that is yet to be reported
     state: State  # new, or that of an earlier run whose factor matrices the operator holds
+
+    @property
+    def operator(self) -> Operator:
+        """What holds the factor matrices, perhaps those of an iteration that is yet to be reported."""
 
     @property
     def norm(self) -> int:

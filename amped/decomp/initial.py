@@ -10,14 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
 from partitioner.sort import stable_argsort
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import check_factor, factors_in, read_npz
 from ..operators.limits import far, largest
-from ..operators.source import Source
+from ..operators.source import Described
 from ..parallel.mpi import Comm, on_root, share
+from .leading import leading_vectors
 
 DENSE_ROWS = 2048  # up to this length a mode's eigenvectors are found from its dense Gram matrix
 BLOCK_ROWS = 1 << 13
@@ -26,7 +28,7 @@ Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
 
 
 def initial_factors(
-    source: Source,
+    source: Described,
     rank: int,
     comm: Comm,
     dtype: np.dtype[Any],
@@ -127,20 +129,29 @@ def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
     return np.ldexp(factor.astype(np.float64), exponents)
 
 
-def _nvecs(tensor: SparseTensor | None, rank: int, seed: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+def _nvecs(tensor: SparseTensor | DenseTensor | None, rank: int, seed: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+    """Return the `rank` leading eigenvectors of each ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
     assert tensor is not None
-    return [_leading(tensor, mode, rank, seed).astype(dtype) for mode in range(tensor.order)]
+    found = []
+    for mode, length in enumerate(tensor.shape):
+        known = min(rank, length)
+        if isinstance(tensor, DenseTensor):
+            vectors = leading_vectors(tensor, mode, known, seed)
+        else:
+            vectors = _leading(tensor, mode, known, seed)
+        extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
+        found.append(np.hstack([vectors, extra]).astype(dtype))
+    return found
 
 
-def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[np.float64]:
-    """Return the `rank` leading eigenvectors of ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
+def _leading(tensor: SparseTensor, mode: int, known: int, seed: int) -> NDArray[np.float64]:
+    """Return so many leading eigenvectors of ``X_(n) X_(n)^T``."""
     from scipy import sparse
     from scipy.sparse import linalg
 
     fibres, length = _fibres(tensor, mode), tensor.shape[mode]
     unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres)))
     unfolded.resize(length, unfolded.shape[1])
-    known = min(rank, length)
     if length <= DENSE_ROWS or known >= length - 1:
         gram = (unfolded @ unfolded.T).toarray()
         vectors = np.linalg.eigh(gram)[1][:, ::-1]
@@ -149,8 +160,8 @@ def _leading(tensor: SparseTensor, mode: int, rank: int, seed: int) -> NDArray[n
         operator = linalg.LinearOperator(shape, matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
         values, vectors = linalg.eigsh(operator, known, v0=start)
         vectors = vectors[:, np.argsort(-values)]
-    extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
-    return np.hstack([vectors[:, :known], extra])
+    leading: NDArray[np.float64] = vectors[:, :known]
+    return leading
 
 
 def _fibres(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from partitioner.given import real, whole
 from ..backend.base import Array, Device
 from ..backend.providers import multiplies
 from ..backend.rowproblems import ITERATIONS, KKT, RowLimits, RowMethod
-from ..operators.base import Operator, in_turn
+from ..operators.base import CountsOperator, in_turn
 
 MOST_INNER = 1000
 PoissonMethod = Literal["mu", "pdnr", "pqnr"]
@@ -64,7 +64,7 @@ class Poisson:
 class Update(ABC):
     """Queues the updates of modes. All begin and end alike: B is made of the mode's matrix, and the matrix of B."""
 
-    def __init__(self, operator: Operator, asked: Poisson) -> None:
+    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
         self._operator, self._asked = operator, asked
         rank, device = operator.ranks[0], operator.machine.device
         self._multiply = multiplies(device).make(device, rank, operator.options.dtype)
@@ -105,7 +105,7 @@ class Update(ABC):
 class Multiplicative(Update):
     """MU: all rows of a mode are multiplied with Phi, until the largest KKT violation is small."""
 
-    def __init__(self, operator: Operator, asked: Poisson) -> None:
+    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
         super().__init__(operator, asked)
         # Where that costs little, or spares much, the host asks whether a mode is done: on all ranks, or on none.
         self.streams = any(operator.machine.comm.allgather(operator.plan.slot > 0))
@@ -153,7 +153,7 @@ class RowByRow(Multiplicative):
         self._end(mode, operator.spare(mode), 0.0)
 
 
-def update_of(operator: Operator, asked: Poisson) -> Multiplicative:
+def update_of(operator: CountsOperator, asked: Poisson) -> Multiplicative:
     """Return the updates that were asked for."""
     return RowByRow(operator, asked) if asked.rows else Multiplicative(operator, asked)
 

@@ -28,8 +28,11 @@ class Operator(Protocol):
     ranks: tuple[int, ...]  # columns of each mode's factor matrix
     norm: float  # of the tensor, its values as they are held
     clock: Clock  # seconds of `copy`, `compute`, `exchange` and `solve` for each mode
-    plan: Plan  # what this rank holds
     kernels: list[str]  # the one chosen for each mode
+
+    @property
+    def plan(self) -> Plan:
+        """What this rank holds."""
 
     @property
     def order(self) -> int:
@@ -47,6 +50,9 @@ class Operator(Protocol):
 
     def changed(self, mode: int) -> None:
         """Note that a factor matrix was written by others."""
+
+    def forget(self) -> None:
+        """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
 
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
@@ -87,6 +93,28 @@ class Operator(Protocol):
             The rows that this rank owns; valid until the next call.
         """
 
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
+
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        """Queue the combination of a small device array over the ranks, in place."""
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        """Count the work queued within under `kind`."""
+
+    def join(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+
+
+class CountsOperator(Operator, Protocol):
+    """What methods ask of a tensor of counts, beside: Phi and row problems of CP-APR. Collective, too."""
+
     def phi(self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None) -> Array:
         """Queue the Phi of one mode, of its own factor matrix B and those of the others; see `backend.phi`.
 
@@ -121,21 +149,6 @@ class Operator(Protocol):
 
         The model's values ``m`` are those of B, the matrix of `mode`, and the matrices of the others.
         """
-
-    def publish(self, mode: int, sums: Array | None = None) -> None:
-        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
-
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
-        """Queue the combination of a small device array over the ranks, in place."""
-
-    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        """Count the work queued within under `kind`."""
-
-    def join(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
-
-    def synchronize(self) -> None:
-        """Wait until all queued work is done."""
 
 
 def in_turn(mode: int, order: int) -> list[int]:

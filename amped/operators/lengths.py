@@ -13,12 +13,12 @@ import psutil
 from ..errors import InputError
 from ..parallel.mpi import Comm
 from .placement import Setting, check_rank
-from .source import Source
+from .source import Described
 
 ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
 
 
-def check_lengths(source: Source, setting: Setting, comm: Comm, elsewhere: bool = False) -> None:
+def check_lengths(source: Described, setting: Setting, comm: Comm, elsewhere: bool = False) -> None:
     """Raise `InputError`, on every rank, unless memory has room for what is as long as a mode. Collective.
 
     Counted are the factor matrices on the device, and matrices to start from in the host's memory; on a CPU both are
@@ -44,7 +44,7 @@ def check_lengths(source: Source, setting: Setting, comm: Comm, elsewhere: bool 
     )
 
 
-def _compacting(source: Source) -> str:
+def _compacting(source: Described) -> str:
     if source.stored:
         return "make the store anew from its file, with --compact, which numbers the used indices anew"
     return "--compact (compact=True in amped.read) numbers the used indices anew and keeps their labels"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -86,6 +86,7 @@ class Plan:
     host_bytes: int
     on_device: bool = False  # whether nonzeros are sorted on the device: there is room for that beside its shards
     ahead: bool = False  # whether there is room for a second copy of the factor matrices, and nothing is streamed
+    counted: ClassVar[str] = "nonzeros"
 
     @property
     def planned_bytes(self) -> dict[str, int]:

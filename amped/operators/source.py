@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from partitioner.coo import SparseTensor, ValueRange
+from partitioner.dense import DenseTensor
 from partitioner.digest import digest
 from partitioner.hosts import check_same
 from partitioner.indices import Labels, count_runs, distinct
-from partitioner.readers import PLAIN, Form, open_store, read
+from partitioner.readers import PLAIN, Form, open_store, read_sparse
 from partitioner.shards import Cut, SortedTensor, counted_rows, cut_mode
 from partitioner.sort import key_bytes
 from partitioner.store import Store
@@ -26,18 +26,30 @@ from .held import Facts, Kind, Room, hold
 from .placement import INDEX_BYTES, Loading, nonzero_bytes
 
 
-class Source(Protocol):
-    """A tensor that is dealt to the ranks, one mode copy at a time. All methods are collective."""
+class Described(Protocol):
+    """A tensor of any kind, as all ranks know it. All methods are collective."""
 
     shape: tuple[int, ...]
-    nnz: int
+    nnz: int  # elements that are held: of a dense tensor, all
     norm: float
     value_range: ValueRange
-    duplicates: int  # merged on reading
-    zeros: int  # dropped on reading
-    stored: bool  # in a store
     value_dtype: np.dtype[Any]
-    labels: Labels | None  # what indices stand for, if not for themselves; on every rank
+
+    @property
+    def duplicates(self) -> int:
+        """Nonzeros that were merged on reading."""
+
+    @property
+    def zeros(self) -> int:
+        """Nonzeros that were dropped on reading."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether it is in a store."""
+
+    @property
+    def labels(self) -> Labels | None:
+        """What indices stand for, if not for themselves; on every rank."""
 
     @property
     def path(self) -> str | os.PathLike[str] | None:
@@ -45,6 +57,16 @@ class Source(Protocol):
 
     def used(self, mode: int) -> int:
         """Return how many indices of a mode are used."""
+
+    def tensor(self) -> SparseTensor | DenseTensor | None:
+        """Return the whole tensor on rank 0, None elsewhere."""
+
+    def digest(self) -> int:
+        """Return a number that tells the tensor from others, on whatever ranks; see `partitioner.digest`."""
+
+
+class Source(Described, Protocol):
+    """A sparse tensor that is dealt to the ranks, one mode copy at a time. All methods are collective."""
 
     def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
         """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.cut_mode`."""
@@ -58,9 +80,6 @@ class Source(Protocol):
 
     def tensor(self) -> SparseTensor | None:
         """Return the whole tensor on rank 0, None elsewhere."""
-
-    def digest(self) -> int:
-        """Return a number that tells the tensor from others, on whatever ranks; see `partitioner.digest`."""
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
@@ -224,7 +243,7 @@ def open_source(
     form: Form = PLAIN,
     room: Room | None = None,
 ) -> Source:
-    """Open the tensor at `path`, a store or any file that `partitioner.readers.read` takes.
+    """Open the sparse tensor at `path`, a store or any file that `partitioner.readers.read_sparse` takes.
 
     What is read from a file is held on devices where they have `room` for it, to be sorted there. A store is checked
     against its checksums if `verify`. Every rank raises `InputError` if the file is at fault.
@@ -234,4 +253,5 @@ def open_source(
         return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:
         return DealtSource(path, comm, progress, form, room)
-    return TensorSource(read(path, progress=progress, **asdict(form)), comm, path, room)
+    how = {"no_values": form.no_values, "compact": form.compact}
+    return TensorSource(read_sparse(path, progress=progress, **how), comm, path, room)

@@ -111,6 +111,9 @@ class SparseOperator:
     def changed(self, mode: int) -> None:
         self.work.changed(mode)
 
+    def forget(self) -> None:
+        """See `Operator`: nothing is kept."""
+
     def owned(self, mode: int) -> Array:
         return self.work.owned[mode]
 

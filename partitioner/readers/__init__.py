@@ -13,11 +13,12 @@ from .form import PLAIN, Form, warn_of_keys
 from .pieces import Outcome, Part, Progress, chunks, collect, settle
 
 __all__ = [
-    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "open_part", "open_store", "read",
-    "settle", "warn_of_keys",
+    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "is_dense", "open_dense", "open_part", "open_store",
+    "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from ..dense import DenseTensor
     from ..store import Store
 
 # Readers are imported where they are used, to save start-up time.
@@ -28,26 +29,31 @@ def read(
     *,
     no_values: bool = False,
     compact: bool = False,
+    dense: bool = False,
     progress: Progress | None = None,
-) -> SparseTensor:
+) -> SparseTensor | DenseTensor:
     """Read a tensor.
 
     Parameters
     ----------
     path : str or PathLike
-        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; anything else is text, one nonzero
-        per line, plain or gzip-compressed.
+        A folder is a store; a name that ends in ``.npz`` is a NumPy archive; one that ends in ``.npy``, ``.h5``,
+        ``.hdf5`` or ``.zarr`` is a dense tensor, which may be named (``FILE.h5:NAME``); anything else is text, one
+        nonzero per line, plain or gzip-compressed.
     no_values : bool
         Lines are indices alone, as in a log of events; each counts as a value of 1, and equal ones add up.
     compact : bool
         Number the used indices of each mode anew, in ascending order; ``labels`` keep what they were in the file.
+    dense : bool
+        Return a sparse tensor with its zeros, as a dense one.
     progress : callable, optional
         Called now and then while a file is read, with the bytes read so far and the file's size (None if unknown,
         as for a pipe).
 
     Returns
     -------
-    SparseTensor
+    SparseTensor or DenseTensor
+        A dense one stays in its file until it is used.
 
     Raises
     ------
@@ -59,6 +65,16 @@ def read(
     InputWarning
         If the last column of a text, taken for values, looks like one more column of indices.
     """
+    if is_dense(path):
+        return open_dense(path, Form(no_values, compact, dense))
+    tensor = read_sparse(path, no_values=no_values, compact=compact, progress=progress)
+    return with_zeros(tensor, path) if dense else tensor
+
+
+def read_sparse(
+    path: str | PathLike[str], *, no_values: bool = False, compact: bool = False, progress: Progress | None = None
+) -> SparseTensor:
+    """Read a sparse tensor; see `read`."""
     _check_name(path)
     if Path(path).is_dir():
         return open_store(path, Form(no_values, compact)).tensor()
@@ -69,6 +85,40 @@ def read(
     elif part.outcome.doubtful:
         tensor.when_merged(partial(warn_of_keys, path, part.outcome))
     return tensor.compacted(part.outcome.base) if compact else tensor
+
+
+def is_dense(path: str | PathLike[str]) -> bool:
+    """Return whether a file holds a dense tensor, by its name."""
+    from .chunked import split
+
+    return split(path) is not None or (fspath(path).lower().endswith(".npy") and not Path(path).is_dir())
+
+
+def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
+    """Open a file of a dense tensor; raise `InputError` if it would have to be read otherwise."""
+    from .chunked import read_chunked, split
+    from .npy import read_dense
+
+    _check_name(path)
+    for name, given in (("no_values", form.no_values), ("compact", form.compact)):
+        if given:
+            flag = name.replace("_", "-")
+            raise InputError(f"a dense tensor has every element: --{flag} ({name}=True) is for sparse ones", path=path)
+    return read_dense(path) if split(path) is None else read_chunked(path)
+
+
+def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) -> DenseTensor:
+    """Return a sparse tensor as a dense one, if memory has room for it."""
+    import psutil
+
+    from ..dense import DenseTensor
+
+    if tensor.labels is not None:
+        raise InputError("a dense tensor has no labels: --compact (compact=True) does not go with --dense", path=path)
+    try:
+        return DenseTensor.of_sparse(tensor, psutil.virtual_memory().available)
+    except InputError as error:
+        raise InputError(error.cause, path=path) from None
 
 
 def open_store(path: str | PathLike[str], form: Form = PLAIN, verify: bool = True) -> Store:
@@ -128,6 +178,8 @@ def open_part(
         If the file cannot be opened, or a line before its first nonzero is wrong.
     """
     _check_name(path)
+    if is_dense(path):
+        raise InputError("a dense tensor: it has no nonzeros to sort or to store, and is used as it is", path=path)
     if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
 

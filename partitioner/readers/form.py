@@ -24,10 +24,13 @@ class Form:
         Lines are indices alone, as in a log of events. Each counts as a value of 1, and equal ones add up.
     compact : bool
         Number the used indices of each mode anew, in ascending order. Labels keep what they were in the file.
+    dense : bool
+        Hold a sparse tensor with its zeros, as a dense one.
     """
 
     no_values: bool = flag(False, "lines are indices alone: each counts 1, equal ones add up")
     compact: bool = flag(False, "number the used indices of each mode anew; labels keep the old ones")
+    dense: bool = flag(False, "hold a sparse tensor with its zeros")
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Form:

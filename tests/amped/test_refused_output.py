@@ -19,8 +19,8 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_late(*_: object, **__: object) -> None:
         raise AssertionError("the tensor is read before the output is checked")
 
-    monkeypatch.setattr("amped.assembly.open_source", too_late)
-    for name in ("open_part", "read"):
+    monkeypatch.setattr("amped.assembly.open_path", too_late)
+    for name in ("open_part", "read_sparse"):
         monkeypatch.setattr(f"partitioner.build.{name}", too_late)
 
 

@@ -26,18 +26,20 @@ from unittest import mock
 import numpy as np
 
 from amped import assembly as job
-from amped import commands, run
+from amped import run
 from amped.assembly import bring_up, place
 from amped.checkpoint import Checkpoint, Origin, Writer, check, load
 from amped.decomp.driver import State
 from amped.errors import InputError
 from amped.models.kruskal import KruskalTensor
+from amped.operators.dense_source import open_dense_source
 from amped.operators.source import StoreSource
 from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from partitioner import __main__ as partition
 from partitioner import build, checked
 from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
 from partitioner.errors import InputWarning
 from partitioner.readers import read
 from partitioner.store import Store, write_files
@@ -109,6 +111,23 @@ def npz(data: bytes) -> None:
         KruskalTensor.load(file).norm()
     with promise(len(data)):
         _check(read(file, no_values=True, compact=True))
+
+
+def npy(data: bytes) -> None:
+    """A file of a dense tensor."""
+    file = folder() / "t.npy"
+    file.write_bytes(data)
+    with promise(len(data)):
+        tensor = read(file)
+        assert isinstance(tensor, DenseTensor)
+        tensor.norm()
+        tensor.digest()
+    with promise(len(data)):  # modes may be long
+        options = Options("cpu", deterministic=True, device_memory=ROOM // 2)
+        machine = bring_up(options, SingleComm())
+        operator = place(open_dense_source(file, SingleComm()), RANK, machine, options)
+        for mode in range(operator.order):
+            operator.mttkrp(mode)
 
 
 def store(data: bytes) -> None:
@@ -220,7 +239,9 @@ def command(data: bytes) -> None:
     assert sorted(os.listdir(folder())) == before, "a refused run left something behind"
 
 
-TARGETS: dict[str, Callable[[bytes], None]] = {t.__name__: t for t in (tns, npz, store, checkpoint, special, command)}
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    t.__name__: t for t in (tns, npz, npy, store, checkpoint, special, command)
+}
 
 
 @contextlib.contextmanager
@@ -231,9 +252,8 @@ def _unread() -> Iterator[None]:
         raise InputError("far enough")
 
     with (
-        mock.patch.object(commands, "open_source", refuse),
-        mock.patch.object(job, "open_source", refuse),
-        mock.patch.multiple(build, open_part=refuse, read=refuse),
+        mock.patch.object(job, "open_path", refuse),
+        mock.patch.multiple(build, open_part=refuse, read_sparse=refuse),
     ):
         yield
 

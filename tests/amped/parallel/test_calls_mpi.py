@@ -63,6 +63,7 @@ CHANGES: dict[str, list[Any]] = {
     "device_memory": [1 << 30, 0],
     "threads": [1, 0],
     "gather": ["fp16", "fp4"],
+    "workspace": [1 << 20, 0],
     "path": ["other.tns"],
     "memory": [1 << 30],
     "force": [True],

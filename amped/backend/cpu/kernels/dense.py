@@ -1,0 +1,223 @@
+"""How a CPU computes MTTKRPs of dense blocks: by matrix products, or element by element."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base import Array
+from ...dense import DenseKernel, Form, Sweep
+from ..caches import own_cache
+from ..device import CpuDevice
+from ..elements import add_boxes, add_elements
+from ..passes import DEPTH, SMALL, Cutting, Passes, Pool, Room, Sizes, fits, group_of, rounded, rows_of
+
+FLOP, KHATRI, SUM, CONTRACTION = 1.0, 40.0, 20.0, 40.0
+"""What takes how long, relative to a multiplication and an addition of a matrix product in double precision: a number
+of a Khatri-Rao product, a number that is added to a partial result, and one that is contracted."""
+
+
+class Split:
+    """Cuts the modes in two groups: a pass over the elements serves each of them. See `DenseKernel`."""
+
+    name = "split"
+    repeatable = True
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads.count
+
+    def suits(self, form: Form) -> bool:
+        return True
+
+    def prepare(self, form: Form) -> None:
+        """See `DenseKernel`: Numba compiles when code is first called."""
+
+    def bytes(self, form: Form) -> int:
+        return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return Passes(form, self.cuttings(form), self._threads, scratch)
+
+    def cuttings(self, form: Form) -> list[Cutting]:
+        """Return how each mode is computed: all by the cut that takes the least time."""
+        at = min(range(1, len(form.lengths)), key=lambda at: _cost(form, at, self._threads))
+        return _cut_at(form, at)
+
+
+class Gemm(Split):
+    """Multiplies mode by mode: the cut is beside the mode, where the partial result is smaller (Phan et al. 2013)."""
+
+    name = "gemm"
+
+    def cuttings(self, form: Form) -> list[Cutting]:
+        order = len(form.lengths)
+        found = list[Cutting]()
+        for mode in range(order):
+            cuts = [Cutting(at, False) for at in (mode, mode + 1) if 0 < at < order]
+            found.append(min(cuts, key=lambda cut, mode=mode: rows_of(form, cut, mode)))  # type: ignore[misc]
+        return found
+
+
+def _cut_at(form: Form, at: int) -> list[Cutting]:
+    found = list[Cutting]()
+    for mode in range(len(form.lengths)):
+        cutting = Cutting(at, True)
+        group = group_of(form, cutting, mode)
+        several = group.stop - group.start > 1
+        found.append(Cutting(at, several and fits(form, rows_of(form, cutting, mode))))
+    return found
+
+
+def _cost(form: Form, at: int, threads: int) -> float:
+    """Return about how long a sweep over all modes takes with a cut."""
+    cuttings, order = _cut_at(form, at), len(form.lengths)
+    rows = math.prod(form.lengths[:at])
+    columns, speed = form.elements // rows, form.dtype.itemsize / 8
+    cost = 0.0
+    for own, others, modes, kept in (
+        (rows, columns, at, cuttings[0].kept),
+        (columns, rows, order - at, cuttings[-1].kept),
+    ):
+        passes = 1 if kept else modes
+        # A product of few rows or columns runs at a fraction of the speed.
+        skinny = 1 + 8 / own + 32 / others
+        once = FLOP * speed * form.elements * skinny + KHATRI * others * threads + SUM * own * math.ceil(others / DEPTH)
+        cost += passes * once + modes * CONTRACTION * own
+    return cost
+
+
+class _Free:
+    """A sweep without partial results: each mode reads the elements. See `Sweep`."""
+
+    def __init__(self, form: Form, threads: int, scratch: Array) -> None:
+        self._form, self._pool = form, Pool(threads)
+        self._rows = Room(scratch).take((sum(form.lengths), form.rank), np.float64)
+        self._lengths = np.array(form.lengths, np.int64)
+        self._begins: NDArray[np.int64] = np.cumsum(form.lengths) - self._lengths
+        self._stale = set(range(len(form.lengths)))
+
+    def reads(self, mode: int) -> bool:
+        return True
+
+    def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        out[:, : self._form.rank] = 0
+        for m in self._stale - {mode}:
+            self._rows[self._begins[m] : self._begins[m] + self._lengths[m]] = factors[m][:, : self._form.rank]
+        self._stale &= {mode}
+
+    def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
+        lengths, begins = self._lengths.copy(), self._begins.copy()
+        lengths[0], begins[0] = len(slab), begins[0] + start
+        self._add(mode, slab.reshape(-1), lengths, begins, 0 if mode else start, out)
+
+    def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
+        raise NotImplementedError
+
+    def _threads(self, elements: int) -> int:
+        return self._pool.threads if elements * self._form.rank >= SMALL else 1
+
+    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        """See `Sweep`: the sums are there."""
+
+    def changed(self, mode: int) -> None:
+        self._stale.add(mode)
+
+
+class _Elements(_Free):
+    def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
+        count = self._threads(elements.size)
+
+        def part(k: int) -> None:
+            low, high = elements.size * k // count, elements.size * (k + 1) // count
+            add_elements(elements[low:high], low, lengths, self._rows, begins, mode, out, shift)
+
+        self._pool.run(part, range(count))
+
+
+class _Boxes(_Free):
+    def __init__(self, form: Form, threads: int, scratch: Array, width: int | None) -> None:
+        super().__init__(form, threads, scratch)
+        self._width = width
+        room = Room(scratch[rounded(self._rows.nbytes) :])
+        self._sums = room.take((threads, threads, form.rank), np.float64)
+
+    def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
+        widths = lengths if self._width is None else np.full_like(lengths, self._width)
+        boxes = math.prod(
+            -(-int(n) // int(w)) for m, (n, w) in enumerate(zip(lengths, widths, strict=True)) if m != mode
+        )
+        length, count = int(lengths[mode]), self._threads(elements.size)
+        given = elements, lengths, self._rows, begins, mode, widths
+        if length >= count:
+
+            def own_rows(k: int) -> None:
+                add_boxes(*given, length * k // count * boxes, length * (k + 1) // count * boxes, out, shift)
+
+            self._pool.run(own_rows, range(count))
+            return
+        every = length * boxes
+
+        def own_sums(k: int) -> None:
+            self._sums[k] = 0
+            add_boxes(*given, every * k // count, every * (k + 1) // count, self._sums[k], 0)
+
+        self._pool.run(own_sums, range(count))
+        out[shift : shift + length, : self._form.rank] += self._sums[:count, :length].sum(axis=0)
+
+
+class Elem:
+    """GenTen's MTTKRP-ELEM: each element adds to its row of the output, atomically. See `DenseKernel`."""
+
+    name = "elem"
+    repeatable = False
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads.count
+
+    def suits(self, form: Form) -> bool:
+        return True
+
+    def prepare(self, form: Form) -> None:
+        """See `DenseKernel`: Numba compiles when code is first called."""
+
+    def bytes(self, form: Form) -> int:
+        sums = self._threads * self._threads
+        return rounded(sum(form.lengths) * form.rank * 8) + rounded(sums * form.rank * 8)
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return _Elements(form, self._threads, scratch)
+
+
+class Slice(Elem):
+    """GenTen's MTTKRP-SLICE: a thread adds up the slices of its rows."""
+
+    name = "slice"
+    repeatable = True
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return _Boxes(form, self._threads, scratch, None)
+
+
+class Tile(Slice):
+    """GenTen's MTTKRP-TILE: slices in boxes, whose rows of factor matrices stay in a core's own cache."""
+
+    name = "tile"
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return _Boxes(form, self._threads, scratch, tile_width(form))
+
+
+def tile_width(form: Form) -> int:
+    """Return the paper's width of a tile: a quarter of the cache, for half a tile a core; no more than any mode."""
+    elements = float(own_cache()) / 4 / (form.dtype.itemsize / 2)
+    width = int(elements ** (1 / (len(form.lengths) - 1)) + 1e-9)
+    return max(1, min([width, *(length for length in form.lengths if length > 1)]))
+
+
+def providers(device: CpuDevice) -> Sequence[DenseKernel]:
+    """Return the kernels of the family; the first is the default."""
+    return [kind(device) for kind in (Split, Gemm, Elem, Slice, Tile)]

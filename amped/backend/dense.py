@@ -1,0 +1,93 @@
+"""The dense family: MTTKRPs of a dense block of a tensor, mode by mode.
+
+Modes are numbered in memory order here: mode 0 varies slowest, the last one fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from .base import Array
+
+FAMILY = "dense"
+
+
+class Form(NamedTuple):
+    """What is known of a block before it is there.
+
+    `lengths` are those of the block, in memory order; `slab`, how many indices of mode 0 are given at a time, at most:
+    all, where the block stays on the device. Factor matrices have `rank` columns, and `stride` in memory.
+    """
+
+    lengths: tuple[int, ...]
+    slab: int
+    rank: int
+    stride: int
+    dtype: np.dtype[Any]  # of elements and of factor matrices: float32 or float64
+    workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return math.prod(self.lengths)
+
+
+class Sweep(Protocol):
+    """The MTTKRPs of one block, mode by mode, in any order. It may keep what the next mode can use.
+
+    An MTTKRP goes like this; all of it is queued, nothing waits, nothing is allocated::
+
+        if sweep.reads(mode):
+            sweep.begin(mode, factors, out)
+            for start, slab in slabs: sweep.add(mode, slab, start, factors, out)
+        sweep.end(mode, factors, out)
+
+    ``factors`` are (I_m, stride) arrays, one for each mode, the block's rows of the factor matrices, that of `mode`
+    itself among them (it is not read); ``out`` is an (I_mode, stride) float64 array, which gets the MTTKRP in its first
+    `rank` columns, whatever was there.
+    """
+
+    def reads(self, mode: int) -> bool:
+        """Return whether elements are read for this mode, as nothing is kept that it can be made of."""
+
+    def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        """Begin to read."""
+
+    def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
+        """Add a slab: (n, I_1, ...), C-contiguous, its first index of mode 0 being `start`. Slabs come in order."""
+
+    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        """Finish: `out` has the MTTKRP."""
+
+    def changed(self, mode: int) -> None:
+        """Note that a factor matrix is new: what was made of it is kept no longer.
+
+        Once all are, nothing in scratch memory counts: another sweep may use it before this one is used again.
+        """
+
+
+class DenseKernel(Protocol):
+    """One way to compute the MTTKRPs of a dense block on a device: a provider of the family.
+
+    `split` is the default: two passes over the elements serve all modes. The others are those of the GenTen paper on
+    dense tensors: `elem`, `slice` and `tile` are matrix-free, `gemm` multiplies with Khatri-Rao products mode by mode.
+    """
+
+    name: str
+    repeatable: bool  # whether its results are bitwise equal every time
+
+    def suits(self, form: Form) -> bool:
+        """Tell whether it computes such blocks."""
+
+    def prepare(self, form: Form) -> None:
+        """Begin to compile, and return at once."""
+
+    def bytes(self, form: Form) -> int:
+        """Return the bytes of scratch memory that `make` is given."""
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        """Return the sweep over a block, with (bytes,) uint8 scratch memory of its own."""

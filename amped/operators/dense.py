@@ -1,0 +1,274 @@
+"""A dense tensor on all ranks: each has a block; partial rows are added up and sent to their owners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.dense import Stored, forget, pieces
+from partitioner.stages import STAGES
+
+from ..backend.base import Array, Device, Slot
+from ..backend.dense import Sweep
+from ..backend.exchange import Machine
+from ..parallel.mpi import Reduction, together
+from ..parallel.recorder import HERE
+from .base import Solve
+from .dense_plan import DensePlan, make_dense_plan
+from .dense_source import DenseSource
+from .limits import check_range
+from .memory import SLOTS
+from .placement import Setting
+from .workspace import Workspace
+
+PIECE, MAPPED = 1 << 24, 1 << 20  # elements that are copied at once; of a file that is mapped
+
+
+class _HostSlab(NamedTuple):
+    """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
+
+    elements: NDArray[Any] | Stored
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes in a slot."""
+        return math.prod(self.elements.shape) * self.dtype.itemsize
+
+    def copied(self, buffer: Array) -> Array:
+        """See `Movable`."""
+        target = buffer[: self.nbytes].view(self.dtype).reshape(self.elements.shape)
+        if isinstance(target, np.ndarray):
+            for to, part in _parts(target, self.elements):
+                np.copyto(to, part, casting="same_kind")
+        else:
+            target.set(np.ascontiguousarray(self.elements[:], self.dtype))
+        return target
+
+
+def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
+    """Yield parts of a contiguous array, and what is to be copied there; small ones of a file that is mapped."""
+    for place in pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE):
+        part = elements[place]
+        yield target[place], part
+        forget(part)
+
+
+class _Slabs:
+    """A rank's block: on the device, or on the host, slab by slab through slots."""
+
+    def __init__(self, block: NDArray[Any] | Stored, plan: DensePlan, device: Device, clock: Any) -> None:
+        self._form, self._given = plan.form, block
+        self._block: Array = None
+        self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
+        self._slots: list[Slot] = []
+        self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
+        if self._count and plan.streamed:
+            index = plan.form.elements // plan.form.lengths[0] * plan.dtype.itemsize
+            self._slots = [device.slot(plan.form.slab * index, clock) for _ in range(SLOTS)]
+        elif self._count:
+            self._block, self._given = _on_device(block, plan.dtype, device), np.empty(0)
+
+    def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
+        """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
+        step = self._form.slab
+        if not self._slots:
+            for start in range(0, self._form.lengths[0] if self._count else 0, step):
+                yield start, self._block[start : start + step]
+            return
+        self._fill(mode)
+        for number in range(self._count):
+            slot = self._slots[self._taken % SLOTS]
+            yield number * step, slot.shard()
+            slot.release()
+            self._taken += 1
+            self._fill(mode)
+
+    def _fill(self, mode: int) -> None:
+        """Fill free slots; after the last slab comes the first one: every pass over the elements is alike."""
+        while self._filled < self._taken + SLOTS:
+            start = self._filled % self._count * self._form.slab
+            place = slice(start, start + self._form.slab)
+            slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
+            self._slots[self._filled % SLOTS].fill(_HostSlab(slab, self._form.dtype), mode)
+            self._filled += 1
+
+
+def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Device) -> Array:
+    """Return a block in device memory, C-contiguous and of a type; on the host itself, if it is like that."""
+    if device.on_host and type(block) is np.ndarray and block.dtype == dtype and block.flags.c_contiguous:
+        return block
+    target = device.empty(block.shape, dtype)
+    for to, part in _parts(target, block):
+        device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
+    return target
+
+
+class DenseOperator:
+    """MTTKRP of one dense tensor. See `Operator`; making one is collective."""
+
+    def __init__(self, source: DenseSource, machine: Machine, setting: Setting) -> None:
+        """Load this rank's block of `source`."""
+        comm, options = machine.comm, setting.options
+        self.machine, self.options, self.shape = machine, options, source.shape
+        self.ranks, self._modes = setting.ranks, source.modes
+        check_range(source.value_range, options)
+        self.norm = source.held_norm(options.dtype)
+        self.clock = machine.device.clock()
+        self.plan = plan = together(comm, lambda: make_dense_plan(source, comm.rank, comm.size, setting))
+        self.kernels = [plan.kernel.name] * len(source.shape)
+        plan.kernel.prepare(plan.form)
+        self.work = Workspace(plan, machine, options)
+        with STAGES.of("copy"):
+            self._slabs = _Slabs(source.block(plan.grid), plan, machine.device, self.clock)
+        self._sweep: Sweep | None = None
+        if plan.form.elements:
+            forms = [plan.form, *([plan.double] if plan.double else [])]
+            self._scratch = machine.device.empty((max(map(plan.kernel.bytes, forms)),), np.uint8)
+            self._sweep = plan.kernel.make(plan.form, self._scratch)
+        first, second = plan.grid.block(comm.rank)
+        ranges = [first, second, *(slice(0, n) for n in plan.grid.lengths[2:])]
+        self._ranges = [ranges[self._modes.index(mode)] for mode in range(self.order)]  # of the block, by mode
+        # The factor matrices' rows of the block, in memory order.
+        self._inputs = [self.work.factors[mode][self._ranges[mode]] for mode in self._modes]
+        self.clock.collect()
+
+    @property
+    def order(self) -> int:
+        return len(self.shape)
+
+    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
+        self.work.set_factor(mode, factor)
+        self.changed(mode)
+
+    @property
+    def matrices(self) -> Array:
+        return self.work.matrices
+
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        return self.work.factor(mode, matrices)
+
+    def changed(self, mode: int) -> None:
+        self.work.changed(mode)
+        if self._sweep is not None:
+            self._sweep.changed(self._modes.index(mode))
+
+    def forget(self) -> None:
+        if self._sweep is not None:
+            for place in range(self.order):
+                self._sweep.changed(place)
+
+    def owned(self, mode: int) -> Array:
+        return self.work.owned[mode]
+
+    def computed(self, mode: int) -> Array:
+        return self.work.computed[mode][:, : self.ranks[mode]]
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        return self.clock.span(kind, mode)
+
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
+        HERE.mode = mode
+        self.machine.exchange.join()
+        plan, work = self.plan, self.work
+        out, share = work.outs[mode], plan.modes[mode]
+        if double and plan.double is not None:
+            self._compute_double(mode, out)
+        else:
+            self._compute(mode, out)
+        if not plan.grid.alone(self._modes.index(mode)):
+            with self.clock.span("exchange", mode):
+                self.machine.exchange.reduce_rows(out, share.cut.rows)
+        if solve:
+            solve(work.sums[mode], work.owned[mode])
+            self.publish(mode, sums)
+        return work.sums[mode]
+
+    def _compute(self, mode: int, out: Array) -> None:
+        """Queue the MTTKRP of this rank's block."""
+        rows = self._block_rows(mode, out)
+        if self._sweep is None:
+            return
+        sweep, place = self._sweep, self._modes.index(mode)
+        if sweep.reads(place):
+            with self.clock.span("compute", mode):
+                sweep.begin(place, self._inputs, rows)
+            for start, slab in self._slabs.slabs(mode):
+                with self.clock.span("compute", mode):
+                    sweep.add(place, slab, start, self._inputs, rows)
+        with self.clock.span("compute", mode):
+            sweep.end(place, self._inputs, rows)
+
+    def _compute_double(self, mode: int, out: Array) -> None:
+        """Queue the same from numbers that are cast to double precision, a few indices at a time."""
+        rows = self._block_rows(mode, out)
+        if self._sweep is None or self.plan.double is None:
+            return
+        device, place, form = self.machine.device, self._modes.index(mode), self.plan.double
+        self.forget()  # scratch memory is the other sweep's from now on
+        factors = [factor.astype(np.float64) for factor in self._inputs]
+        sweep = self.plan.kernel.make(form, self._scratch)
+        cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
+        with self.clock.span("compute", mode):
+            sweep.begin(place, factors, rows)
+        for start, slab in self._slabs.slabs(mode):
+            with self.clock.span("compute", mode):
+                for begin in range(0, len(slab), form.slab):
+                    piece = slab[begin : begin + form.slab]
+                    cast[: len(piece)] = piece
+                    sweep.add(place, cast[: len(piece)], start + begin, factors, rows)
+        with self.clock.span("compute", mode):
+            sweep.end(place, factors, rows)
+
+    def _block_rows(self, mode: int, out: Array) -> Array:
+        """Return the rows of the output that the block has; the others get zeros."""
+        if self.plan.grid.alone(self._modes.index(mode)):
+            return out
+        mine = self._ranges[mode]
+        if self._sweep is None:
+            out[:] = 0
+            return out
+        out[: mine.start], out[mine.stop :] = 0, 0
+        return out[mine]
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        if self.machine.comm.size > 1:
+            with self.clock.span("exchange", mode):
+                self.machine.exchange.reduce(array, reduction)
+
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        machine, rows = self.machine, self.plan.modes[mode].cut.rows
+        if machine.comm.size > 1:
+            if sums is not None:  # perhaps made beside
+                machine.device.meet()
+            with machine.exchange.aside(), self.clock.span("exchange", mode):
+                machine.exchange.gather_rows(self.work.factors[mode], rows[:-1], rows[1:], sums)
+        self.changed(mode)
+
+    def join(self) -> None:
+        self.machine.exchange.join()
+        self.machine.device.meet()
+
+    def synchronize(self) -> None:
+        self.join()
+        self.machine.device.synchronize()
+
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
+        share = self.plan.modes[mode]
+        whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)
+        whole[share.owned] = self.machine.device.to_host(rows)
+        self.machine.comm.all_gather_rows(whole, share.cut.rows[:-1], share.cut.rows[1:])
+        return whole

@@ -1,0 +1,190 @@
+"""What a rank holds of a dense tensor: planned, byte by byte, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from partitioner.shards import Cut
+
+from ..backend.base import Device
+from ..backend.dense import DenseKernel, Form
+from ..backend.mttkrp import Share
+from ..backend.providers import dense_kernels
+from ..backend.rows import block_rows
+from ..errors import InputError
+from ..options import Options
+from .dense_source import DenseSource
+from .grid import Grid
+from .memory import SLOT_BYTES, SLOTS, ModePlan
+from .placement import Plan, Setting, check_rank, nothing
+
+SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
+DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensePlan(Plan):
+    """What one rank holds of a dense tensor. Where modes are numbered by `form`, they are in memory order."""
+
+    grid: Grid
+    form: Form  # of the rank's block
+    double: Form | None  # of the same in double precision, where elements are held in single precision
+    kernel: DenseKernel
+    streamed: bool
+    counted: ClassVar[str] = "elements"
+
+    @property
+    def read_bytes(self) -> int:
+        """See `Plan`: each mode may read all elements."""
+        return len(self.modes) * self.form.elements * self.form.dtype.itemsize
+
+
+def dense_kernel(options: Options, device: Device) -> DenseKernel:
+    """Return the kernel that the options ask for; raise `InputError` if the device has no such one."""
+    kernels = dense_kernels(device)
+    if options.gather != "full":
+        raise InputError(f"gather {options.gather!r} is for sparse tensors")
+    names = ", ".join(kernel.name for kernel in kernels)
+    if not kernels:
+        raise InputError(f"{device.name} has no kernels of dense tensors")
+    if options.kernel == "auto":
+        return kernels[0]
+    found = next((kernel for kernel in kernels if kernel.name == options.kernel), None)
+    if found is None:
+        raise InputError(f"kernel {options.kernel!r}: of dense tensors, {device.name} has auto, {names}")
+    if options.deterministic and not found.repeatable:
+        repeatable = ", ".join(kernel.name for kernel in kernels if kernel.repeatable)
+        raise InputError(f"kernel {found.name!r} is not deterministic: {repeatable} are")
+    return found
+
+
+def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> DensePlan:
+    """Decide what a rank of so many keeps on its device.
+
+    Raises
+    ------
+    InputError
+        If its memory cannot hold what has to be there, or it has no such kernel.
+    """
+    options, device = setting.options, setting.device
+    columns = setting.ranks[0]
+    check_rank(columns)
+    kernel, grid = dense_kernel(options, device), Grid.of(source.lengths, ranks)
+    shape, item = grid.shape(rank), options.dtype.itemsize
+    stride = device.stride(columns, item)
+    modes = _mode_plans(source, grid, rank, stride, setting)
+    index_bytes = max(1, math.prod(shape[1:])) * item
+    resident = Form(shape, shape[0], columns, stride, options.dtype, options.workspace)
+    in_place = device.on_host and ranks == 1 and not source.in_file and source.value_dtype == options.dtype
+    fixed = _fixed_bytes(modes, resident, setting)
+    working = _working_bytes(kernel, resident, setting, modes)
+    elements = 0 if in_place else math.prod(shape) * item
+    room = setting.memory - sum(fixed.values())
+    streamed = options.placement == "stream" or elements + working > room
+    if streamed and options.placement == "resident":
+        _refuse(sum(fixed.values()) + working + elements, setting, "the resident tensor")
+    form, slots = resident, 0
+    if streamed and shape[0]:
+        form, working = _streamed_form(kernel, resident, setting, modes, room)
+        slots = SLOTS * form.slab * index_bytes
+    used = {
+        "resident elements": 0 if streamed else elements,
+        "stream slots": slots,
+        **fixed,
+        "working memory": working,
+    }
+    model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
+    host = device.host_bytes + 2 * device.code_bytes + model + _given_bytes(source, grid, rank)
+    if device.on_host:
+        host += sum(used.values())
+    return DensePlan(
+        tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
+        grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
+    )  # fmt: skip
+
+
+def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
+    """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
+    if source.in_file:
+        return 0
+    every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
+    copied = every if rank == 0 and grid.parts[1] > 1 else 0
+    held = every if rank == 0 else 0
+    return (held + copied + (mine if grid.ranks > 1 else 0)) * source.value_dtype.itemsize
+
+
+def _mode_plans(source: DenseSource, grid: Grid, rank: int, stride: int, setting: Setting) -> list[ModePlan]:
+    found = []
+    elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))])
+    for mode, length in enumerate(source.shape):
+        place = source.modes.index(mode)
+        rows = grid.rows(place)
+        owned = slice(int(rows[rank]), int(rows[rank + 1]))
+        computed = owned if grid.alone(place) else slice(0, length)
+        lengths = tuple(n for m, n in enumerate(source.shape) if m != mode)
+        nnz = int(elements[rank + 1] - elements[rank])
+        share = Share(lengths, computed, nnz, stride, setting.options.dtype, setting.values)
+        cut = Cut(elements.astype(np.int64), rows, np.full(grid.ranks, -1, np.int64))
+        found.append(ModePlan(mode, setting.ranks[mode], cut, owned, share, resident=nnz))
+    return found
+
+
+def _fixed_bytes(modes: Sequence[ModePlan], form: Form, setting: Setting) -> dict[str, int]:
+    item = form.dtype.itemsize
+    takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
+    return {
+        "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * form.stride * item,
+        "MTTKRP output": max(m.rows.stop - m.rows.start for m in modes) * form.stride * 8,
+        "method": max(t.kept for t in takes),
+    }
+
+
+def _working_bytes(kernel: DenseKernel, form: Form, setting: Setting, modes: Sequence[ModePlan]) -> int:
+    """Return the bytes of what is there for a while, and of scratch memory."""
+    scratch, double = kernel.bytes(form) if form.elements else 0, _double(form)
+    if double is not None and form.elements:
+        cast = double.slab * math.prod(form.lengths[1:]) + sum(form.lengths) * form.stride
+        scratch = max(scratch, kernel.bytes(double)) + cast * 8
+    moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * form.dtype.itemsize
+    passing = [setting.solving(m.owned.stop - m.owned.start, m.rank).passing for m in modes]
+    return scratch + max(moving, *passing)
+
+
+def _streamed_form(
+    kernel: DenseKernel, form: Form, setting: Setting, modes: Sequence[ModePlan], room: int
+) -> tuple[Form, int]:
+    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it."""
+    length, index = form.lengths[0], max(1, math.prod(form.lengths[1:])) * form.dtype.itemsize
+    slab = max(1, min(-(-length // SHARDS), SLOT_BYTES // index))
+    while True:
+        found = form._replace(slab=slab)
+        working = _working_bytes(kernel, found, setting, modes)
+        need = SLOTS * slab * index + working
+        if need <= room:
+            return found, working
+        if slab == 1:
+            _refuse(setting.memory - room + need, setting, "two slabs of one index")
+        slab = max(1, slab // 2)
+
+
+def _double(form: Form) -> Form | None:
+    """Return the form of the same block in double precision, a few indices at a time."""
+    if form.dtype == np.float64:
+        return None
+    index = max(1, math.prod(form.lengths[1:])) * 8
+    return form._replace(dtype=np.dtype(np.float64), slab=max(1, min(form.slab, DOUBLE_BYTES // index)))
+
+
+def _refuse(need: int, setting: Setting, what: str) -> Any:
+    ways = "use more ranks, a lower rank, or a smaller workspace"
+    if setting.options.placement == "resident":
+        ways += "; placement 'stream' takes slabs in turn"
+    raise InputError(
+        f"device memory: the factor matrices, scratch memory and {what} need {need:,} bytes, "
+        f"{setting.memory:,} are there; {ways}"
+    )

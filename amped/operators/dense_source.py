@@ -1,0 +1,128 @@
+"""Where a dense tensor's elements come from: an array in rank 0's memory, or a file that every rank reads."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import ValueRange
+from partitioner.dense import DenseTensor, Facts, Stored, joined
+from partitioner.digest import MASK
+from partitioner.hosts import check_same
+from partitioner.readers import PLAIN, Form, open_dense
+from partitioner.threads import usable_cores
+
+from ..errors import InputError
+from ..parallel.mpi import Comm, on_root, together
+from .grid import Grid
+
+
+class DenseSource:
+    """A dense tensor that is dealt to the ranks in blocks. See `Described`; all methods are collective.
+
+    Attributes
+    ----------
+    modes : tuple of int
+        The modes in memory order.
+    lengths : tuple of int
+        Their lengths, in memory order.
+    nonzeros : int
+        How many elements are not zero.
+    in_file : bool
+        Whether elements stay in a file, which all ranks see, until they are used.
+    """
+
+    duplicates, zeros, stored, labels = 0, 0, False, None
+
+    def __init__(
+        self, tensor: DenseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None, in_file: bool = False
+    ) -> None:
+        """Take the tensor of rank 0, or that of all ranks if it is `in_file`."""
+        self._tensor, self._comm, self.path, self.in_file = tensor, comm, path, in_file
+        root = self._root
+        known = comm.bcast(None if root is None else (root.shape, root.dtype, root.modes))
+        if known is None:
+            raise InputError("no tensor on rank 0")
+        self.shape: tuple[int, ...] = known[0]
+        self.value_dtype: np.dtype[Any] = known[1]
+        self.modes: tuple[int, ...] = known[2]
+        self.lengths = tuple(self.shape[m] for m in self.modes)
+        self.nnz = math.prod(self.shape)
+        self._facts = self._found()
+        together(comm, lambda: tensor.check_finite(self._facts) if tensor is not None else None)
+        if not self._facts.largest:
+            raise InputError("every element is zero", path=path)
+        grain = 1.0 if self.value_dtype.kind in "biu" else 0.0
+        self.value_range = ValueRange(self._facts.low, self._facts.high, grain)
+        self.norm, self.nonzeros = self._facts.norm(), self._facts.nonzeros
+
+    @property
+    def _root(self) -> DenseTensor | None:
+        return self._tensor if self._comm.rank == 0 else None
+
+    def _found(self) -> Facts:
+        if not self.in_file:
+            root = self._root
+            found = self._comm.bcast(None if root is None else root.facts())
+            assert found is not None
+            return found
+        assert self._tensor is not None
+        threads = max(1, usable_cores() // self._comm.local_size)
+        return joined(self._comm.allgather(self._tensor.facts(self._share, threads)))
+
+    @property
+    def _share(self) -> tuple[slice, slice]:
+        """The ranges of the first modes, in memory order, that this rank looks at."""
+        return Grid.of(self.lengths, self._comm.size).block(self._comm.rank)
+
+    def held_norm(self, dtype: np.dtype[Any]) -> float:
+        """Return the norm after elements were rounded to a type of factor matrices."""
+        return self._facts.norm(rounded=dtype == np.float32)
+
+    def used(self, mode: int) -> int:
+        """See `Described`: all of them."""
+        return self.shape[mode]
+
+    def tensor(self) -> DenseTensor | None:
+        return self._root
+
+    def digest(self) -> int:
+        mine: int = 0
+        if self.in_file and self._tensor is not None:
+            mine = self._tensor.digest(self._share)
+        elif self._root is not None:
+            mine = self._root.digest()
+        found: int = sum(self._comm.allgather(mine)) & MASK
+        return found
+
+    def block(self, grid: Grid) -> NDArray[Any] | Stored:
+        """Return this rank's block, with modes in memory order: a view of the tensor where it can be one."""
+        if self.in_file or self._comm.size == 1:
+            assert self._tensor is not None
+            memory, place = self._tensor.memory, grid.block(self._comm.rank)
+            found: NDArray[Any] | Stored = memory.within(place) if isinstance(memory, Stored) else memory[place]
+            return found
+        root, ranks = self._root, range(self._comm.size)
+        offsets = np.cumsum([0, *(math.prod(grid.shape(rank)) for rank in ranks)])
+        flat = None
+        if root is not None and grid.parts[1] == 1:
+            flat = root.memory[:].reshape(-1)
+        elif root is not None:
+            flat = np.concatenate([root.memory[grid.block(rank)].reshape(-1) for rank in ranks])
+        mine = self._comm.scatter(flat, offsets, self.value_dtype)
+        return mine.reshape(grid.shape(self._comm.rank))
+
+
+def open_dense_source(path: str | os.PathLike[str], comm: Comm, form: Form = PLAIN) -> DenseSource:
+    """Open the file of a dense tensor on all ranks. Collective."""
+    check_same(comm, path)
+    return DenseSource(together(comm, lambda: open_dense(path, form)), comm, path, in_file=True)
+
+
+def of_array(tensor: DenseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> DenseSource:
+    """Return the source of rank 0's tensor; raise on all ranks what rank 0 does. Collective."""
+    return DenseSource(on_root(comm, lambda: tensor), comm, path)

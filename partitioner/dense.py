@@ -1,0 +1,322 @@
+"""The dense tensor: an array in memory, or one that stays in its file until it is used."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
+from .digest import MASK, stir
+from .errors import InputError
+from .threads import side_by_side, usable_cores
+
+BLOCK = 1 << 18  # elements that are looked at together, by each thread
+KINDS = "biuf"
+WIDEST = 8  # bytes of an element
+
+
+Place = tuple[slice, ...]
+
+
+class Stored:
+    """Elements in a file that another library reads: what is taken of them is an array, in memory.
+
+    Parameters
+    ----------
+    elements : HDF5 or Zarr array
+        Has a shape and a type, and gives ranges of all modes as arrays.
+    modes : tuple of int
+        Which of its modes is the first one here, the second one, and so on.
+    ranges : tuple of slice
+        Of its modes, in its own order.
+    """
+
+    def __init__(self, elements: Any, modes: tuple[int, ...] | None = None, ranges: Place | None = None) -> None:
+        self._elements = elements
+        self._modes = modes or tuple(range(len(elements.shape)))
+        self._ranges = ranges or tuple(slice(0, length) for length in elements.shape)
+        lengths = [each.stop - each.start for each in self._ranges]
+        self.shape, self.dtype = tuple(lengths[m] for m in self._modes), np.dtype(elements.dtype)
+
+    def transpose(self, modes: tuple[int, ...]) -> Stored:
+        """Return the same elements with modes in another order."""
+        return Stored(self._elements, tuple(self._modes[m] for m in modes), self._ranges)
+
+    def within(self, place: slice | Place) -> Stored:
+        """Return a part of the elements, in the file still."""
+        given = place if isinstance(place, tuple) else (place,)
+        ranges = list(self._ranges)
+        for axis, each in enumerate(given):
+            own, (begin, end, _) = self._modes[axis], each.indices(self.shape[axis])
+            first = self._ranges[own].start
+            ranges[own] = slice(first + begin, first + max(begin, end))
+        return Stored(self._elements, self._modes, tuple(ranges))
+
+    def __getitem__(self, place: slice | Place) -> NDArray[Any]:
+        part = self.within(place)
+        if not math.prod(part.shape):
+            return np.empty(part.shape, self.dtype)
+        found: NDArray[Any] = np.asarray(part._elements[part._ranges]).transpose(part._modes)
+        return found
+
+
+class Facts(NamedTuple):
+    """What is known of some elements. Sums of squares are divided by the square of the `largest` magnitude.
+
+    `single` is that sum after the elements were rounded to single precision; `bad`, the number of the first element
+    that is not finite, in memory order, or -1.
+    """
+
+    low: float
+    high: float
+    squares: float
+    single: float
+    nonzeros: int
+    bad: int
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.low), abs(self.high))
+
+    def norm(self, rounded: bool = False) -> float:
+        """Return the Frobenius norm."""
+        return self.largest * math.sqrt(self.single if rounded else self.squares)
+
+
+class DenseTensor:
+    """A dense tensor: all elements, zeros among them.
+
+    Parameters
+    ----------
+    array : array-like
+        Of 2 to 8 dimensions; of floating-point numbers, integers or bools, which are kept as they are and converted
+        when they are used. It is not copied if its modes lie in memory in any order without gaps (C, Fortran), and must
+        not change afterwards. From a GPU it is copied to the host.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+        Of the elements as they are kept.
+    modes : tuple of int
+        The modes in memory order: the one that varies slowest comes first. Modes of length 1 come last.
+    memory : array or Stored
+        The elements with modes in memory order: C-contiguous, or in a file that another library reads.
+    path : path, or None
+        The file that they are in.
+
+    Raises
+    ------
+    InputError
+        If the order is not in 2..8, a mode has length 0, or elements are no real numbers.
+    """
+
+    def __init__(self, array: Any, path: str | PathLike[str] | None = None) -> None:
+        self.path = path
+        with _of(path):
+            if isinstance(array, Stored):
+                check_elements(array.shape, array.dtype)
+                self.shape: tuple[int, ...] = array.shape
+                self.dtype: np.dtype[Any] = array.dtype
+                self.modes = tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, m)))
+                self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
+                return
+            refuse_masked(array, "the array")
+            found = _on_host(array)
+            check_elements(found.shape, found.dtype)
+            self.shape, self.dtype = found.shape, found.dtype
+            steps = [(found.shape[m] == 1, -abs(found.strides[m]), m) for m in range(found.ndim)]
+            self.modes = tuple(m for _, _, m in sorted(steps))
+            memory = found.transpose(self.modes)
+            if not memory.flags.c_contiguous:  # steps of zero, backwards, or over others
+                self.modes = tuple(sorted(range(found.ndim), key=lambda m: (found.shape[m] == 1, m)))
+                memory = np.ascontiguousarray(found.transpose(self.modes))
+            self.memory = memory
+
+    @classmethod
+    def of_sparse(cls, tensor: SparseTensor, room: int | None = None) -> DenseTensor:
+        """Return a sparse tensor with its zeros; refuse one that needs more than `room` bytes."""
+        need = math.prod(tensor.shape) * tensor.values.dtype.itemsize
+        if room is not None and need > room:
+            shape = " x ".join(map(str, tensor.shape))
+            raise InputError(f"as a dense tensor, {shape} needs {need:,} bytes of host memory, {room:,} are there")
+        array = np.zeros(tensor.shape, tensor.values.dtype)
+        array[tuple(tensor.columns)] = tensor.values
+        return cls(array)
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements, as they are kept."""
+        return self.size * self.dtype.itemsize
+
+    def array(self) -> NDArray[Any]:
+        """Return the elements with the modes in their own order."""
+        found: NDArray[Any] = np.asarray(self.memory[:]).transpose(np.argsort(self.modes))
+        return found
+
+    def norm(self) -> float:
+        """Return the Frobenius norm, computed in double precision; raise `InputError` if an element is not finite."""
+        facts = self.facts()
+        self.check_finite(facts)
+        return facts.norm()
+
+    def facts(self, place: Place = (), threads: int | None = None) -> Facts:
+        """Return what is known of the elements in ranges of the first modes in memory order, by default of all."""
+        parts = list(pieces(self.memory.shape, place, BLOCK))
+        threads = min(threads or usable_cores(), max(1, len(parts)))
+        return joined(side_by_side(self._facts, parts, threads))
+
+    def _facts(self, place: Place) -> Facts:
+        block = self.memory[place]
+        found = _facts(block, place, self.memory.shape)
+        forget(block)
+        return found
+
+    def check_finite(self, facts: Facts) -> None:
+        """Raise `InputError` if `facts` name an element that is not finite; the message says where it is."""
+        if facts.bad < 0:
+            return
+        place = np.unravel_index(facts.bad, self.memory.shape)
+        index = tuple(int(place[self.modes.index(m)]) for m in range(self.order))
+        value = self.memory[tuple(slice(int(at), int(at) + 1) for at in place)].item()
+        raise InputError(f"element {list(index)} is {value}: every element must be finite", path=self.path)
+
+    def digest(self, place: Place = ()) -> int:
+        """Return the sum, modulo 2**64, of a hash of each element; see `facts`.
+
+        The digests of parts add up. Equal tensors have equal ones, in whatever order their modes are in memory.
+        """
+        total: int = 0
+        steps = [math.prod(self.shape[m + 1 :]) for m in self.modes]
+        for part in pieces(self.memory.shape, place, BLOCK):
+            numbers = np.zeros((1,) * self.order, np.int64)
+            for axis, (indices, step) in enumerate(zip(part, steps, strict=True)):
+                column = np.arange(indices.start, indices.stop, dtype=np.int64) * step
+                numbers = numbers + column.reshape([-1 if m == axis else 1 for m in range(self.order)])
+            block = self.memory[part]
+            hashes = np.array(block, np.float64, order="C").reshape(-1).view(np.uint64)
+            forget(block)
+            stir(hashes, numbers.reshape(-1))
+            total += int(hashes.sum(dtype=np.uint64))
+        found: int = total & MASK
+        return found
+
+    def __repr__(self) -> str:
+        return f"DenseTensor(shape={self.shape}, dtype={self.dtype})"
+
+
+def forget(block: NDArray[Any] | Stored) -> None:
+    """Let go of the pages of a block that is mapped from a file: once read, they count as this process's memory.
+
+    The system may keep them as long as it has room, and reads them again if they are used again.
+    """
+    mapped = getattr(block, "_mmap", None)
+    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mapped, "madvise"):
+        return
+    first = np.frombuffer(mapped, np.uint8).ctypes.data
+    low, high = (bound - first for bound in np.lib.array_utils.byte_bounds(block))
+    begin = low // mmap.PAGESIZE * mmap.PAGESIZE
+    mapped.madvise(mmap.MADV_DONTNEED, begin, high - begin)
+
+
+def joined(parts: Sequence[Facts]) -> Facts:
+    """Return the facts of all parts together."""
+    low, high = min([p.low for p in parts], default=math.inf), max([p.high for p in parts], default=-math.inf)
+    largest = max(abs(low), abs(high))
+    scales = [(p.largest / largest) ** 2 if 0 < largest < math.inf and p.low <= p.high else 0.0 for p in parts]
+    squares = math.fsum(p.squares * scale for p, scale in zip(parts, scales, strict=True))
+    single = math.fsum(p.single * scale for p, scale in zip(parts, scales, strict=True))
+    nonzeros = sum(p.nonzeros for p in parts)
+    return Facts(low, high, squares, single, nonzeros, min([p.bad for p in parts if p.bad >= 0], default=-1))
+
+
+def pieces(shape: Sequence[int], place: Place, elements: int) -> Iterator[Place]:
+    """Yield where pieces of at most so many elements lie, in memory order, within ranges of the first modes."""
+    ranges = [*place, *(slice(0, n) for n in shape[len(place) :])]
+    lengths = [each.stop - each.start for each in ranges]
+    if not math.prod(lengths):
+        return
+    along = next(m for m in range(len(shape)) if math.prod(lengths[m + 1 :]) <= elements)
+    step = max(1, elements // math.prod(lengths[along + 1 :]))
+    whole = tuple(ranges[along + 1 :])
+    for indices in np.ndindex(*lengths[:along]):
+        first = tuple(slice(r.start + at, r.start + at + 1) for r, at in zip(ranges, indices, strict=False))
+        for begin in range(ranges[along].start, ranges[along].stop, step):
+            yield *first, slice(begin, min(begin + step, ranges[along].stop)), *whole
+
+
+def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
+    """Yield where blocks of about so many elements lie in `memory`, cut along the mode of that place alone."""
+    length = tensor.memory.shape[mode]
+    step = max(1, elements * length // tensor.size)
+    for begin in range(0, length, step):
+        yield tuple(slice(begin, begin + step) if m == mode else slice(None) for m in range(tensor.order))
+
+
+def _facts(block: NDArray[Any], place: Place, shape: tuple[int, ...]) -> Facts:
+    exact = block.astype(np.float64)
+    finite = np.isfinite(exact)
+    if not finite.all():
+        within = np.unravel_index(int(np.argmin(finite)), block.shape)
+        first = np.ravel_multi_index([int(at) + of.start for at, of in zip(within, place, strict=True)], shape)
+        return Facts(0.0, 0.0, 0.0, 0.0, 0, int(first))
+    low, high = float(exact.min()), float(exact.max())
+    largest = max(abs(low), abs(high))
+    if not largest:
+        return Facts(low, high, 0.0, 0.0, 0, -1)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = exact.astype(np.float32).astype(np.float64) if block.dtype.itemsize > 2 else exact
+        single = math.inf if not np.isfinite(rounded).all() else float(np.square(rounded / largest).sum())
+        squares = float(np.square(exact / largest).sum())
+        return Facts(low, high, squares, single, int(np.count_nonzero(block)), -1)
+
+
+def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+    """Refuse a shape or a type that no dense tensor has."""
+    if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
+        raise InputError(f"elements are {dtype}, expected real numbers of at most {8 * WIDEST} bits")
+    check_order(len(shape))
+    for mode, length in enumerate(shape):
+        if not 1 <= length <= MAX_MODE_LENGTH:
+            raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
+
+
+def _on_host(array: Any) -> NDArray[Any]:
+    """Return an array of NumPy's; what is on a GPU is copied."""
+    if isinstance(array, np.ndarray):
+        return array if isinstance(array, np.memmap) else np.asarray(array)
+    if hasattr(array, "detach"):  # torch
+        array = array.detach().cpu()
+    elif hasattr(array, "__cuda_array_interface__"):
+        array = array.get()
+    try:
+        return np.asarray(array)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"no array can be made of a {type(array).__name__}: {error}") from None
+
+
+@contextmanager
+def _of(path: str | PathLike[str] | None) -> Iterator[None]:
+    """Name the file, if there is one, in errors of what is in it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(error.cause, path=path) from None

@@ -1,0 +1,212 @@
+"""A dense tensor on one rank; on several, see `test_dense_mpi.py`."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from densecases import dense_operator, low_rank
+from oracle import assert_rounding_only, dense_mttkrp, random_factors
+
+import amped
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
+from amped.errors import InputError
+from amped.operators import dense, dense_plan
+from amped.operators.grid import Grid
+from amped.parallel.mpi import Comm, SingleComm
+
+SHAPE = (9, 4, 1, 7)
+ARRAY = np.random.default_rng(1).random(SHAPE)
+FACTORS = random_factors(2, SHAPE, 5)
+
+
+def kinds(folder: Path, array: np.ndarray) -> list[Any]:
+    """Return a tensor as it may be given: arrays in any order, and files."""
+    fortran = np.asfortranarray(array)
+    np.save(folder / "c.npy", array)
+    np.save(folder / "f.npy", fortran)
+    return [
+        array,
+        fortran,
+        array.transpose(1, 3, 0, 2).copy().transpose(2, 0, 3, 1),
+        folder / "c.npy",
+        folder / "f.npy",
+    ]
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("kernel", ["auto", "gemm", "tile"])
+def test_mttkrps_are_right(comm: Comm, tmp_path: Path, placement: str, precision: str, kernel: str) -> None:
+    options = {"placement": placement, "precision": precision, "kernel": kernel}
+    for tensor in kinds(tmp_path, ARRAY):
+        operator = dense_operator(tensor, FACTORS, comm, **options)
+        assert operator.plan.streamed == (placement == "stream")
+        for mode in (0, 1, 2, 3, 3, 0, 2):
+            for double in (False, True):
+                got = operator.gathered(mode, operator.mttkrp(mode, double=double))
+                assert_rounding_only(got, dense_mttkrp(ARRAY, FACTORS, mode), precision)
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("kind", ["f2", "f8"])
+def test_elements_in_chunks_are_read_where_they_are_used(
+    comm: Comm, tmp_path: Path, placement: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h5py = pytest.importorskip("h5py")
+    monkeypatch.setattr(dense, "PIECE", 20)
+    array = ARRAY.astype(kind)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("group/data", data=array, chunks=(2, 2, 1, 3), compression="gzip")
+    operator = dense_operator(f"{tmp_path / 'x.h5'}:group/data", FACTORS, comm, placement=placement)
+    for mode in (0, 1, 3, 2):
+        got = operator.gathered(mode, operator.mttkrp(mode))
+        assert_rounding_only(got, dense_mttkrp(array.astype(np.float64), FACTORS, mode), "fp64")
+
+
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_double_precision_of_single_numbers(comm: Comm, placement: str) -> None:
+    """Sums that cancel: only products in double precision of the very same numbers are right."""
+    rng = np.random.default_rng(3)
+    array = rng.standard_normal((30, 20, 10)).astype(np.float32)
+    factors = [rng.standard_normal((n, 4)).astype(np.float32) for n in array.shape]
+    operator = dense_operator(array, factors, comm, precision="fp32", placement=placement)
+    exact = [f.astype(np.float64) for f in factors]
+    for mode in range(3):
+        want = dense_mttkrp(array.astype(np.float64), exact, mode)
+        got = np.array(operator.mttkrp(mode, double=True))
+        assert np.linalg.norm(got - want) <= 1e-14 * np.linalg.norm(want)
+        assert_rounding_only(np.array(operator.mttkrp(mode)), want, "fp32")
+
+
+@pytest.mark.parametrize("kind", ["f2", "i1", "u2", "?", ">f8", "i8"])
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_elements_of_other_types_are_converted(comm: Comm, tmp_path: Path, kind: str, placement: str) -> None:
+    array = (10 * ARRAY).astype(kind)
+    np.save(tmp_path / "x.npy", array)
+    for tensor in (array, tmp_path / "x.npy"):
+        operator = dense_operator(tensor, FACTORS, comm, placement=placement)
+        assert operator.norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-14)
+        want = dense_mttkrp(array.astype(np.float64), FACTORS, 1)
+        assert_rounding_only(operator.gathered(1, operator.mttkrp(1)), want, "fp64")
+
+
+def test_an_array_that_fits_is_not_copied(comm: Comm) -> None:
+    array = np.ones((300, 20, 100))
+    operator = dense_operator(array, random_factors(0, array.shape, 2), comm)
+    assert operator.plan.device_bytes["resident elements"] == 0
+    assert np.shares_memory(operator._slabs._block, array)
+
+
+def test_a_tensor_that_does_not_fit_is_streamed(comm: Comm, tmp_path: Path) -> None:
+    array = np.random.default_rng(0).random((64, 30, 20))
+    np.save(tmp_path / "x.npy", array)
+    factors = random_factors(0, array.shape, 3)
+    plan = dense_operator(tmp_path / "x.npy", factors, comm).plan
+    assert not plan.streamed
+    memory = sum(plan.device_bytes.values()) - 1
+    operator = dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory)
+    assert operator.plan.streamed
+    assert sum(operator.plan.device_bytes.values()) <= memory
+    for mode in (2, 0, 1):
+        got = operator.gathered(mode, operator.mttkrp(mode))
+        assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
+    with pytest.raises(InputError, match=r"the resident tensor need .* bytes, .* are there"):
+        dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, placement="resident")
+    with pytest.raises(InputError, match="two slabs of one index need"):
+        dense_operator(tmp_path / "x.npy", factors, comm, device_memory=30_000)
+
+
+def test_a_small_workspace_gives_the_same_result(comm: Comm) -> None:
+    array = np.random.default_rng(0).random((12, 11, 10, 9))
+    factors = random_factors(0, array.shape, 8)
+    for workspace in (1, 10_000, 100_000):
+        operator = dense_operator(array, factors, comm, workspace=workspace)
+        for mode in range(4):
+            got = operator.gathered(mode, operator.mttkrp(mode))
+            assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
+
+
+def test_memory_is_given_back_when_an_operator_is_dropped(comm: Comm) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        operator = dense_operator(ARRAY, FACTORS, comm, placement="stream")
+        next(iterate(method := CpAls(operator), Rule(2, 0)))
+        held = [weakref.ref(each) for each in (operator.work, operator._slabs, operator)]
+        del operator, method
+        assert [ref() for ref in held] == [None] * 3
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "ranks", "parts"),
+    [
+        ((100, 50), 4, (4, 1)), ((3, 50), 4, (1, 4)), ((2, 50), 3, (1, 3)), ((2, 2), 7, (2, 2)), ((1, 1), 3, (1, 1)),
+        ((9, 9), 4, (4, 1)), ((5, 5), 4, (2, 2)), ((40, 3), 4, (4, 1)), ((1, 8), 4, (1, 4)),
+    ],
+)  # fmt: skip
+def test_blocks_are_even_and_cover_the_tensor(lengths: tuple[int, int], ranks: int, parts: tuple[int, int]) -> None:
+    grid = Grid.of(lengths, ranks)
+    assert grid.parts == parts
+    seen = np.zeros(lengths, int)
+    for rank in range(ranks):
+        seen[grid.block(rank)] += 1
+        assert grid.shape(rank) == seen[grid.block(rank)].shape
+    assert (seen == 1).all()
+    for place, length in enumerate(lengths):
+        rows = grid.rows(place)
+        assert (rows[0], rows[-1], len(rows)) == (0, length, ranks + 1)
+        if grid.alone(place):
+            assert all(grid.block(r)[place] == slice(rows[r], rows[r + 1]) for r in range(min(ranks, parts[0])))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "tiled"}, "kernel 'tiled': of dense tensors, cpu has auto, split, gemm, elem, slice, tile"),
+        ({"kernel": "elem", "deterministic": True}, "kernel 'elem' is not deterministic: split"),
+        ({"workspace": 0}, "workspace 0: expected an integer"),
+        ({"workspace": None}, "workspace None: expected an integer"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dense_operator(ARRAY, FACTORS, SingleComm(), **options)
+
+
+def test_cp_apr_is_refused() -> None:
+    with pytest.raises(InputError, match="a dense tensor: loss 'poisson'"):
+        amped.cp_apr(ARRAY, 2)  # type: ignore[arg-type]
+
+
+def test_a_kernel_of_dense_tensors_is_refused_for_sparse_ones() -> None:
+    tensor = amped.SparseTensor(np.argwhere(ARRAY), ARRAY[ARRAY != 0], SHAPE)
+    with pytest.raises(InputError, match="kernel 'split': cpu has auto, segmented"):
+        amped.cp_als(tensor, 2, kernel="split", device="cpu")
+
+
+def test_memory_is_planned(tmp_path: Path) -> None:
+    """What is allocated on the device is what was planned."""
+    array = low_rank((40, 30, 20), 3)
+    np.save(tmp_path / "x.npy", array)
+    for placement in ("resident", "stream"):
+        operator = dense_operator(
+            tmp_path / "x.npy", random_factors(0, array.shape, 4), SingleComm(), placement=placement
+        )
+        plan, used = operator.plan, operator.plan.device_bytes
+        assert operator.work.matrices.nbytes >= used["factor matrices"]
+        assert max(out.nbytes for out in operator.work.outs) == used["MTTKRP output"]
+        assert operator._scratch.nbytes <= used["working memory"]
+        if placement == "stream":
+            assert sum(slot._memory.nbytes for slot in operator._slabs._slots) == used["stream slots"]
+        else:
+            assert operator._slabs._block.nbytes == used["resident elements"]
+        assert plan.host_bytes >= sum(used.values())
+    assert dense_plan.SHARDS > 1

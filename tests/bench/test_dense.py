@@ -1,0 +1,42 @@
+"""The benchmark of dense tensors, on a small one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import dense_mttkrp, random_factors
+
+from bench import dense
+from bench.__main__ import main
+
+
+def einsum(equation: str, *operands: np.ndarray) -> Any:
+    return np.einsum(equation, *operands)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (6, 5, 4), (2, 3, 4, 5), (3, 2, 3, 2, 3)], ids=str)
+def test_peers_compute_the_same(shape: tuple[int, ...]) -> None:
+    tensor, factors = np.random.default_rng(0).random(shape), random_factors(0, shape, 3)
+    for sweep in (dense._every_mode(einsum, tensor, factors), dense._two_products(einsum, tensor, factors)):
+        found: Any = sweep()
+        for mode, got in enumerate(found):
+            assert np.allclose(got, dense_mttkrp(tensor, factors, mode))
+
+
+def test_times_and_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "PAUSE", 0)
+    monkeypatch.setattr(dense, "SQUARE", 64)
+    flags = ["--shapes", "12x9x7", "--ranks", "4", "40", "--precision", "fp64", "--repeats", "2", "--threads", "1"]
+    main(["dense", *flags, "--kernels", "split", "tile", "--output", str(folder)])
+    found = json.loads((folder / "dense-cpu.json").read_text())
+    small, large = found["dense"]
+    assert set(small["milliseconds"]) == {"split", "tile", "einsum", "products", "copy"}
+    assert "tile" not in large["milliseconds"], "slow ones are for small ranks"
+    assert small["milliseconds"]["split"]["runs"] == 2
+    assert small["scratch_bytes"]["split"] > 0
+    assert small["cp_als_milliseconds"] > 0
+    assert found["products_gigaflops"]["fp64"] > 0

@@ -1,0 +1,39 @@
+"""Dense tensors placed on the ranks of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from amped.assembly import bring_up, open_tensor, place, solving_bytes
+from amped.operators.dense import DenseOperator
+from amped.options import Options
+from amped.parallel.mpi import Comm
+from partitioner.dense import DenseTensor
+
+
+def dense_operator(tensor: Any, factors: Sequence[np.ndarray], comm: Comm, **options: Any) -> DenseOperator:
+    """Return an operator that holds `factors`: of an array, of which rank 0's counts, or of the path of a file."""
+    chosen = Options(**{"device": "cpu", "precision": "fp64", **options})
+    machine = bring_up(chosen, comm)
+    given = DenseTensor(tensor) if isinstance(tensor, np.ndarray) and comm.rank == 0 else tensor
+    source = open_tensor(None if isinstance(given, np.ndarray) else given, machine, chosen)
+    solving = solving_bytes(machine, chosen, len(factors))
+    operator = place(source, factors[0].shape[1], machine, chosen, solving)
+    assert isinstance(operator, DenseOperator)
+    for mode, factor in enumerate(factors):
+        operator.set_factor(mode, factor)
+    return operator
+
+
+def low_rank(shape: Sequence[int], rank: int, noise: float = 0.0, seed: int = 0) -> np.ndarray:
+    """Return a tensor of a known rank, with some noise relative to its norm."""
+    rng = np.random.default_rng(seed)
+    letters = "abcdefgh"[: len(shape)]
+    factors = [rng.standard_normal((length, rank)) for length in shape]
+    exact = np.einsum(f"{','.join(c + 'z' for c in letters)}->{letters}", *factors)
+    other = rng.standard_normal(shape)
+    found: np.ndarray = exact + noise * np.linalg.norm(exact) / np.linalg.norm(other) * other
+    return found
