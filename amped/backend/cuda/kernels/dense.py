@@ -325,8 +325,9 @@ def providers(device: CudaDevice) -> Sequence[DenseKernel]:
     """Return the kernels of the family."""
     free = {"elem": 1, "slice": 1 << 62, "tile": TILE}
     return [
-        Split("split", device),
-        Split("split-blas", device),
+        Split("split", device, None),
+        Split("split-stored", device, False),
+        Split("split-fused", device, True),
         *(MatrixFree(name, tile, device) for name, tile in free.items()),
     ]
 
