@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend.cuda import phi_code, row_code
+from amped.backend.cuda import dense_code, phi_code, row_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
+from amped.backend.dense import Form
 from amped.backend.mttkrp import Share
 from amped.backend.rowproblems import RowMethod
 from partitioner import words
@@ -39,6 +40,7 @@ FEW = 8  # bytes; a layout has as many threads as registers allow, and each more
 MOST_IN_DOUBLE = 128
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
+MOST_IN_DENSE = 256  # of arrays with a number for each mode, by which an index is looked up
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
 
@@ -218,6 +220,31 @@ def test_kernels_of_coordinates(architecture: str) -> None:
             for double in {False, real == np.float32}:
                 macros = coordinate_macros(inputs, real, 8, 8, column, atomic, double)
                 check(compiled("coordinates", macros, architecture), {"mttkrp"})
+
+
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_kernels_of_dense_blocks(architecture: str) -> None:
+    for order, dtype in product((2, 3, 6), DTYPES.values()):
+        form = Form((9,) * order, 9, 7, 8, dtype, 1 << 20)
+        kernels = {"khatri_rao", "contract", "add_up", "widen", "matrix_free"}
+        check(compiled("dense", dense_code.macros(form), architecture), kernels, MOST_IN_DENSE)
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("columns", [4, 64, 500])
+def test_products_of_dense_blocks(columns: int, precision: str) -> None:
+    """Each width of a block of threads, both ways round, aligned and not, of one and of three factor matrices."""
+    dtype = DTYPES[precision]
+    form = Form((40, 30, 20), 40, columns, columns, dtype, 1 << 20)
+    for transposed, parts, vector in (
+        (False, 1, 16),
+        (True, 3, 16),
+        (False, 2, dtype.itemsize),
+        (True, 2, dtype.itemsize),
+    ):
+        macros = dense_code.multiply_macros(form, parts, transposed, vector)
+        check(compiled("dense_multiply", macros, "sm_90"), {"multiply_block", "add_parts"}, FEW)
+        assert dense_code.multiply_shared(form, transposed) <= LIMITS["sm_90"].shared
 
 
 @pytest.mark.parametrize("architecture", LIMITS)

@@ -1,0 +1,127 @@
+// What MTTKRPs of a dense block take beside matrix products, and matrix-free MTTKRPs; see dense.py for the Sweep.
+//
+//   ORDER  modes of the block, in memory order: mode 0 varies slowest
+//   REAL   type of elements and of factor matrices
+//
+// Factor matrices, Khatri-Rao products and partial results have `columns` columns in memory, of which the last may be zero.
+
+typedef REAL real;
+constexpr int WARP = 32, THREADS = 256, WARPS = THREADS / WARP;
+
+struct Modes {
+  const real* factor[ORDER];
+  int length[ORDER];
+};
+
+// Rows `begin` to `begin + rows` of the Khatri-Rao product of modes `first` to `end`, the last of which varies fastest.
+extern "C" __global__ void __launch_bounds__(THREADS)
+khatri_rao(const Modes modes, int first, int end, long long begin, long long rows, int columns, real* __restrict__ out) {
+  for (long long e = blockIdx.x * (long long)THREADS + threadIdx.x; e < rows * columns; e += gridDim.x * (long long)THREADS) {
+    const int column = e % columns;
+    long long row = begin + e / columns;
+    real product = 1;
+#pragma unroll
+    for (int m = ORDER - 1; m >= 0; m--)
+      if (m >= first && m < end) {
+        product *= modes.factor[m][row % modes.length[m] * columns + column];
+        row /= modes.length[m];
+      }
+    out[e] = product;
+  }
+}
+
+// The part of a partial result of modes `first` to `end`, (I_first, ..., columns), in the MTTKRP of `mode`: of each of its
+// rows the sum over a chunk of the others. Row i of chunk c goes to parts[(c * I_mode + i) * columns].
+extern "C" __global__ void __launch_bounds__(THREADS)
+contract(const Modes modes, int first, int end, int mode, const real* __restrict__ partial, int columns, long long chunk,
+         double* __restrict__ parts) {
+  __shared__ double sums[WARPS][WARP];
+  const int column = blockIdx.z * WARP + threadIdx.x % WARP, across = threadIdx.x / WARP;
+  long long inside = 1, all = 1;  // numbers of other indices: of the modes behind `mode`, and of all
+#pragma unroll
+  for (int m = 0; m < ORDER; m++)
+    if (m >= first && m < end && m != mode) {
+      all *= modes.length[m];
+      if (m > mode) inside *= modes.length[m];
+    }
+  const long long row = blockIdx.x, begin = blockIdx.y * chunk, stop = min(begin + chunk, all);
+  double total = 0;
+  if (column < columns) {
+    for (long long at = begin + across; at < stop; at += WARPS) {
+      real weight = 1;
+      long long left = at;
+#pragma unroll
+      for (int m = ORDER - 1; m >= 0; m--)
+        if (m >= first && m < end && m != mode) {
+          weight *= modes.factor[m][left % modes.length[m] * columns + column];
+          left /= modes.length[m];
+        }
+      const long long place = (at / inside * modes.length[mode] + row) * inside + at % inside;
+      total += (double)(weight * partial[place * columns + column]);
+    }
+  }
+  sums[across][threadIdx.x % WARP] = total;
+  __syncthreads();
+  if (across == 0 && column < columns) {
+    for (int w = 1; w < WARPS; w++) total += sums[w][threadIdx.x];
+    parts[(blockIdx.y * (long long)modes.length[mode] + row) * columns + column] = total;
+  }
+}
+
+// Add up `chunks` parts of `count` numbers each; `adds`: to what is there.
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_up(const double* __restrict__ parts, long long count, int chunks, int adds, double* __restrict__ out) {
+  const long long at = blockIdx.x * (long long)THREADS + threadIdx.x;
+  if (at >= count) return;
+  double sum = adds ? out[at] : 0;
+  for (int c = 0; c < chunks; c++) sum += parts[c * count + at];
+  out[at] = sum;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+widen(const real* __restrict__ from, long long count, int adds, double* __restrict__ out) {
+  const long long at = blockIdx.x * (long long)THREADS + threadIdx.x;
+  if (at < count) out[at] = (adds ? out[at] : 0) + (double)from[at];
+}
+
+// The matrix-free MTTKRP of `mode` (Algorithms 2 and 3 of the GenTen paper): a warp takes a tile, `tile` elements of one slice,
+// and 32 columns at a time. With `alone` a slice has one tile, which is stored; others are added atomically.
+extern "C" __global__ void __launch_bounds__(THREADS)
+matrix_free(const Modes modes, const real* __restrict__ block, int mode, int columns, long long tile, long long tiles, int alone,
+            int adds, double* __restrict__ out) {
+  const int fast = mode == ORDER - 1 ? ORDER - 2 : ORDER - 1, lane = threadIdx.x % WARP;
+  long long step[ORDER], whole = 1, slice = 1;
+#pragma unroll
+  for (int m = ORDER - 1; m >= 0; m--) {
+    step[m] = whole;
+    whole *= modes.length[m];
+    if (m != mode) slice *= modes.length[m];
+  }
+  const int blocks = (columns + WARP - 1) / WARP;
+  const long long jobs = modes.length[mode] * tiles * blocks, warps = gridDim.x * (long long)WARPS;
+  for (long long job = blockIdx.x * (long long)WARPS + threadIdx.x / WARP; job < jobs; job += warps) {
+    const int column = job % blocks * WARP + lane;
+    const long long row = job / blocks / tiles, begin = job / blocks % tiles * tile, end = min(begin + tile, slice);
+    if (column >= columns) continue;
+    double total = 0;
+    for (long long at = begin; at < end;) {  // one fibre of the mode that varies fastest, or the part of it in the tile
+      long long left = at / modes.length[fast], place = row * step[mode];
+      const int from = at % modes.length[fast], to = min((long long)modes.length[fast], from + end - at);
+      real lead = 1;
+#pragma unroll
+      for (int m = ORDER - 1; m >= 0; m--)
+        if (m != mode && m != fast) {
+          const long long index = left % modes.length[m];
+          left /= modes.length[m];
+          lead *= modes.factor[m][index * columns + column];
+          place += index * step[m];
+        }
+      for (int k = from; k < to; k++)
+        total += (double)(block[place + k * step[fast]] * lead * modes.factor[fast][(long long)k * columns + column]);
+      at += to - from;
+    }
+    double* result = out + row * columns + column;
+    if (alone) *result = (adds ? *result : 0) + total;
+    else atomicAdd(result, total);
+  }
+}

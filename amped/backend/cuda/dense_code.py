@@ -1,0 +1,154 @@
+"""How the modes of a dense block are divided for `split`, and what it takes; needs no GPU or CuPy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ..dense import Form
+from .source import REALS
+
+READ, PRODUCTS = 4.2e12, {8: 52e12, 4: 80e12}  # bytes and floating point operations a second of an H200
+CHUNKS = 2048  # blocks of threads that contract a partial result, about
+LEAST_CHUNK = 64  # numbers of a column
+STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
+TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
+WIDTHS = {32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
+LEAST_CAPABILITY = 90  # ten times: of tensor cores
+LEAST_SHARE = 32  # steps of a part of the depth
+MOST_PARTS = 32
+FULL = 0.95  # of the blocks that could run at once do, on average
+
+
+class Division(NamedTuple):
+    """Two groups of modes: those before `split` and the others; all that is counted is rows of `stride` columns.
+
+    `partial` are the rows of a partial result that are there at once, for each group; `product`, those of the
+    Khatri-Rao product of the other group, or of the parts that make up a partial result. A partial result that is not
+    whole is made anew for each mode.
+    """
+
+    split: int
+    partial: tuple[int, int]
+    product: tuple[int, int]
+
+    def whole(self, group: int, form: Form) -> bool:
+        """Return whether a group's partial result is there as a whole."""
+        return self.partial[group] >= rows_of(form, self.split, group)
+
+
+def rows_of(form: Form, split: int, group: int) -> int:
+    """Return the rows of a group's partial result."""
+    return math.prod(form.lengths[split:] if group else form.lengths[:split])
+
+
+def divide(form: Form, processors: int = 0) -> Division:
+    """Return the division that takes the least time, as far as that can be foreseen.
+
+    With `processors`, Khatri-Rao products are made where they are multiplied with, by ``dense_multiply.cu``.
+    """
+    splits = range(1, len(form.lengths))
+    return min((division_at(form, split, processors) for split in splits), key=lambda d: seconds(form, d))
+
+
+def divide_for(form: Form, mode: int) -> Division:
+    """Return the division for one mode alone, at the end of its group: that of fewer rows (Phan et al. 2013)."""
+    splits = [split for split in (mode, mode + 1) if 0 < split < len(form.lengths)]
+    split = min(splits, key=lambda split: rows_of(form, split, int(mode >= split)))
+    return division_at(form, split, 0)
+
+
+def division_at(form: Form, split: int, processors: int) -> Division:
+    """Return the division of a split, within the workspace: pieces of whole indices of a group's first mode."""
+    row, have = form.stride * form.dtype.itemsize, form.workspace - parts_bytes(form)
+    sides = rows_of(form, split, 0), rows_of(form, split, 1)
+    units = sides[0] // form.lengths[0], sides[1] // form.lengths[split]  # rows of an index of a group's first mode
+    partial, product = [], []
+    for group in (0, 1):
+        left = have - sides[group] * row
+        if processors:
+            parts = parts_of(sides[group], sides[1 - group], form, processors)
+            more = parts * sides[group] if parts > 1 and parts * sides[group] * row <= left else 0
+        else:
+            other = sides[1] if group == 0 else min(sides[0], units[0] * form.slab)
+            more = max(1, min(other, max(int(have * STORED), left) // row))
+        room = (have - more * row) // row // units[group] * units[group]
+        product.append(more)
+        partial.append(min(sides[group], max(units[group], room)))
+    return Division(split, (partial[0], partial[1]), (product[0], product[1]))
+
+
+def width_of(columns: int) -> int:
+    """Return how many columns a block of threads multiplies."""
+    return min(WIDTHS, key=lambda width: -(-columns // width) * width / WIDTHS[width])
+
+
+def parts_of(rows: int, depth: int, form: Form, processors: int) -> int:
+    """Return the parts of the depth of a product that occupy a device: they are computed side by side."""
+    width, deep = width_of(form.stride), DEPTH_BYTES // form.dtype.itemsize
+    tiles, slots = -(-rows // TALL) * -(-form.stride // width), processors * (1 if width == 128 else 2)
+    most = max(1, min(MOST_PARTS * -(-slots // tiles), depth // (deep * LEAST_SHARE)))
+
+    def full(parts: int) -> float:
+        return tiles * parts / (-(-tiles * parts // slots) * slots)
+
+    return next((parts for parts in range(1, most + 1) if full(parts) >= FULL), max(range(1, most + 1), key=full))
+
+
+def multiply_shared(form: Form, transposed: bool) -> int:
+    """Return the bytes of shared memory of a block of threads of ``dense_multiply.cu``."""
+    size = form.dtype.itemsize
+    deep, pad, width = DEPTH_BYTES // size, 4 if size == 8 else 8, width_of(form.stride)
+    held = deep * (TALL + pad) if transposed else TALL * (deep + 4)
+    stages, halves = (4 if size == 8 and width == 128 else 3), (1 if size == 8 else 2)
+    return stages * size * (held + halves * deep * (width + pad))
+
+
+def multiply_threads(form: Form) -> int:
+    """Return the threads of a block of ``dense_multiply.cu``."""
+    width = width_of(form.stride)
+    return TALL // (32 if width == 32 else 64) * width
+
+
+def multiply_macros(form: Form, parts: int, transposed: bool, vector: int) -> dict[str, Any]:
+    """Return the macros with which ``dense_multiply.cu`` is compiled."""
+    return {
+        "REAL": REALS[form.dtype], "REAL_IS_DOUBLE": int(form.dtype.itemsize == 8), "PARTS": parts,
+        "TRANSPOSED": int(transposed), "WIDE": width_of(form.stride), "VECTOR": vector,
+    }  # fmt: skip
+
+
+def seconds(form: Form, division: Division) -> float:
+    """Return about how long the MTTKRPs of all modes take."""
+    size, count = form.dtype.itemsize, len(form.lengths)
+    total = 0.0
+    for group, modes in ((0, division.split), (1, count - division.split)):
+        times = 1 if division.whole(group, form) else modes
+        once = max(form.elements * size / READ, 2.0 * form.elements * form.stride / PRODUCTS[size])
+        sides = rows_of(form, division.split, group) * (1 + modes) + 2 * rows_of(form, division.split, 1 - group)
+        total += times * once + sides * form.stride * size / READ
+    return total
+
+
+def scratch_bytes(form: Form, division: Division) -> int:
+    """Return the bytes of scratch memory: a Khatri-Rao product, a partial result, and parts of sums."""
+    rows = max(a + b for a, b in zip(division.partial, division.product, strict=True))
+    return rows * form.stride * form.dtype.itemsize + parts_bytes(form)
+
+
+def chunk_of(form: Form, length: int, others: int) -> tuple[int, int]:
+    """Return the numbers of a chunk that are added up for a row, and how many chunks there are."""
+    wanted = max(1, CHUNKS // (length * -(-form.stride // 32)))
+    chunk = max(LEAST_CHUNK, -(-others // wanted))
+    return chunk, -(-others // chunk)
+
+
+def parts_bytes(form: Form) -> int:
+    """Return the bytes of the parts that chunks add up to, at most, of any mode."""
+    rows = max(max(length, min(length * 2, 2 * CHUNKS)) for length in form.lengths)
+    return 8 * form.stride * (rows + CHUNKS)
+
+
+def macros(form: Form) -> dict[str, Any]:
+    """Return the macros with which ``dense.cu`` is compiled."""
+    return {"ORDER": len(form.lengths), "REAL": REALS[form.dtype]}

@@ -1,0 +1,264 @@
+// The product of a dense block, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or X^T K. Tensor cores;
+// single precision by three products of parts of numbers (TF32), to the rounding of single precision. Needs a Hopper GPU.
+//
+//   REAL        type of all matrices; REAL_IS_DOUBLE
+//   PARTS       factor matrices of the Khatri-Rao product, the last of which varies fastest
+//   TRANSPOSED  1: the rows of C are the columns of X
+//   WIDE        columns of C that a block of threads computes: 32, 64 or 128
+//   VECTOR      bytes of X that are copied at once: 16, if all rows of X are aligned to that, else those of a number
+//
+// A block of threads computes TALL x WIDE numbers of C; grid: (columns, rows, parts of the depth). X comes to shared memory by
+// asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made as far ahead: what it is made of is read one step before.
+
+typedef REAL real;
+constexpr bool DOUBLE = sizeof(real) == 8;
+constexpr int TALL = 128, STAGES = DOUBLE && WIDE == 128 ? 4 : 3, DEEP = 128 / sizeof(real), EIGHT = 8;
+constexpr int TILES = WIDE == 32 ? 2 : 4, FOUR = 4, ACROSS = WIDE / 32;  // of a warp: tiles of 16 x 8; warps side by side
+constexpr int THREADS = TALL / (16 * TILES) * ACROSS * 32;
+constexpr int PAD = DOUBLE ? 4 : 8;                        // rows of fragments then lie in different banks
+constexpr int PITCH = TRANSPOSED ? TALL + PAD : DEEP + 4;  // of X in shared memory: DEEP rows, or TALL
+constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH, SPAN = WIDE + PAD, MADE = DEEP * SPAN;
+constexpr int HALVES = DOUBLE ? 1 : 2, STAGE = HELD + HALVES * MADE;  // of K: what is above, then what is below
+constexpr int PAIRS = WIDE / 2, LINES = THREADS / PAIRS, EACH = DEEP / LINES;  // of K, that a thread makes in a step
+constexpr int NUMBERS = VECTOR / sizeof(real), LENGTH = TRANSPOSED ? TALL : DEEP;  // of X, copied at once; side by side
+constexpr int ROWS = THREADS / (LENGTH / NUMBERS), COPIES = TALL * DEEP / NUMBERS / THREADS;
+
+struct Product {
+  const real* factor[PARTS];
+  unsigned length[PARTS];
+  unsigned begin;  // the first row
+};
+
+struct __align__(2 * sizeof(real)) Pair {
+  real a, b;
+};
+
+#if REAL_IS_DOUBLE
+typedef double Fragment;
+__device__ __forceinline__ Fragment part(const real* from) { return *from; }
+__device__ __forceinline__ Fragment made(const real* from) { return *from; }
+__device__ __forceinline__ void multiply(double (&sum)[4], const Fragment (&a)[4], const Fragment (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+d"(sum[0]), "+d"(sum[1]), "+d"(sum[2]), "+d"(sum[3])
+      : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
+}
+#else
+struct Fragment {  // a number is high + low; tensor cores cut off what is beyond 11 bits of each
+  unsigned high, low;
+};
+__device__ __forceinline__ float rounded(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
+__device__ __forceinline__ Fragment part(const real* from) {
+  const float x = *from, high = rounded(x);
+  return {__float_as_uint(high), __float_as_uint(x - high)};
+}
+__device__ __forceinline__ Fragment made(const real* from) { return {__float_as_uint(from[0]), __float_as_uint(from[MADE])}; }
+__device__ __forceinline__ void product(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
+                                        unsigned b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply(float (&sum)[4], const Fragment (&a)[4], const Fragment (&b)[2]) {
+  product(sum, a[0].low, a[1].low, a[2].low, a[3].low, b[0].high, b[1].high);
+  product(sum, a[0].high, a[1].high, a[2].high, a[3].high, b[0].low, b[1].low);
+  product(sum, a[0].high, a[1].high, a[2].high, a[3].high, b[0].high, b[1].high);
+}
+#endif
+
+// Copy to shared memory, `count` bytes of VECTOR; the others are zero.
+__device__ __forceinline__ void copy(real* to, const real* from, int count) {
+  const unsigned place = (unsigned)__cvta_generic_to_shared(to);
+#if VECTOR == 16
+#if TRANSPOSED
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(count) : "memory");
+#else  // the next step reads what lies behind
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(count) : "memory");
+#endif
+#else
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(place), "l"(from), "r"(count), "n"(VECTOR) : "memory");
+#endif
+}
+
+// A thread's part of the copies of X: COPIES vectors of each step, ROWS rows of shared memory apart.
+struct Copies {
+  const real* from;        // of the next step, the first vector
+  long long apart, ahead;  // to the next vector, and to that of the next step
+  int to, rows, across;    // the place in a stage; how many of the vectors' rows are there; numbers that are there
+
+  __device__ Copies(const real* x, long long pitch, int row, int rows_of_c, unsigned begin) {
+    const int down = threadIdx.x / (LENGTH / NUMBERS), side = threadIdx.x % (LENGTH / NUMBERS) * NUMBERS;
+    to = down * PITCH + side;
+    apart = ROWS * pitch;
+    if (TRANSPOSED) {
+      from = x + (begin + down) * pitch + row + side;
+      ahead = DEEP * pitch;
+      across = rows_of_c - row - side;
+      rows = 0;
+    } else {
+      from = x + (row + down) * pitch + begin + side;
+      ahead = DEEP;
+      across = side;
+      rows = rows_of_c - row - down;
+    }
+  }
+
+  // Begin to copy a step; its depth is `left`, at least. What is not there becomes zero.
+  __device__ __forceinline__ void step(real* stage, int left) {
+    const int lines = TRANSPOSED ? left - (int)(threadIdx.x / (LENGTH / NUMBERS)) : rows, numbers = TRANSPOSED ? across : left - across;
+    const int bytes = numbers <= 0 ? 0 : numbers < NUMBERS ? numbers * (int)sizeof(real) : VECTOR;
+#pragma unroll
+    for (int k = 0; k < COPIES; k++) {
+      const int count = k * ROWS < lines ? bytes : 0;
+      copy(stage + to + k * ROWS * PITCH, count ? from + k * apart : from, count);
+    }
+    from += ahead;
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+};
+
+// Find where a step's rows of factor matrices begin; a thread finds those of a row of K.
+__device__ __forceinline__ void find_step(const real* (*lines)[PARTS], const Product& product, unsigned at, unsigned depth,
+                                          int columns) {
+  if (threadIdx.x >= DEEP) return;
+  const unsigned line = min(at + threadIdx.x, depth - 1);  // beyond, X is zero
+  unsigned row = product.begin + line;
+#pragma unroll
+  for (int m = PARTS - 1; m >= 0; m--) {
+    const unsigned index = m ? row % product.length[m] : row;
+    if (m) row /= product.length[m];
+    lines[threadIdx.x][m] = product.factor[m] + (long long)index * columns;
+  }
+}
+
+// Read what a step of K is made of: this thread's pairs of each factor matrix.
+__device__ __forceinline__ void read_step(Pair (&pairs)[PARTS][EACH], const real* (*lines)[PARTS], int column, int columns) {
+#pragma unroll
+  for (int k = 0; k < EACH; k++)
+#pragma unroll
+    for (int m = 0; m < PARTS; m++) {
+      const real* line = lines[threadIdx.x / PAIRS + k * LINES][m];
+      pairs[m][k] = column < columns ? *(const Pair*)(line + column) : Pair{};
+    }
+}
+
+__device__ __forceinline__ void store_step(real* to, const Pair (&pairs)[PARTS][EACH]) {
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    Pair pair = pairs[0][k];
+#pragma unroll
+    for (int m = 1; m < PARTS; m++) {
+      pair.a *= pairs[m][k].a;
+      pair.b *= pairs[m][k].b;
+    }
+    real* place = to + (threadIdx.x / PAIRS + k * LINES) * SPAN + threadIdx.x % PAIRS * 2;
+#if REAL_IS_DOUBLE
+    *(Pair*)place = pair;
+#else
+    const Pair high = {rounded(pair.a), rounded(pair.b)};
+    *(Pair*)place = high;
+    *(Pair*)(place + MADE) = {pair.a - high.a, pair.b - high.b};
+#endif
+  }
+}
+
+extern __shared__ __align__(16) unsigned char memory[];
+
+// x: of rows `pitch` numbers apart; `rows` and `columns` of C, which is (parts of the depth, rows, columns): blockIdx.z takes
+// `share` of `depth`. `adds`: to what is there.
+extern "C" __global__ void __launch_bounds__(THREADS, WIDE == 128 ? 1 : 2)
+multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned depth, unsigned share, const Product product,
+               int columns, int adds, real* __restrict__ c) {
+  real* stages = (real*)memory;
+  const int row = blockIdx.y * TALL, column = blockIdx.x * WIDE, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int group = lane / 4, place = lane % 4, own = column + threadIdx.x % PAIRS * 2;
+  const int top = warp / ACROSS * 16 * TILES, left = warp % ACROSS * 32;
+  const unsigned begin = blockIdx.z * share, end = min(begin + share, depth);
+  const int steps = (end - begin + DEEP - 1) / DEEP;
+  __shared__ const real* lines[2][DEEP][PARTS];
+  Pair pairs[PARTS][EACH];
+  Copies copies(x, pitch, row, rows, begin);
+  find_step(lines[0], product, begin, end, columns);
+  for (int s = 0; s < STAGES - 1; s++) {
+    if (s < steps) copies.step(stages + s * STAGE, end - begin - s * DEEP);
+    else asm volatile("cp.async.commit_group;" ::: "memory");
+    __syncthreads();
+    read_step(pairs, lines[s % 2], own, columns);
+    store_step(stages + s * STAGE + HELD, pairs);
+    find_step(lines[(s + 1) % 2], product, begin + (s + 1) * DEEP, end, columns);
+  }
+  __syncthreads();
+  read_step(pairs, lines[(STAGES - 1) % 2], own, columns);
+  find_step(lines[STAGES % 2], product, begin + STAGES * DEEP, end, columns);
+  real sum[TILES][FOUR][4] = {};
+  for (int s = 0; s < steps; s++) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+    __syncthreads();
+    const int next = s + STAGES - 1;
+    if (next < steps) {
+      real* target = stages + next % STAGES * STAGE;
+      copies.step(target, end - begin - next * DEEP);
+      store_step(target + HELD, pairs);
+      read_step(pairs, lines[(next + 1) % 2], own, columns);
+      find_step(lines[next % 2], product, begin + (next + 2) * DEEP, end, columns);
+    } else asm volatile("cp.async.commit_group;" ::: "memory");
+    const real *held = stages + s % STAGES * STAGE, *of_k = held + HELD;
+#if !REAL_IS_DOUBLE
+    real now[TILES][FOUR][4] = {};  // tensor cores cut off what they add up: so they add few products, and sums are rounded here
+#define SUM now
+#else
+#define SUM sum
+#endif
+#pragma unroll
+    for (int k = 0; k < DEEP; k += EIGHT) {
+      Fragment a[TILES][4], b[FOUR][2];
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int h = 0; h < 4; h++) {
+          const int i = top + t * 16 + group + h % 2 * 8, d = k + place + h / 2 * 4;
+          a[t][h] = part(held + (TRANSPOSED ? d * PITCH + i : i * PITCH + d));
+        }
+#pragma unroll
+      for (int u = 0; u < FOUR; u++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) b[u][h] = made(of_k + (k + place + h * 4) * SPAN + left + u * 8 + group);
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int u = 0; u < FOUR; u++) multiply(SUM[t][u], a[t], b[u]);
+    }
+#if !REAL_IS_DOUBLE
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+      for (int u = 0; u < FOUR; u++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) sum[t][u][k] += now[t][u][k];
+#endif
+  }
+  real* to = c + blockIdx.z * (long long)rows * columns;
+#pragma unroll
+  for (int t = 0; t < TILES; t++)
+#pragma unroll
+    for (int u = 0; u < FOUR; u++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int i = row + top + t * 16 + group + h * 8, k = column + left + u * 8 + place * 2;
+        if (i < rows && k < columns) {  // a row has whole pairs
+          const real one = sum[t][u][2 * h], other = sum[t][u][2 * h + 1];
+          real* pair = to + (long long)i * columns + k;
+          pair[0] = adds ? pair[0] + one : one;
+          pair[1] = adds ? pair[1] + other : other;
+        }
+      }
+}
+
+// Add up `parts` matrices of `count` numbers; `adds`: to what is there.
+extern "C" __global__ void __launch_bounds__(256)
+add_parts(const real* __restrict__ from, long long count, int parts, int adds, real* __restrict__ out) {
+  const long long at = blockIdx.x * 256LL + threadIdx.x;
+  if (at >= count) return;
+  double sum = adds ? (double)out[at] : 0;
+  for (int p = 0; p < parts; p++) sum += (double)from[p * count + at];
+  out[at] = (real)sum;
+}

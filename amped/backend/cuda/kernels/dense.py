@@ -1,0 +1,107 @@
+"""How a GPU computes MTTKRPs of dense blocks: by matrix products, or element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partitioner.cuda_code import prepare
+
+from ...base import Array
+from ...dense import DenseKernel, Form, Sweep
+from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes
+from ..dense_sweeps import MatrixFreeSweep, ModeByMode, SplitSweep
+from ..device import CudaDevice
+from ..source import unit
+
+TILE = 256  # elements of a tile of ``tile``
+
+
+class Split:
+    """Two passes over the elements; see `DenseKernel`.
+
+    By default Khatri-Rao products are stored, piece by piece, for cuBLAS, in double precision; in single precision
+    they are made on the way, as tensor cores then outdo what cuBLAS does without them.
+    """
+
+    repeatable = True
+
+    def __init__(self, name: str, device: CudaDevice, fused: bool | None) -> None:
+        self.name, self._device, self._fused = name, device, fused
+
+    def suits(self, form: Form) -> bool:
+        return not self._fused or self._device.capability >= LEAST_CAPABILITY
+
+    def _fuses(self, form: Form) -> bool:
+        single = form.dtype == np.float32 and self._device.capability >= LEAST_CAPABILITY
+        return single if self._fused is None else self._fused
+
+    def prepare(self, form: Form) -> None:
+        prepare([unit("dense", macros(form))])
+
+    def bytes(self, form: Form) -> int:
+        return scratch_bytes(form, self.divided(form))
+
+    def divided(self, form: Form) -> Division:
+        """Return the groups of modes."""
+        return divide(form, self._device.limits.processors if self._fuses(form) else 0)
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return SplitSweep(form, self.divided(form), scratch, self._device, self._fuses(form))
+
+
+class Gemm:
+    """Matrix products mode by mode; see `DenseKernel`."""
+
+    name, repeatable = "gemm", True
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def suits(self, form: Form) -> bool:
+        return True
+
+    def prepare(self, form: Form) -> None:
+        prepare([unit("dense", macros(form))])
+
+    def bytes(self, form: Form) -> int:
+        return max(scratch_bytes(form, division) for division in self._divisions(form))
+
+    def _divisions(self, form: Form) -> list[Division]:
+        return [divide_for(form, mode) for mode in range(len(form.lengths))]
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return ModeByMode(form, self._divisions(form), scratch, self._device)
+
+
+class MatrixFree:
+    """The kernels of the GenTen paper that take elements one by one; see `DenseKernel`."""
+
+    def __init__(self, name: str, tile: int, device: CudaDevice) -> None:
+        self.name, self._tile, self._device = name, tile, device
+        self.repeatable = name == "slice"
+
+    def suits(self, form: Form) -> bool:
+        return True
+
+    def prepare(self, form: Form) -> None:
+        prepare([unit("dense", macros(form))])
+
+    def bytes(self, form: Form) -> int:
+        return 0
+
+    def make(self, form: Form, scratch: Array) -> Sweep:
+        return MatrixFreeSweep(form, self._tile, self._device)
+
+
+def providers(device: CudaDevice) -> Sequence[DenseKernel]:
+    """Return the kernels of the family."""
+    free = {"elem": 1, "slice": 1 << 62, "tile": TILE}
+    return [
+        Split("split", device, None),
+        Split("split-stored", device, False),
+        Split("split-fused", device, True),
+        Gemm(device),
+        *(MatrixFree(name, tile, device) for name, tile in free.items()),
+    ]
