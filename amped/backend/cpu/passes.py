@@ -94,8 +94,12 @@ class Sizes(NamedTuple):
         depth = min(longest, max(LEAST_DEPTH, min(DEPTH, most)))
         height = min(longest, max(LEAST_ROWS, min(HEIGHT, most)))
         kept = [rows_of(form, c, mode) for mode, c in enumerate(cuttings) if c.kept]
-        others = [min(rows_of(form, c, mode), piece_rows(form)) for mode, c in enumerate(cuttings) if not c.kept]
-        return cls(depth, height, 2 * LEAST_ROWS * threads, max([*kept, *others]))
+        others = [
+            min(rows_of(form, c, mode), piece_rows(form))
+            for mode, c in enumerate(cuttings)
+            if not c.kept and not is_alone(form, c, mode)
+        ]
+        return cls(depth, height, 2 * LEAST_ROWS * threads, max([*kept, *others, 1]))
 
     def bytes(self, form: Form, threads: int) -> int:
         """Return the scratch memory that they take."""
@@ -109,6 +113,12 @@ class Sizes(NamedTuple):
 def group_of(form: Form, cutting: Cutting, mode: int) -> slice:
     """Return the modes of a mode's own group."""
     return slice(0, cutting.at) if mode < cutting.at else slice(cutting.at, len(form.lengths))
+
+
+def is_alone(form: Form, cutting: Cutting, mode: int) -> bool:
+    """Tell whether a mode is a group by itself."""
+    group = group_of(form, cutting, mode)
+    return len(range(group.start, group.stop)) == 1
 
 
 def rows_of(form: Form, cutting: Cutting, mode: int) -> int:
@@ -151,8 +161,14 @@ class Passes:
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
         self._held, self._started = None, False
-        out[:, : self._form.rank] = 0
+        if not self._direct(mode):
+            out[:, : self._form.rank] = 0
         self._load(mode, factors)
+
+    def _direct(self, mode: int) -> bool:
+        """Return whether products are the MTTKRP itself."""
+        cutting = self._cuttings[mode]
+        return not cutting.kept and is_alone(self._form, cutting, mode)
 
     def _load(self, mode: int, factors: Sequence[Array]) -> None:
         """Take the factor matrices of all modes but one."""
@@ -171,8 +187,8 @@ class Passes:
             source, rows, depth = matrix.T, 0, first
         own = group_of(form, cutting, mode)
         others = slice(cutting.at, None) if mode < cutting.at else slice(0, cutting.at)
-        if cutting.kept:
-            target = self._partial[rows : rows + len(source)]
+        if cutting.kept or self._direct(mode):
+            target = (self._partial if cutting.kept else out)[rows : rows + len(source)]
             self._multiply(source, others, depth, target, mode >= cutting.at and self._started)
             self._started = True
             return
@@ -198,7 +214,10 @@ class Passes:
             self._held = None
 
     def _multiply(self, matrix: Matrix, group: slice, first: int, target: Matrix, add: bool) -> None:
-        """Compute a matrix times rows `first` and the next ones of the Khatri-Rao product of a group."""
+        """Compute a matrix times rows `first` and the next ones of the Khatri-Rao product of a group.
+
+        The result gets, or is added to, the first columns of `target`.
+        """
         (height, depth), threads = matrix.shape, self._pool.threads
         if height * depth * self._form.rank < SMALL:
             threads = 1
@@ -217,12 +236,16 @@ class Passes:
                 khatri_rao(self._rows, begins, lengths, first + k, khatri[: stop - k])
                 for p in range(low, high, sizes.height):
                     q = min(p + sizes.height, high)
+                    adds = k > begin or (add and not cut)
+                    if not adds and to.dtype == khatri.dtype and to.shape[1] == khatri.shape[1]:
+                        np.matmul(matrix[p:q, k:stop], khatri[: stop - k], out=to[p:q])
+                        continue
                     np.matmul(matrix[p:q, k:stop], khatri[: stop - k], out=product[: q - p])
-                    put(to[p:q], product[: q - p], k > begin or (add and not cut))
+                    put(to[p:q], product[: q - p], adds)
 
         self._pool.run(work, range(parts * cuts))
         for cut in range(1, cuts):
-            target += self._spare[(cut - 1) * height : cut * height]
+            target[:, : self._form.rank] += self._spare[(cut - 1) * height : cut * height]
 
     def _contract(self, count: int, first: int, group: slice, mode: int, out: Array) -> None:
         """Add what the first rows of the partial result, rows `first` and the next ones of a group, make of a mode."""
