@@ -92,6 +92,9 @@ def most_tasks(share: Share, nnz: int, limits: Limits) -> int:
     return rows + min(nnz, limits.processors * TASKS)
 
 
-def batch_tasks(code: RowCode, tasks: int, most_of_row: int) -> int:
-    """Return how many of all tasks are in a batch, at most; all of a row's are in one."""
-    return min(tasks, max(most_of_row, BATCH_BYTES // code.bytes))
+def batch_tasks(code: RowCode, stride: int, tasks: int, most_of_row: int) -> int:
+    """Return how many of all tasks are in a batch, at most; all of a row's are in one.
+
+    They are no more than there would be of so many columns as are in memory: plans know no others.
+    """
+    return min(tasks, max(most_of_row, BATCH_BYTES // code._replace(rank=stride).bytes))

@@ -88,7 +88,7 @@ class CudaRowProblems:
         code, rows = self._code(share.stride, share.dtype), share.rows.stop - share.rows.start
         tasks = most_tasks(share, nnz, self._limits)
         kept = 4 * (rows + min(rows, nnz) + 1 + 3 * tasks)
-        return RowBytes(kept, batch_tasks(code, tasks, self._most_of_row(nnz)) * code.bytes)
+        return RowBytes(kept, batch_tasks(code, code.rank, tasks, self._most_of_row(nnz)) * code.bytes)
 
     def _code(self, rank: int, dtype: np.dtype[Any]) -> RowCode:
         return RowCode(rank, dtype, self.method == "pdnr")
@@ -126,7 +126,7 @@ class CudaRowProblems:
         begin, end = np.searchsorted(made.empty, bounds)
         clear_rows(code, made.empty_names[begin:end], own, seen)
         begin, end = np.searchsorted(made.rows, bounds)
-        most = batch_tasks(code, int(made.first[-1]), self._most_of_row(shard.nnz))
+        most = batch_tasks(code, own.shape[1], int(made.first[-1]), self._most_of_row(shard.nnz))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
         for rows in _batches(made.first, int(begin), int(end), most):

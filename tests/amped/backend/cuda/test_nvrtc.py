@@ -188,6 +188,20 @@ def test_row_problems(architecture: str, method: RowMethod) -> None:
         assert max(code.shared_for_passes, code.shared_for_steps) <= LIMITS["sm_90"].shared
 
 
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+@pytest.mark.parametrize("precision", DTYPES)
+def test_batches_of_rows_fit_what_is_planned(precision: str, method: RowMethod) -> None:
+    """Plans count columns as they are in memory, some of them unused."""
+    dtype = DTYPES[precision]
+    lanes = VECTOR // dtype.itemsize
+    for rank in range(1, row_code.MOST_RANK + 1):
+        stride = -(-rank // lanes) * lanes
+        planned, code = (row_code.RowCode(columns, dtype, method == "pdnr") for columns in (stride, rank))
+        for tasks, most_of_row in product((10, 10_000, 1 << 30), (1, 2000)):
+            room = row_code.batch_tasks(planned, stride, tasks, most_of_row) * planned.bytes
+            assert row_code.batch_tasks(code, stride, tasks, most_of_row) * code.bytes <= room
+
+
 def test_layouts_of_row_problems() -> None:
     suited = {
         name for name in kernel_names(3) if row_code.suits(layout(3, "fp32", name, 16, "raw", LIMITS["sm_90"]), "pdnr")
