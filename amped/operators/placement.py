@@ -193,6 +193,8 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
     """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
     if not setting.phi:
         return replace(mode, kernels=_candidates(mode.share, kernels, setting))
+    if setting.options.gather != "full":
+        raise InputError(f"gather {setting.options.gather!r}: Phi reads factor matrices as they are")
     known = {k.name: phi for k in kernels if not k.derive and (phi := phi_of(setting.device, k, mode.share))}
     if setting.options.kernel not in ("auto", *known):
         raise InputError(f"kernel {setting.options.kernel!r} computes no Phi: {', '.join(known)} do")

@@ -20,6 +20,7 @@ from amped.decomp.apr import CpApr
 from amped.decomp.driver import Rule, iterate
 from amped.decomp.poisson import Poisson
 from amped.errors import InputError
+from amped.operators import placement
 from amped.operators.source import TensorSource
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -192,6 +193,15 @@ def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], cause: 
 def test_a_method_that_is_not_there() -> None:
     with pytest.raises(InputError, match="method is 'newton': expected 'mu', 'pdnr', 'pqnr'"):
         amped.cp_apr(TENSOR, 2, device="cpu", method="newton")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+def test_phi_has_no_narrow_matrices(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    """Of devices that have them for MTTKRPs: what is wrong is not the kernel, or the number of components."""
+    monkeypatch.setattr(placement, "roundings", lambda device: {"bf16": None})
+    monkeypatch.setattr(placement, "phi_of", lambda device, kernel, share: None)
+    with pytest.raises(InputError, match="gather 'bf16': Phi reads factor matrices as they are"):
+        amped.cp_apr(TENSOR, 2, device="cpu", method=method, gather="bf16")
 
 
 def test_a_plan_counts_row_problems(tmp_path: Path) -> None:
