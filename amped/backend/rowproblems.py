@@ -74,9 +74,16 @@ class RowProblems(Protocol):
 
         for number in range(1 + limits.inner):
             add_sums (each shard); sum over ranks; step; add_changes (each shard); sum over ranks; advance
+
+    Attributes
+    ----------
+    method : str
+    codes : int
+        What its compiled code takes of host memory, as so many kernels do; see `Device.code_bytes`.
     """
 
     method: RowMethod
+    codes: int
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Tell whether it solves such rows from that kernel's shards."""

@@ -143,6 +143,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
+    compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes)
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
     facts = fitting.slot, fitting.piece, bytes_of, host

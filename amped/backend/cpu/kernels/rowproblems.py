@@ -80,6 +80,8 @@ class HostShared:
 class HostRows:
     """Rows that are solved one by one, each by one thread; those of many nonzeros in step. See `RowProblems`."""
 
+    codes = 3  # those in step take as much as two kernels
+
     def __init__(self, device: CpuDevice, method: RowMethod) -> None:
         self.method, self._threads, self._code = method, device.threads, CODE[method]
 

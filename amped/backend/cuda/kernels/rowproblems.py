@@ -75,6 +75,8 @@ class CudaShared(State):
 class CudaRowProblems:
     """Rows that are solved in step, batch by batch. See `RowProblems`."""
 
+    codes = 1
+
     def __init__(self, device: CudaDevice, method: RowMethod) -> None:
         self.method, self._limits, self._number = method, device.limits, device.number
 
