@@ -102,7 +102,7 @@ class HostRows:
     def shared_bytes(self, rank: int) -> int:
         return 8 * (2 * rank + self._code.sums(rank) + LENGTHS + self._code.memory(rank) + 2)
 
-    def make(self, shard: HostShard, share: Share) -> RowOrder:
+    def make(self, shard: HostShard, share: Share, whole: slice | None = None) -> RowOrder:
         return order_rows(shard)
 
     def run(

@@ -99,11 +99,13 @@ class CudaRowProblems:
         """Return the most tasks of rows that are solved together: one that has nearly all nonzeros, and another."""
         return -(-nnz // task_size(nnz, self._limits)) + 1
 
-    def make(self, shard: CudaShard, share: Share) -> CudaRows:
+    def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> CudaRows:
         if isinstance(shard.memory, np.ndarray):  # page-locked, to be streamed
             shard = replace(shard, memory=cupy.asarray(shard.memory))
         begins = find_rows(self._code(1, share.dtype), shard, share.rows.stop - share.rows.start)
         rows, empty = (np.flatnonzero(begins >= 0).astype(np.int32), np.flatnonzero(begins < 0).astype(np.int32))
+        if whole is not None:
+            empty = empty[(empty >= whole.start) & (empty < whole.stop)]
         starts, size = begins[rows], task_size(shard.nnz, self._limits)
         stops = np.append(starts[1:], np.int32(shard.nnz))[: rows.size]
         tasks, first = cut_tasks(starts, stops, np.arange(rows.size, dtype=np.int32), size)
