@@ -75,10 +75,12 @@ class RowCode(NamedTuple):
         return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
 
 
-def suits(layout: Layout, method: RowMethod) -> bool:
+def suits(layout: Layout, method: RowMethod, limits: Limits) -> bool:
     """Return whether rows are solved from such nonzeros: in the order of rows, and not of too many columns."""
-    plain = not (layout.tiled or layout.fibre) and layout.share.gather == "full"
-    return plain and (method != "pdnr" or layout.share.stride <= MOST_RANK)
+    share, plain = layout.share, not (layout.tiled or layout.fibre) and layout.share.gather == "full"
+    code = RowCode(share.stride, share.dtype, method == "pdnr")
+    fits = max(code.shared_for_passes, code.shared_for_steps) <= limits.shared
+    return plain and fits and (method != "pdnr" or share.stride <= MOST_RANK)
 
 
 def task_size(nnz: int, limits: Limits) -> int:

@@ -82,7 +82,9 @@ class CudaRowProblems:
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `RowProblems`: nonzeros of a row lie side by side."""
-        return isinstance(kernel, Packed) and suits(make_layout(kernel.name, share, self._limits), self.method)
+        return isinstance(kernel, Packed) and suits(
+            make_layout(kernel.name, share, self._limits), self.method, self._limits
+        )
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:
