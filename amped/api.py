@@ -292,7 +292,7 @@ def cp_apr(
         See `cp_als`; the largest log-likelihood is kept.
     method : str
         "mu": multiplicative updates of a mode (Chi and Kolda 2012). "pdnr", "pqnr": each row of a mode is solved for
-        itself, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015); on a CPU.
+        itself, by damped Newton or quasi-Newton steps (Hansen, Plantenga and Kolda 2015).
     inner_iters : int
         Updates of a mode in an outer iteration, or of a row, at most.
     mu_iters : int

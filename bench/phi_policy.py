@@ -1,6 +1,6 @@
 """A search over how Phi is computed: layouts, chunks, threads, rows loaded together, prefetching; and the gain.
 
-From the layout whose MTTKRP is the fastest, as amped chooses it, one choice at a time; then the best of all together.
+From the layout whose MTTKRP is the fastest, one choice at a time; then the best of all together.
 """
 
 from __future__ import annotations

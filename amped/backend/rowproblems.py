@@ -74,9 +74,16 @@ class RowProblems(Protocol):
 
         for number in range(1 + limits.inner):
             add_sums (each shard); sum over ranks; step; add_changes (each shard); sum over ranks; advance
+
+    Attributes
+    ----------
+    method : str
+    codes : int
+        What its compiled code takes of host memory, as so many kernels do; see `Device.code_bytes`.
     """
 
     method: RowMethod
+    codes: int
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Tell whether it solves such rows from that kernel's shards."""
@@ -87,10 +94,11 @@ class RowProblems(Protocol):
     def shared_bytes(self, rank: int) -> int:
         """Return the device memory that `share_rows` takes for a row."""
 
-    def make(self, shard: Any, share: Share) -> Any:
+    def make(self, shard: Any, share: Share, whole: slice | None = None) -> Any:
         """Return where the rows of a shard are, and in which order they are solved: made once for a shard.
 
-        It reads the shard on the host, as `Shard.unloaded` returns it, or where it stays; not from a slot alone.
+        It reads the shard on the host, as `Shard.unloaded` returns it, or where it stays; not from a slot alone. Of
+        rows without nonzeros only those in `whole`, if it is given, are noted: `run` is asked for no others.
         """
 
     def run(

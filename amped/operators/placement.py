@@ -144,6 +144,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
+    compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes)
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
     facts = fitting.slot, fitting.piece, bytes_of, host
@@ -194,6 +195,8 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
     """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
     if not setting.phi:
         return replace(mode, kernels=_candidates(mode.share, kernels, setting))
+    if setting.options.gather != "full":
+        raise InputError(f"gather {setting.options.gather!r}: Phi reads factor matrices as they are")
     known = {k.name: phi for k in kernels if not k.derive and (phi := phi_of(setting.device, k, mode.share))}
     if setting.options.kernel not in ("auto", *known):
         raise InputError(f"kernel {setting.options.kernel!r} computes no Phi: {', '.join(known)} do")

@@ -43,12 +43,13 @@ class ModeRows:
     """The rows of one mode: where they are in each shard, which are whole there, and who shares the others."""
 
     def __init__(self, mode: ModePlan, shards: ModeShards, how: RowProblems, rank: int) -> None:
-        self.made = [how.make(shard, mode.share) for shard in (*shards.resident, *shards.streamed)]
         split = {int(row) - mode.rows.start: k for k, row in enumerate(mode.cut.split_rows)}
         edges = _edges(shards.steps, mode.rows.start)
         between = {row for row in edges if row is not None}
         local = {row: k for k, row in enumerate(sorted(between - set(split)))}
         self.whole = [_whole(step.new, {*split, *local}) for step in shards.steps]
+        all_shards = (*shards.resident, *shards.streamed)
+        self.made = [how.make(s, mode.share, whole) for s, whole in zip(all_shards, self.whole, strict=True)]
         first = mode.owned.start - mode.rows.start
         owned = range(first, first + mode.owned.stop - mode.owned.start)
         self.groups = []

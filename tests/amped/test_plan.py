@@ -307,3 +307,17 @@ def test_measured_memory_is_within_a_tenth_of_the_plan(
         for place, (used, _) in places.items():
             relative = number(row[place]) / used - 1
             assert -below <= relative <= above, f"{place}: {row[place]} planned, {human(used)} used"
+
+
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+def test_plans_count_the_code_that_solves_rows(folder: Path, method: str) -> None:
+    """Of small tensors it is most of all; rows that ranks share take more of it."""
+    flags = ["--rank", 4, "--loss", "poisson", "--method", method, "--mu-iters", 0, "--max-iters", 2, "--threads", 1]
+    flags += ["--metrics", folder / "m.jsonl", "--output", folder / "out", "--force"]
+    for _ in range(2):  # the first one may compile
+        (folder / "m.jsonl").unlink(missing_ok=True)
+        result = on_ranks(2, "cpd", small_tns(folder), *flags, *CPU)
+        assert result.code == 0, result.err
+    for places in events(folder / "m.jsonl")["memory"]["used_and_planned_bytes"]:
+        used, planned = places["host"]
+        assert used <= 1.1 * planned, f"{planned:,} planned, {used:,} used"

@@ -75,10 +75,12 @@ class RowCode(NamedTuple):
         return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
 
 
-def suits(layout: Layout, method: RowMethod) -> bool:
+def suits(layout: Layout, method: RowMethod, limits: Limits) -> bool:
     """Return whether rows are solved from such nonzeros: in the order of rows, and not of too many columns."""
-    plain = not (layout.tiled or layout.fibre) and layout.share.gather == "full"
-    return plain and (method != "pdnr" or layout.share.stride <= MOST_RANK)
+    share, plain = layout.share, not (layout.tiled or layout.fibre) and layout.share.gather == "full"
+    code = RowCode(share.stride, share.dtype, method == "pdnr")
+    fits = max(code.shared_for_passes, code.shared_for_steps) <= limits.shared
+    return plain and fits and (method != "pdnr" or share.stride <= MOST_RANK)
 
 
 def task_size(nnz: int, limits: Limits) -> int:
@@ -92,6 +94,9 @@ def most_tasks(share: Share, nnz: int, limits: Limits) -> int:
     return rows + min(nnz, limits.processors * TASKS)
 
 
-def batch_tasks(code: RowCode, tasks: int, most_of_row: int) -> int:
-    """Return how many of all tasks are in a batch, at most; all of a row's are in one."""
-    return min(tasks, max(most_of_row, BATCH_BYTES // code.bytes))
+def batch_tasks(code: RowCode, stride: int, tasks: int, most_of_row: int) -> int:
+    """Return how many of all tasks are in a batch, at most; all of a row's are in one.
+
+    They are no more than there would be of so many columns as are in memory: plans know no others.
+    """
+    return min(tasks, max(most_of_row, BATCH_BYTES // code._replace(rank=stride).bytes))

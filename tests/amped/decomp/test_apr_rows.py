@@ -13,16 +13,18 @@ from counts import by_rows, random_counts
 from oracle import PRECISIONS, random_factors, small_pieces
 
 import amped
-from amped.assembly import begin, counts, open_tensor
+from amped.assembly import begin, bring_up, counts, open_tensor
 from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
 from amped.decomp.apr import CpApr
 from amped.decomp.driver import Rule, iterate
 from amped.decomp.poisson import Poisson
 from amped.errors import InputError
+from amped.operators import placement
 from amped.operators.source import TensorSource
+from amped.operators.workspace import Workspace
 from amped.options import Options
-from amped.parallel.mpi import Comm
+from amped.parallel.mpi import Comm, world
 
 SHAPES = [(9, 7), (6, 5, 8), (4, 6, 5, 3), (3, 4, 3, 4, 3), (3, 3, 4, 3, 3, 3)]
 TENSOR = random_counts(7, (12, 9, 10))
@@ -194,6 +196,15 @@ def test_a_method_that_is_not_there() -> None:
         amped.cp_apr(TENSOR, 2, device="cpu", method="newton")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+def test_phi_has_no_narrow_matrices(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    """Of devices that have them for MTTKRPs: what is wrong is not the kernel, or the number of components."""
+    monkeypatch.setattr(placement, "roundings", lambda device: {"bf16": None})
+    monkeypatch.setattr(placement, "phi_of", lambda device, kernel, share: None)
+    with pytest.raises(InputError, match="gather 'bf16': Phi reads factor matrices as they are"):
+        amped.cp_apr(TENSOR, 2, device="cpu", method=method, gather="bf16")
+
+
 def test_a_plan_counts_row_problems(tmp_path: Path) -> None:
     how = "--rank", "4", "--loss", "poisson", "--device", "cpu"
     plain = in_process("plan", written(tmp_path), *how)
@@ -201,3 +212,21 @@ def test_a_plan_counts_row_problems(tmp_path: Path) -> None:
     assert (plain.code, rows.code) == (0, 0)
     assert "row problems" in rows.out
     assert "row problems" not in plain.out
+
+
+@pytest.mark.parametrize("method", ["mu", "pdnr"])
+def test_kernels_are_chosen_by_the_time_of_phi(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    """Nothing else is computed of shards, not even to compile it."""
+    timed = list[str]()
+    run = Workspace.add_phi
+
+    def add_phi(self: Workspace, how: Any, shard: Any, mode: int, *rest: Any) -> None:
+        timed.append(shard.kernel.name)
+        run(self, how, shard, mode, *rest)
+
+    monkeypatch.setattr(Workspace, "compute", None)
+    monkeypatch.setattr(Workspace, "add_phi", add_phi)
+    chosen = Options("cpu", precision="fp64")
+    machine = bring_up(chosen, world())
+    counts(open_tensor(TENSOR, machine, chosen), 3, machine, chosen, Poisson(method=method))
+    assert len(timed) >= 3, "of each mode"

@@ -80,6 +80,8 @@ class HostShared:
 class HostRows:
     """Rows that are solved one by one, each by one thread; those of many nonzeros in step. See `RowProblems`."""
 
+    codes = 3  # those in step take as much as two kernels
+
     def __init__(self, device: CpuDevice, method: RowMethod) -> None:
         self.method, self._threads, self._code = method, device.threads, CODE[method]
 
@@ -100,7 +102,7 @@ class HostRows:
     def shared_bytes(self, rank: int) -> int:
         return 8 * (2 * rank + self._code.sums(rank) + LENGTHS + self._code.memory(rank) + 2)
 
-    def make(self, shard: HostShard, share: Share) -> RowOrder:
+    def make(self, shard: HostShard, share: Share, whole: slice | None = None) -> RowOrder:
         return order_rows(shard)
 
     def run(

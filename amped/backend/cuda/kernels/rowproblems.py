@@ -75,12 +75,16 @@ class CudaShared(State):
 class CudaRowProblems:
     """Rows that are solved in step, batch by batch. See `RowProblems`."""
 
+    codes = 1
+
     def __init__(self, device: CudaDevice, method: RowMethod) -> None:
         self.method, self._limits, self._number = method, device.limits, device.number
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `RowProblems`: nonzeros of a row lie side by side."""
-        return isinstance(kernel, Packed) and suits(make_layout(kernel.name, share, self._limits), self.method)
+        return isinstance(kernel, Packed) and suits(
+            make_layout(kernel.name, share, self._limits), self.method, self._limits
+        )
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
         if not nnz:
@@ -88,7 +92,7 @@ class CudaRowProblems:
         code, rows = self._code(share.stride, share.dtype), share.rows.stop - share.rows.start
         tasks = most_tasks(share, nnz, self._limits)
         kept = 4 * (rows + min(rows, nnz) + 1 + 3 * tasks)
-        return RowBytes(kept, batch_tasks(code, tasks, self._most_of_row(nnz)) * code.bytes)
+        return RowBytes(kept, batch_tasks(code, code.rank, tasks, self._most_of_row(nnz)) * code.bytes)
 
     def _code(self, rank: int, dtype: np.dtype[Any]) -> RowCode:
         return RowCode(rank, dtype, self.method == "pdnr")
@@ -97,11 +101,13 @@ class CudaRowProblems:
         """Return the most tasks of rows that are solved together: one that has nearly all nonzeros, and another."""
         return -(-nnz // task_size(nnz, self._limits)) + 1
 
-    def make(self, shard: CudaShard, share: Share) -> CudaRows:
+    def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> CudaRows:
         if isinstance(shard.memory, np.ndarray):  # page-locked, to be streamed
             shard = replace(shard, memory=cupy.asarray(shard.memory))
         begins = find_rows(self._code(1, share.dtype), shard, share.rows.stop - share.rows.start)
         rows, empty = (np.flatnonzero(begins >= 0).astype(np.int32), np.flatnonzero(begins < 0).astype(np.int32))
+        if whole is not None:
+            empty = empty[(empty >= whole.start) & (empty < whole.stop)]
         starts, size = begins[rows], task_size(shard.nnz, self._limits)
         stops = np.append(starts[1:], np.int32(shard.nnz))[: rows.size]
         tasks, first = cut_tasks(starts, stops, np.arange(rows.size, dtype=np.int32), size)
@@ -126,7 +132,7 @@ class CudaRowProblems:
         begin, end = np.searchsorted(made.empty, bounds)
         clear_rows(code, made.empty_names[begin:end], own, seen)
         begin, end = np.searchsorted(made.rows, bounds)
-        most = batch_tasks(code, int(made.first[-1]), self._most_of_row(shard.nnz))
+        most = batch_tasks(code, own.shape[1], int(made.first[-1]), self._most_of_row(shard.nnz))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
         for rows in _batches(made.first, int(begin), int(end), most):

@@ -177,27 +177,57 @@ def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_row_problems(architecture: str, method: RowMethod) -> None:
-    """At the highest rank, too: the shared memory of a block is that of the device with least."""
+    """At the highest rank, too."""
     highest = row_code.MOST_RANK if method == "pdnr" else 1024
     some = ((3, 32), (5, 7)) if architecture != "sm_90" else ((2, 1), (3, 7), (4, 16), (5, 33), (8, 64), (3, highest))
     for (order, rank), precision in zip(some, cycle(DTYPES)):
         made = layout(order, precision, "segmented", rank, "coded" if rank % 2 else "raw", LIMITS[architecture])
-        assert row_code.suits(made, method)
+        assert row_code.suits(made, method, LIMITS[architecture])
         code = row_code.RowCode(rank, DTYPES[precision], method == "pdnr")
         log = compiled("rowproblems", code.passes(made), architecture)
         check(log, {"add_sums", "add_changes", "gather", "find_rows"}, MOST_IN_ROWS)
         check(compiled("rowsteps", code.steps(), architecture), STEPS, MOST_IN_ROWS)
-        assert max(code.shared_for_passes, code.shared_for_steps) <= LIMITS["sm_90"].shared
+        assert max(code.shared_for_passes, code.shared_for_steps) <= LIMITS[architecture].shared
+
+
+@pytest.mark.parametrize("method", ["pdnr", "pqnr"])
+@pytest.mark.parametrize("precision", DTYPES)
+def test_batches_of_rows_fit_what_is_planned(precision: str, method: RowMethod) -> None:
+    """Plans count columns as they are in memory, some of them unused."""
+    dtype = DTYPES[precision]
+    lanes = VECTOR // dtype.itemsize
+    for rank in range(1, row_code.MOST_RANK + 1):
+        stride = -(-rank // lanes) * lanes
+        planned, code = (row_code.RowCode(columns, dtype, method == "pdnr") for columns in (stride, rank))
+        for tasks, most_of_row in product((10, 10_000, 1 << 30), (1, 2000)):
+            room = row_code.batch_tasks(planned, stride, tasks, most_of_row) * planned.bytes
+            assert row_code.batch_tasks(code, stride, tasks, most_of_row) * code.bytes <= room
 
 
 def test_layouts_of_row_problems() -> None:
+    most = LIMITS["sm_90"]
     suited = {
-        name for name in kernel_names(3) if row_code.suits(layout(3, "fp32", name, 16, "raw", LIMITS["sm_90"]), "pdnr")
+        name for name in kernel_names(3) if row_code.suits(layout(3, "fp32", name, 16, "raw", most), "pdnr", most)
     }
     assert suited == {"segmented"}
-    wide = layout(3, "fp32", "segmented", 228, "raw", LIMITS["sm_90"])
-    assert row_code.suits(wide, "pqnr")
-    assert not row_code.suits(wide, "pdnr")
+    wide = layout(3, "fp32", "segmented", 228, "raw", most)
+    assert row_code.suits(wide, "pqnr", most)
+    assert not row_code.suits(wide, "pdnr", most)
+
+
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_rows_fit_the_shared_memory_of_their_device(architecture: str) -> None:
+    """Of as many components as are taken, and no fewer are taken than need be: an A100 has less than an H100."""
+    limits, most = LIMITS[architecture], {"sm_80": 196}.get(architecture, row_code.MOST_RANK)
+    for rank in range(4, 260, 4):
+        made = layout(3, "fp32", "segmented", rank, "raw", limits)
+        assert row_code.suits(made, "pqnr", limits)
+        assert row_code.suits(made, "pdnr", limits) == (rank <= most)
+        if rank <= most:
+            code = row_code.RowCode(rank, DTYPES["fp32"], True)
+            assert max(code.shared_for_passes, code.shared_for_steps) <= limits.shared
+    highest = layout(3, "fp64", "segmented", 1024, "raw", limits)
+    assert row_code.suits(highest, "pqnr", limits)
 
 
 @pytest.mark.parametrize("architecture", LIMITS)
