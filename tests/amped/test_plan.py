@@ -258,10 +258,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for tensor, precision, (kernel, placement) in product(tensors, ("fp32", "fp64"), how):
         flags = ["--precision", precision, "--kernel", kernel, "--placement", placement]
         succeeded(run_amped("mttkrp", tensor, "--rank", RANK, *flags, *CPU))
-    for precision in ("fp32", "fp64"):
-        flags = ["--precision", precision, "--max-iters", 2, "--output", folder / precision]
-        succeeded(run_amped("cpd", small, "--rank", RANK, *flags, *CPU))
-        succeeded(run_amped("mttkrp", folder / "small.npz", "--rank", RANK, "--kernel", "tiled", *flags[:2], *CPU))
+    for precision, kernel in product(("fp32", "fp64"), ("segmented", "tiled", "permuted")):
+        flags = ["--precision", precision, "--kernel", kernel]
+        several = ["--max-iters", 2, "--output", folder / f"{precision}-{kernel}"]
+        succeeded(run_amped("cpd", folder / "small.npz", "--rank", RANK, *flags, *several, *CPU))
     rng = np.random.default_rng(0)
     shape, nonzeros = (20_000, 5_000, 3_000), 2_000_000
     indices = np.stack([rng.integers(0, length, nonzeros, dtype=np.int32) for length in shape], axis=1)
