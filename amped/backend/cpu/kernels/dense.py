@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +91,7 @@ def _cost(form: Form, at: int, threads: int) -> float:
     return cost
 
 
-class _Free:
+class _Free(ABC):
     """A sweep without partial results: each mode reads the elements. See `Sweep`."""
 
     def __init__(self, form: Form, threads: int, scratch: Array) -> None:
@@ -114,13 +115,14 @@ class _Free:
         lengths[0], begins[0] = len(slab), begins[0] + start
         self._add(mode, slab.reshape(-1), lengths, begins, 0 if mode else start, out)
 
+    @abstractmethod
     def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
-        raise NotImplementedError
+        """Add elements of such `lengths`, whose rows of factor matrices begin there; row 0 of `out` is `shift`."""
 
     def _threads(self, elements: int) -> int:
         return self._pool.threads if elements * self._form.rank >= SMALL else 1
 
-    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:  # noqa: B027 - nothing is left to do
         """See `Sweep`: the sums are there."""
 
     def changed(self, mode: int) -> None:
