@@ -41,12 +41,6 @@ def measure(backend: Device, comm: Comm) -> dict[str, Any]:
     return found
 
 
-def gather_ceiling(ceilings: dict[str, Any], megabytes: float) -> float:
-    """Return GB/s of random rows from a matrix of `megabytes`, interpolated between the measured sizes."""
-    sizes, speeds = zip(*sorted((float(size), speed) for size, speed in ceilings["gather"].items()), strict=True)
-    return float(np.interp(np.log(max(megabytes, 1e-3)), np.log(sizes), speeds))
-
-
 def seconds(backend: Device, action: Callable[[], Any], runs: int = RUNS) -> list[float]:
     """Return the device's seconds of each run of `action`, after warm-up runs."""
     clock, pauses = backend.clock(), Pauses()

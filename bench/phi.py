@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from amped.errors import InputError
+
 from . import phi_apr, phi_intensity, phi_pasta, phi_policy, phi_pressure, phi_stream, phi_tables, pictures, record
 from .phi_problem import TENSORS, device_of, load
 
@@ -38,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--rank", nargs="+", type=int, default=[32], metavar="R", help="columns of the factor matrices (32)")
     add("--precision", nargs="+", choices=("fp32", "fp64"), default=["fp32"])
     add("--repeats", type=int, default=7, metavar="K", help="measurements of each (7)")
-    add("--name", help="of the result (phi-PART-DEVICE)")
+    add("--name", help="of the result of one part (phi-PART-DEVICE)")
     add("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
     add("--redraw", nargs="+", type=Path, metavar="JSON", help="measure nothing, draw these results' pictures again")
     add("--tables", type=Path, metavar="FOLDER", help="measure nothing, print the tables of docs/phi.md of its results")
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace) -> None:
         print(phi_tables.tables(args.tables, name))
     if args.redraw or args.tables:
         return
+    if args.name and len(args.part) > 1:
+        raise InputError("--name is of the result of one --part")
     for name in args.part:
         part, device = PARTS[name], device_of(args)
         facts: dict[str, Any] = {"part": name, "others": _versions(part.PACKAGES), "load_before": load()}

@@ -299,3 +299,9 @@ def test_layouts_are_made_otherwise_only_within() -> None:
         assert (layout.chunk, layout.schedule.threads, layout.lanes) == (64, 64, 4)
     layout = make_layout("segmented", share, H200)
     assert (layout.chunk, layout.schedule.threads, layout.lanes) == (256, 128, 8)
+
+
+def test_a_name_is_of_one_part(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--name is of the result of one --part"):
+        main(["phi", "--part", "stream", "pasta", "--name", "x", *SMALL, str(tmp_path)])
+    assert not list(tmp_path.iterdir())
