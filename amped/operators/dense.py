@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +15,12 @@ from partitioner.stages import STAGES
 from ..backend.base import Array, Device, Slot
 from ..backend.dense import Sweep
 from ..backend.exchange import Machine
-from ..parallel.mpi import Reduction, together
+from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
 from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
+from .factors import Factors
 from .limits import check_range
 from .memory import SLOTS
 from .placement import Setting
@@ -109,8 +109,10 @@ def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Devic
     return target
 
 
-class DenseOperator:
+class DenseOperator(Factors):
     """MTTKRP of one dense tensor. See `Operator`; making one is collective."""
+
+    plan: DensePlan
 
     def __init__(self, source: DenseSource, machine: Machine, setting: Setting) -> None:
         """Load this rank's block of `source`."""
@@ -138,23 +140,8 @@ class DenseOperator:
         self._inputs = [self.work.factors[mode][self._ranges[mode]] for mode in self._modes]
         self.clock.collect()
 
-    @property
-    def order(self) -> int:
-        return len(self.shape)
-
-    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        self.work.set_factor(mode, factor)
-        self.changed(mode)
-
-    @property
-    def matrices(self) -> Array:
-        return self.work.matrices
-
-    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
-        return self.work.factor(mode, matrices)
-
     def changed(self, mode: int) -> None:
-        self.work.changed(mode)
+        super().changed(mode)
         if self._sweep is not None:
             self._sweep.changed(self._modes.index(mode))
 
@@ -162,15 +149,6 @@ class DenseOperator:
         if self._sweep is not None:
             for place in range(self.order):
                 self._sweep.changed(place)
-
-    def owned(self, mode: int) -> Array:
-        return self.work.owned[mode]
-
-    def computed(self, mode: int) -> Array:
-        return self.work.computed[mode][:, : self.ranks[mode]]
-
-    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        return self.clock.span(kind, mode)
 
     def mttkrp(
         self,
@@ -242,33 +220,3 @@ class DenseOperator:
             return out
         out[: mine.start], out[mine.stop :] = 0, 0
         return out[mine]
-
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
-        if self.machine.comm.size > 1:
-            with self.clock.span("exchange", mode):
-                self.machine.exchange.reduce(array, reduction)
-
-    def publish(self, mode: int, sums: Array | None = None) -> None:
-        machine, rows = self.machine, self.plan.modes[mode].cut.rows
-        if machine.comm.size > 1:
-            if sums is not None:  # perhaps made beside
-                machine.device.meet()
-            with machine.exchange.aside(), self.clock.span("exchange", mode):
-                machine.exchange.gather_rows(self.work.factors[mode], rows[:-1], rows[1:], sums)
-        self.changed(mode)
-
-    def join(self) -> None:
-        self.machine.exchange.join()
-        self.machine.device.meet()
-
-    def synchronize(self) -> None:
-        self.join()
-        self.machine.device.synchronize()
-
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
-        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
-        share = self.plan.modes[mode]
-        whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)
-        whole[share.owned] = self.machine.device.to_host(rows)
-        self.machine.comm.all_gather_rows(whole, share.cut.rows[:-1], share.cut.rows[1:])
-        return whole

@@ -7,12 +7,9 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from partitioner.coo import norm
 from partitioner.shards import Cut
@@ -21,9 +18,10 @@ from ..backend.base import Array
 from ..backend.exchange import Block, Machine, agree
 from ..backend.phi import Phi
 from ..backend.rowproblems import RowLimits
-from ..parallel.mpi import Reduction, together
+from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
+from .factors import Factors
 from .limits import check_range
 from .memory import ModePlan
 from .placement import Plan, Setting, make_plan
@@ -37,7 +35,7 @@ RECUTS = 2
 LEAST_MESSAGE = 1 << 20  # bytes of the largest block: smaller ones wait for the next shard
 
 
-class SparseOperator:
+class SparseOperator(Factors):
     """MTTKRP of one sparse tensor. See `Operator`; making one is collective."""
 
     def __init__(self, source: Source, machine: Machine, setting: Setting, budget: Budget | None = None) -> None:
@@ -94,34 +92,8 @@ class SparseOperator:
         sums = self.machine.comm.allgather(self.stream.modes[0].squares)
         return norm(source.value_range[:2], [x for of_rank in sums for x in of_rank])
 
-    @property
-    def order(self) -> int:
-        return len(self.shape)
-
-    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        self.work.set_factor(mode, factor)
-
-    @property
-    def matrices(self) -> Array:
-        return self.work.matrices
-
-    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
-        return self.work.factor(mode, matrices)
-
-    def changed(self, mode: int) -> None:
-        self.work.changed(mode)
-
     def forget(self) -> None:
         """See `Operator`: nothing is kept."""
-
-    def owned(self, mode: int) -> Array:
-        return self.work.owned[mode]
-
-    def computed(self, mode: int) -> Array:
-        return self.work.computed[mode][:, : self.ranks[mode]]
-
-    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        return self.clock.span(kind, mode)
 
     def mttkrp(
         self,
@@ -192,40 +164,6 @@ class SparseOperator:
         done = comm.allgather([min(max(step.done, mode.owned.start), mode.owned.stop) for step in steps])
         row = mode.share.stride * self.plan.dtype.itemsize
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if exchange.overlaps else None)
-
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
-        if self.machine.comm.size > 1:
-            with self.clock.span("exchange", mode):
-                self.machine.exchange.reduce(array, reduction)
-
-    def publish(self, mode: int, sums: Array | None = None) -> None:
-        rows = self.plan.modes[mode].cut.rows
-        self._send(mode, rows[:-1], rows[1:], sums)
-
-    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None) -> None:
-        exchange = self.machine.exchange
-        if self.machine.comm.size > 1:
-            if sums is not None:  # perhaps made beside
-                self.machine.device.meet()
-            with exchange.aside(), self.clock.span("exchange", mode):
-                exchange.gather_rows(self.work.factors[mode], begin, end, sums)
-        self.work.changed(mode)
-
-    def join(self) -> None:
-        self.machine.exchange.join()
-        self.machine.device.meet()
-
-    def synchronize(self) -> None:
-        self.join()
-        self.machine.device.synchronize()
-
-    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
-        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
-        share = self.plan.modes[mode]
-        whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)
-        whole[share.owned] = self.machine.device.to_host(rows)
-        self.machine.comm.all_gather_rows(whole, share.cut.rows[:-1], share.cut.rows[1:])
-        return whole
 
 
 class _SplitRows:

@@ -1,0 +1,88 @@
+"""What the operators of all kinds of tensors have in common: factor matrices on all ranks, and their exchange."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.base import Array, Clock
+from ..backend.exchange import Machine
+from ..parallel.mpi import Reduction
+from .placement import Plan
+from .workspace import Workspace
+
+
+class Factors:
+    """The part of `Operator` that does not depend on the tensor."""
+
+    machine: Machine
+    shape: tuple[int, ...]
+    ranks: tuple[int, ...]
+    clock: Clock
+    plan: Plan
+    work: Workspace
+
+    @property
+    def order(self) -> int:
+        return len(self.shape)
+
+    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
+        self.work.set_factor(mode, factor)
+        self.changed(mode)
+
+    @property
+    def matrices(self) -> Array:
+        return self.work.matrices
+
+    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
+        return self.work.factor(mode, matrices)
+
+    def changed(self, mode: int) -> None:
+        self.work.changed(mode)
+
+    def owned(self, mode: int) -> Array:
+        return self.work.owned[mode]
+
+    def computed(self, mode: int) -> Array:
+        return self.work.computed[mode][:, : self.ranks[mode]]
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        return self.clock.span(kind, mode)
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        if self.machine.comm.size > 1:
+            with self.clock.span("exchange", mode):
+                self.machine.exchange.reduce(array, reduction)
+
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        rows = self.plan.modes[mode].cut.rows
+        self._send(mode, rows[:-1], rows[1:], sums)
+
+    def _send(self, mode: int, begin: NDArray[np.int64], end: NDArray[np.int64], sums: Array | None) -> None:
+        """All-gather rows of a factor matrix, each rank those from its `begin` to its `end`."""
+        exchange = self.machine.exchange
+        if self.machine.comm.size > 1:
+            if sums is not None:  # perhaps made beside
+                self.machine.device.meet()
+            with exchange.aside(), self.clock.span("exchange", mode):
+                exchange.gather_rows(self.work.factors[mode], begin, end, sums)
+        self.changed(mode)
+
+    def join(self) -> None:
+        self.machine.exchange.join()
+        self.machine.device.meet()
+
+    def synchronize(self) -> None:
+        self.join()
+        self.machine.device.synchronize()
+
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
+        share = self.plan.modes[mode]
+        whole = np.empty((self.shape[mode], share.rank), self.plan.dtype)
+        whole[share.owned] = self.machine.device.to_host(rows)
+        self.machine.comm.all_gather_rows(whole, share.cut.rows[:-1], share.cut.rows[1:])
+        return whole
