@@ -15,7 +15,6 @@ Neither models caches: a kernel that finds rows there lies above the roof of the
 from __future__ import annotations
 
 import argparse
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,11 +24,10 @@ from amped.backend.base import Device
 
 from . import ceilings, phi_stream
 from .groups import free_memory
-from .phi_problem import Nonzeros, best_kernel, modes_of, seconds, source_of, summaries
+from .phi_problem import Nonzeros, best_kernel, cases_of, seconds, summaries
 
 PACKAGES = ("numba",)
 MATRIX = {"cuda": 8192, "cpu": 1024}  # rows and columns of matrices whose product tells the peak
-WORDS = {"fp32": 4, "fp64": 8}
 
 
 def add_arguments(group: argparse._ArgumentGroup) -> None:
@@ -38,15 +36,8 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Measure the roofs, then Phi and MTTKRP of each tensor, number of columns, precision and mode."""
-    roofs, cases = measured_roofs(device, args), []
-    for shape in args.shapes:
-        source = source_of(args, shape, device)
-        for rank, precision in itertools.product(args.rank, args.precision):
-            for nonzeros in modes_of(source, device, rank, precision):
-                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
-                case |= {"mode": nonzeros.mode, **of_mode(nonzeros, args.repeats, precision)}
-                cases.append(case)
-                print(line(case), flush=True)
+    roofs = measured_roofs(device, args)
+    cases = cases_of(args, device, lambda nonzeros: of_mode(nonzeros, args.repeats), line)
     roofs = _higher(roofs, measured_roofs(device, args))  # on a machine that is busy at times
     print("roofs:", roofs, flush=True)
     return {"roofs": roofs, "cases": cases}
@@ -83,14 +74,14 @@ def _peak(device: Device, kind: str) -> float:
     return 2 * size**3 / min(times) / 1e9
 
 
-def of_mode(nonzeros: Nonzeros, repeats: int, precision: str) -> dict[str, Any]:
+def of_mode(nonzeros: Nonzeros, repeats: int) -> dict[str, Any]:
     """Return kernel, seconds, flops, bytes of both models and GFLOP/s of a mode's Phi and MTTKRP."""
     kernel, _ = best_kernel(nonzeros)
     shard = nonzeros.shard(kernel)
     times = seconds(nonzeros.device, nonzeros.actions(kernel, shard), repeats)
     rows = int(nonzeros.device.xp.unique(nonzeros.columns[0]).size)
     found: dict[str, Any] = {"kernel": kernel.name, "seconds": summaries(times, False)}
-    counted = nonzeros.share.nnz, nonzeros.order, nonzeros.rank, WORDS[precision], shard.nbytes, rows
+    counted = nonzeros.share.nnz, nonzeros.order, nonzeros.rank, nonzeros.share.dtype.itemsize, shard.nbytes, rows
     for name, models in counts(*counted).items():
         took = found["seconds"][name]["median"]
         found[name] = {

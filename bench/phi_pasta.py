@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from amped.backend.base import Device
 
 from . import coordinates, pictures
 from .groups import free_memory
-from .phi_problem import Nonzeros, best_kernel, modes_of, seconds, source_of, summaries
+from .phi_problem import Nonzeros, best_kernel, cases_of, seconds, summaries
 
 PACKAGES = ("numba",)
 SERIES = ("amped: mttkrp", "amped: phi", "coordinates: mttkrp", "coordinates: phi")
@@ -24,15 +23,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Time all of them in turn, for each tensor, number of columns, precision and mode."""
-    cases = []
-    for shape in args.shapes:
-        source = source_of(args, shape, device)
-        for rank, precision in itertools.product(args.rank, args.precision):
-            for nonzeros in modes_of(source, device, rank, precision):
-                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
-                case |= {"mode": nonzeros.mode, **of_mode(nonzeros, args.repeats)}
-                cases.append(case)
-                print(line(case), flush=True)
+    cases = cases_of(args, device, lambda nonzeros: of_mode(nonzeros, args.repeats), line)
     ratios = {name: [case["times_as_fast"][name] for case in cases] for name in cases[0]["times_as_fast"]}
     overall = {name: {"geometric_mean": statistics.geometric_mean(r), "least": min(r)} for name, r in ratios.items()}
     return {"cases": cases, "times_as_fast": overall}

@@ -6,7 +6,6 @@ From the layout whose MTTKRP is the fastest, one choice at a time; then the best
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from amped.backend.providers import mttkrp_kernels, phi_of
 from . import record
 from .groups import free_memory
 from .phi_code import changed, compiled, packed
-from .phi_problem import Nonzeros, Timed, best_kernel, modes_of, seconds, source_of
+from .phi_problem import Nonzeros, Timed, best_kernel, cases_of, seconds
 
 PACKAGES = ("numba",)
 CHUNKS, THREADS = (64, 128, 256, 512), (64, 128, 256)  # nonzeros; threads of a block
@@ -59,15 +58,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Search for each tensor, number of columns, precision and mode."""
-    cases = []
-    for shape in args.policy_shapes or args.shapes:
-        source = source_of(args, shape, device)
-        for rank, precision in itertools.product(args.rank, args.precision):
-            for nonzeros in modes_of(source, device, rank, precision):
-                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
-                case |= {"mode": nonzeros.mode, **search(nonzeros, args.repeats)}
-                cases.append(case)
-                print(line(case), flush=True)
+    cases = cases_of(args, device, lambda nonzeros: search(nonzeros, args.repeats), line, args.policy_shapes)
     gains = [case["gain"] for case in cases]
     return {"cases": cases, "gain": {"geometric_mean": statistics.geometric_mean(gains), "most": max(gains)}}
 

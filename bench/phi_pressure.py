@@ -6,7 +6,6 @@ What is computed then is not Phi. Only nonzeros change, and on a GPU a line of t
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from amped.backend.mttkrp import Kernel
 from . import coordinates, phi_code
 from .groups import free_memory
 from .phi_code import NO_ATOMICS, NO_DIVISION, Edit
-from .phi_problem import Action, Array, Nonzeros, Timed, best_kernel, modes_of, seconds, source_of, summaries
+from .phi_problem import Action, Array, Nonzeros, Timed, best_kernel, cases_of, seconds, summaries
 
 PACKAGES = ("numba",)
 FEW = 64  # rows that any cache holds
@@ -45,15 +44,7 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
 
 def measure(args: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Time Phi and its variants in turn, for each tensor, number of columns, precision and mode."""
-    cases = []
-    for shape in args.shapes:
-        source = source_of(args, shape, device)
-        for rank, precision in itertools.product(args.rank, args.precision):
-            for nonzeros in modes_of(source, device, rank, precision):
-                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
-                case |= {"mode": nonzeros.mode, **of_mode(nonzeros, args.repeats)}
-                cases.append(case)
-                print(line(case), flush=True)
+    cases = cases_of(args, device, lambda nonzeros: of_mode(nonzeros, args.repeats), line)
     return {"resources": RESOURCES, "cases": cases, "gains": gains(cases)}
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,26 @@ def modes_of(
         yield Nonzeros(device, mode, share, columns, tuple(factors[m] for m in inputs), factors[mode], rank)
         del columns
         free_memory(device.xp)
+
+
+def cases_of(
+    args: argparse.Namespace,
+    device: Device,
+    measure: Callable[[Nonzeros], dict[str, Any]],
+    line: Callable[[dict[str, Any]], str],
+    shapes: Sequence[str] | None = None,
+) -> list[dict[str, Any]]:
+    """Measure each tensor, of those asked for or these, number of columns, precision and mode; print a line of each."""
+    cases = []
+    for shape in shapes or args.shapes:
+        source = source_of(args, shape, device)
+        for rank, precision in product(args.rank, args.precision):
+            for nonzeros in modes_of(source, device, rank, precision):
+                case = {"shape": shape, "nonzeros": source.nnz, "rank": rank, "precision": precision}
+                case |= {"mode": nonzeros.mode, **measure(nonzeros)}
+                cases.append(case)
+                print(line(case), flush=True)
+    return cases
 
 
 def _share(source: SyntheticSource, mode: int, stride: int, dtype: np.dtype[Any]) -> Share:
