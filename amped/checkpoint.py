@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import sys
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -70,7 +69,7 @@ def name_of(state: State) -> str:
 def facts_of(source: Described, rank: int, method: str) -> dict[str, Any]:
     """Return what a checkpoint must share with the run that resumes it. Collective."""
     tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
-    labels = {"labels": zlib.crc32(b"".join(each.tobytes() for each in source.labels))} if source.labels else {}
+    labels = {"labels": source.labels.checksum()} if source.labels else {}
     return {"method": method, **tensor, **labels, "rank": rank}
 
 

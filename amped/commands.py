@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
 from partitioner.flags import shown
+from partitioner.labels import named
 from partitioner.shards import Cut
 from partitioner.stages import STAGES
 
@@ -32,7 +33,7 @@ from .decomp.prediction import Forecast, foretell, hopeless
 from .decomp.starts import Restartable, best_of
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import TakenError, write_npz, write_text
-from .models.kruskal import MODEL, KruskalTensor, named_labels
+from .models.kruskal import MODEL, KruskalTensor
 from .operators.base import Operator
 from .operators.dense_plan import make_dense_plan
 from .operators.dense_source import DenseSource
@@ -236,7 +237,7 @@ def mttkrp(request: requests.Mttkrp, session: Session) -> int:
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
-            results |= named_labels(source.labels)
+            results |= named(source.labels)
             on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
         job.display.note(job.memory_line(operator))
         return job.exit_code()

@@ -25,8 +25,9 @@ from .device import DeviceName, Sorter, make_sorter
 from .drafts import drafted
 from .errors import InputError, OutputError
 from .hosts import check_draft, check_same
-from .indices import Labels, distinct, joined, labels_of, renumbered
+from .indices import distinct, joined, labels_of, renumbered
 from .jit import load_compiler
+from .labels import Labels
 from .ranks import Alone, Ranks, agree, on_root, together
 from .readers import PLAIN, Form, Progress, chunks, open_part, read_sparse, settle, warn_of_keys
 from .runs import Runs
@@ -208,7 +209,7 @@ class Reading:
         if not self.form.compact:
             return None
         whole = [joined(indices, self.ranks) for indices in used]
-        return Renumbering(whole, tuple(labels_of(indices, self.base) for indices in whole))
+        return Renumbering(whole, Labels(labels_of(indices, self.base) for indices in whole))
 
 
 class _Build:
@@ -328,10 +329,8 @@ class _Build:
         """Sync the files to disk and write the manifest; each rank checksums an equal share of the blocks."""
         ranks = self._ranks
         names = [name for mode in range(self._order) for name in store.file_names(self._order, mode)]
-        if self._renumbering is not None:
-            labels = self._renumbering.labels
-            on_root(ranks, lambda: store.write_labels(self._folder, labels))
-            names += [store.label_name(mode) for mode in range(self._order)]
+        labels = None if self._renumbering is None else self._renumbering.labels
+        label_files, kinds = on_root(ranks, lambda: store.write_labels(self._folder, labels)) or ({}, None)
         ranks.allgather(None)  # all ranks have finished writing
         blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
@@ -344,8 +343,9 @@ class _Build:
             entries[name]["crc32"].append(crc)
         length = norm(facts.ends, list(chain.from_iterable(ranks.allgather(self._squares(facts)))))
         counts = {"nnz": facts.nnz, "duplicates": facts.duplicates, "zeros": facts.zeros}
-        found = {"shape": shape, "norm": length, "value_range": ValueRange(*facts.ends, facts.grain), **counts}
-        on_root(ranks, lambda: store.write_manifest(self._folder, entries, facts.dtype, **found))
+        entries |= label_files
+        found = {"shape": shape, "norm": length, "value_range": ValueRange(*facts.ends, facts.grain), "labels": kinds}
+        on_root(ranks, lambda: store.write_manifest(self._folder, entries, facts.dtype, **found, **counts))
 
     def _squares(self, facts: Facts) -> list[float]:
         """Return the sums of squares of this rank's share of the blocks, cut as those of a tensor in memory."""

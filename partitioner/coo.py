@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from operator import index
 from os import PathLike
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InputError
-from .indices import Labels, distinct, labels_of, renumbered
+from .indices import distinct, labels_of, renumbered
+from .labels import Labels
 from .sort import Sort, sort_nonzeros, strictly_increasing
 from .tables import Nonzeros
 from .taking import Found, room_for, take
@@ -83,7 +84,8 @@ class SparseTensor:
     duplicates, zeros : int
         How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
     labels : tuple of (I_n,) arrays, or None
-        What the indices stand for: after `compacted`, what they were before.
+        What the indices stand for: of a table, values of its keys; after `compacted`, what they were before. May be
+        set, to one sequence of numbers, times or strings a mode.
     build_bytes : int
         Peak memory of its construction.
 
@@ -95,7 +97,7 @@ class SparseTensor:
         past the largest number or all to zero.
     """
 
-    labels: Labels | None = None
+    _labels: Labels | None = None
     _path: str | PathLike[str] | None = None
     _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
     _hear: Hear | None = None
@@ -211,6 +213,15 @@ class SparseTensor:
         return self._repaired[1]
 
     @property
+    def labels(self) -> Labels | None:
+        """What the indices stand for."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, given: Iterable[ArrayLike] | None) -> None:
+        self._labels = Labels.of(given, self.shape)
+
+    @property
     def build_bytes(self) -> int:
         """Peak memory of its construction."""
         return self._build_bytes
@@ -231,9 +242,9 @@ class SparseTensor:
             tensor._columns[mode] = renumbered(column, used[mode])
         tensor.shape = tuple(indices.size for indices in used)
         if self.labels is None:
-            tensor.labels = tuple(labels_of(indices, base) for indices in used)
+            tensor._labels = Labels(labels_of(indices, base) for indices in used)
         else:
-            tensor.labels = tuple(known[indices] for known, indices in zip(self.labels, used, strict=True))
+            tensor._labels = self.labels.taken(used)
         tensor._build_bytes += self.columns.nbytes
         return tensor
 

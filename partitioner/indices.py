@@ -5,8 +5,6 @@ An index may be a time stamp or an identifier: a mode of 2**31 indices may have 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,9 +13,6 @@ from .stored import StoredColumn
 
 SPARSE = 4  # times as many indices as nonzeros: from there on a mode is long
 BLOCK = 1 << 20  # nonzeros looked at together
-
-Labels = tuple[NDArray[Any], ...]
-"""For each mode, what its indices stand for, (I_n,)."""
 
 
 def is_long(length: int, nonzeros: int) -> bool:

@@ -19,7 +19,7 @@ from . import checked
 from .checked import MANIFEST
 from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
-from .indices import Labels
+from .labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, to_parts
 from .shards import SortedTensor, mode_order
 from .sort import Sort, sort_nonzeros
 from .stored import Bounds, StoredColumn, StoredFile
@@ -27,9 +27,9 @@ from .tables import Files
 from .threads import side_by_side, usable_cores
 
 KIND = "store"
-FORMAT, VERSION, OLDEST = "amped-store", 3, 2  # since version 3 there may be labels
+FORMAT, VERSION, OLDEST = "amped-store", 4, 2  # since version 3 there may be labels, since 4 of any kind
 BLOCK = 1 << 20  # values cast together
-SINGLE, LABELS = np.dtype(np.float32), np.dtype(np.int64)
+SINGLE = np.dtype(np.float32)
 
 
 class Store:
@@ -72,13 +72,37 @@ class Store:
             raise ValueError(f"{self.nnz} nonzeros, norm and values {numbers} of {self.value_dtype}")
         if not all(1 <= length <= MAX_MODE_LENGTH for length in self.shape):
             raise ValueError(f"shape {self.shape}")
-        self.labelled = label_name(0) in self._files
-        labels = [label_name(mode) for mode in range(self.order) if self.labelled]
-        for name in [*(name for mode in range(self.order) for name in self.mode(mode).names), *labels]:
+        self._labels = self._label_files(manifest)
+        for name in [*(name for mode in range(self.order) for name in self.mode(mode).names), *self._labels]:
             entry = self._files[name]
             checked.check_entry(self.path / name, entry, KIND)
             if self._header(name) < 0:
                 raise ValueError(f"{entry['bytes']} bytes of {name} for {self._count(name)} numbers")
+
+    def _label_files(self, manifest: dict[str, Any]) -> dict[str, tuple[np.dtype[Any], int]]:
+        """Return the type and length of each file of labels."""
+        told, found = manifest.get("labels"), dict[str, tuple[np.dtype[Any], int]]()
+        names = None if told is None else told["names"]
+        self._names = None if names is None else [str(name) for name in names]
+        if told is None:  # before version 4, labels were the indices of a file
+            modes = range(self.order if label_name(0) in self._files else 0)
+            return {label_name(mode): (INT64, self.shape[mode]) for mode in modes}
+        if len(told["modes"]) != self.order or len(self._names or self.shape) != self.order:
+            raise ValueError(f"labels of {len(told['modes'])} modes")
+        for mode, kind in enumerate(told["modes"]):
+            dtype = np.dtype(str(kind["dtype"]))
+            if dtype.kind not in KINDS or (OFFSETS in kind and dtype != BYTES):
+                raise ValueError(f"labels are {dtype}")
+            sizes = {"": int(kind["size"]), **{what: int(kind[what]) for what in (OFFSETS, MISSING) if what in kind}}
+            if sizes.get(OFFSETS, sizes[""] + 1) != self.shape[mode] + 1 or min(sizes.values()) < 0:
+                raise ValueError(f"labels of {sizes} for {self.shape[mode]} indices")
+            found |= {label_name(mode, what): (INT64 if what else dtype, size) for what, size in sizes.items()}
+        return found
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its indices have labels."""
+        return bool(self._labels)
 
     @property
     def order(self) -> int:
@@ -104,8 +128,19 @@ class Store:
         """Read what the indices stand for, verified; None if they stand for themselves."""
         if not self.labelled:
             return None
-        files = (self.file(label_name(mode)) for mode in range(self.order))
-        return tuple(StoredColumn(file, 0, n).held(n) for file, n in zip(files, self.shape, strict=True))
+        return Labels((self._labels_of(mode) for mode in range(self.order)), self._names)
+
+    def _labels_of(self, mode: int) -> NDArray[Any]:
+        names = {what: label_name(mode, what) for what in ("", OFFSETS, MISSING)}
+        parts = {
+            what: StoredColumn(self.file(name), 0, self._labels[name][1]).held(self._labels[name][1])
+            for what, name in names.items()
+            if name in self._labels
+        }
+        try:
+            return of_parts(parts)
+        except ValueError as error:
+            raise InputError(f"damaged file of the store: {error}", path=self.path / names[""]) from None
 
     def file(self, name: str) -> StoredFile:
         """Open one file of the store."""
@@ -113,13 +148,13 @@ class Store:
         return StoredFile(self.path / name, self._dtype(name), self._header(name), self._files[name], self._verify)
 
     def _dtype(self, name: str) -> np.dtype[Any]:
-        if name.endswith("labels.npy"):
-            return LABELS
+        if name in self._labels:
+            return self._labels[name][0]
         return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
 
     def _count(self, name: str) -> int:
         """Return how many numbers a file holds."""
-        return self.shape[int(name[4])] if name.endswith("labels.npy") else self.nnz
+        return self._labels[name][1] if name in self._labels else self.nnz
 
     def _header(self, name: str) -> int:
         """Return the size of a file's header in bytes."""
@@ -195,10 +230,11 @@ def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) 
             del copy, arrays  # free them before the next mode
         for each in synced:
             each.result()
-    files |= write_labels(folder, tensor.labels)
+    label_files, kinds = write_labels(folder, tensor.labels)
+    files |= label_files
     facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
     counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}
-    write_manifest(folder, files, narrow, shape=tensor.shape, **facts, **counts)
+    write_manifest(folder, files, narrow, shape=tensor.shape, labels=kinds, **facts, **counts)
 
 
 def write_manifest(folder: Path, files: dict[str, checked.Entry], value_dtype: np.dtype[Any], **facts: object) -> None:
@@ -207,15 +243,23 @@ def write_manifest(folder: Path, files: dict[str, checked.Entry], value_dtype: n
     checked.write_manifest(folder, {**form, **facts, "files": files})
 
 
-def write_labels(folder: Path, labels: Labels | None) -> dict[str, checked.Entry]:
-    """Write what indices stand for, if they have labels; return the files' entries in the manifest."""
-    names = {label_name(mode): each.astype(LABELS, copy=False) for mode, each in enumerate(labels or ())}
-    return {name: checked.write_array(folder / name, array) for name, array in names.items()}
+def write_labels(folder: Path, labels: Labels | None) -> tuple[dict[str, checked.Entry], dict[str, Any] | None]:
+    """Write what indices stand for, if they have labels; return the files' entries, and what the manifest says."""
+    if labels is None:
+        return {}, None
+    entries, kinds = dict[str, checked.Entry](), list[dict[str, Any]]()
+    for mode, each in enumerate(labels):
+        parts = to_parts(each)
+        for what, part in parts.items():
+            name = label_name(mode, what)
+            entries[name] = checked.write_array(folder / name, part)
+        kinds.append({"dtype": parts[""].dtype.str, **{what or "size": part.size for what, part in parts.items()}})
+    return entries, {"names": labels.names, "modes": kinds}
 
 
-def label_name(mode: int) -> str:
-    """Return the name of the file of a mode's labels."""
-    return f"mode{mode}.labels.npy"
+def label_name(mode: int, what: str = "") -> str:
+    """Return the name of a file of a mode's labels: the labels or the text of them, or where each begins."""
+    return f"mode{mode}.labels{'-' * bool(what)}{what}.npy"
 
 
 def file_names(order: int, mode: int) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from partitioner.indices import Labels
+from partitioner.labels import Labels, find, named
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
@@ -41,7 +41,7 @@ class KruskalTensor:
     Attributes
     ----------
     labels : tuple of (I_n,) arrays, or None
-        What the rows of the factor matrices stand for, where the tensor had labels.
+        What the rows of the factor matrices stand for, where the tensor had labels. Strings are in NumPy's StringDType.
 
     Notes
     -----
@@ -77,12 +77,9 @@ class KruskalTensor:
         """The mode lengths."""
         return tuple(f.shape[0] for f in self.factors)
 
-    def labelled(self, labels: Labels | None) -> KruskalTensor:
+    def labelled(self, labels: Iterable[ArrayLike] | None) -> KruskalTensor:
         """Give this tensor, in place, labels of its rows; raise `InputError` if there are too few or too many."""
-        if labels is not None and [each.shape for each in labels] != [(length,) for length in self.shape]:
-            shapes = [each.shape for each in labels]
-            raise InputError(f"labels of shapes {shapes} for factor matrices of {self.shape} rows")
-        self.labels = labels
+        self.labels = Labels.of(labels, self.shape)
         return self
 
     def arranged(self, norm: int = 2) -> KruskalTensor:
@@ -171,7 +168,7 @@ class KruskalTensor:
         Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
-        write_npz(path, {"weights": self.weights, **factors, **named_labels(self.labels)}, replace)
+        write_npz(path, {"weights": self.weights, **factors, **named(self.labels)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
@@ -181,19 +178,15 @@ class KruskalTensor:
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":
             raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
-        model, names = cls(weights, factors), [f"labels_{mode}" for mode in range(len(factors))]
         try:
-            return model.labelled(tuple(arrays[name] for name in names) if names[0] in arrays else None)
-        except (InputError, KeyError) as error:
-            raise InputError(getattr(error, "cause", f"holds no {error}"), path=path) from None
+            return cls(weights, factors).labelled(find(arrays, len(factors)))
+        except KeyError as error:
+            raise InputError(f"holds no {error}", path=path) from None
+        except ValueError as error:
+            raise InputError(getattr(error, "cause", str(error)), path=path) from None
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
-
-
-def named_labels(labels: Labels | None) -> dict[str, NDArray[Any]]:
-    """Return labels by the names that they have in a file."""
-    return {f"labels_{mode}": each for mode, each in enumerate(labels or ())}
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor:

@@ -15,7 +15,8 @@ from partitioner.build import Facts as ReadFacts
 from partitioner.build import Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
-from partitioner.indices import Labels, all_distinct, distinct, is_long
+from partitioner.indices import all_distinct, distinct, is_long
+from partitioner.labels import Labels
 from partitioner.readers import PLAIN, Form
 from partitioner.runs import Runs, Slice
 from partitioner.shards import CountedRows, Cut, DealtRows, cut_mode, mode_order

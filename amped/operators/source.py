@@ -13,7 +13,8 @@ from partitioner.coo import SparseTensor, ValueRange
 from partitioner.dense import DenseTensor
 from partitioner.digest import digest
 from partitioner.hosts import check_same
-from partitioner.indices import Labels, count_runs, distinct
+from partitioner.indices import count_runs, distinct
+from partitioner.labels import Labels
 from partitioner.readers import PLAIN, Form, open_store, read_sparse
 from partitioner.shards import Cut, SortedTensor, counted_rows, cut_mode
 from partitioner.sort import key_bytes

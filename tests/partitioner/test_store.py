@@ -18,11 +18,13 @@ from tensors import write_store
 from partitioner import checked
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
+from partitioner.labels import Labels
 from partitioner.readers import read
 from partitioner.shards import SortedTensor
 from partitioner.store import MANIFEST, Store, exact_dtype
 
 SHAPE = (5, 1, 9)
+LABELS = ["a,b", '"', "new\nline", None, "\N{GRINNING FACE}" * 10_000]
 
 
 def small_tensor(dtype: Any = np.float64) -> SparseTensor:
@@ -146,7 +148,7 @@ def test_what_is_no_manifest_is_refused(path: Path, text: str) -> None:
 
 def test_another_version_is_refused_by_its_number(path: Path) -> None:
     rewrite(path, version=1)
-    with pytest.raises(InputError, match="version 1, this amped reads 3"):
+    with pytest.raises(InputError, match="version 1, this amped reads 4"):
         Store(path)
 
 
@@ -324,6 +326,49 @@ def test_labels_are_kept(tmp_path: Path) -> None:
     file.write_bytes(damaged[:-8])
     with pytest.raises(InputError, match=re.escape(str(file))):
         Store(path)
+
+
+def test_labels_of_all_kinds_are_kept(tmp_path: Path) -> None:
+    tensor = small_tensor()
+    tensor.labels = Labels([LABELS[:5], np.array(["2026-01-01T10"], "M8[h]"), np.arange(9) / 8], ["a", "b", "hour(c)"])
+    path = write_store(tensor, tmp_path / "store").path
+    for labels in (Store(path).labels(), read(path).labels):
+        assert labels is not None
+        assert labels.names == ("a", "b", "hour(c)")
+        assert labels[0].tolist() == LABELS[:5]
+        for mode in (1, 2):
+            assert labels[mode].dtype == tensor.labels[mode].dtype
+            assert np.array_equal(labels[mode], tensor.labels[mode])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"dtype": "|O", "size": 5},
+        {"dtype": "<c16", "size": 5},
+        {"dtype": "|u1", "size": 5, "offsets": 5},
+        {"dtype": "<i8", "size": 4},
+        {"dtype": "<i8", "size": -1},
+        {"dtype": "<i8", "size": 5, "offsets": 6},
+        {"dtype": "nothing", "size": 5},
+        {},
+    ],
+)
+def test_wrong_kinds_of_labels_are_refused(tmp_path: Path, kind: dict[str, Any]) -> None:
+    path = write_store(small_tensor().compacted(), tmp_path / "store").path
+    told = json.loads((path / MANIFEST).read_text())["labels"]
+    told["modes"][0] = kind
+    rewrite(path, labels=told)
+    with pytest.raises(InputError, match="damaged manifest"):
+        Store(path)
+
+
+def test_labels_of_the_version_before_are_read(tmp_path: Path) -> None:
+    path = write_store(small_tensor().compacted(base=10), tmp_path / "store").path
+    rewrite(path, version=3, labels=None)
+    labels = Store(path).labels()
+    assert labels is not None
+    assert labels[1].tolist() == [10]
 
 
 def test_labels_of_some_modes_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""Labels: what the indices of each mode stand for, one array a mode.
+
+Numbers, truth values, dates, times and durations are plain arrays; strings are NumPy's `StringDType`. A label that is
+missing is NaN, NaT or None. In files strings are UTF-8 bytes and offsets, as in Arrow: nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InputError
+
+TEXT = np.dtypes.StringDType(na_object=None)
+KINDS = "biufMmT"  # truth values, numbers, times, durations, strings
+OFFSETS, MISSING = "offsets", "missing"
+BYTES = np.dtype(np.uint8)
+INT64 = np.dtype(np.int64)
+
+
+class Labels(tuple[NDArray[Any], ...]):
+    """For each mode, what its indices stand for, (I_n,).
+
+    Attributes
+    ----------
+    names : tuple of str, or None
+        What each mode is: a column of a table, or an expression over its columns.
+    """
+
+    names: tuple[str, ...] | None
+
+    def __new__(cls, arrays: Iterable[NDArray[Any]], names: Sequence[str] | None = None) -> Labels:
+        labels = super().__new__(cls, arrays)
+        labels.names = None if names is None else tuple(names)
+        return labels
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (tuple(self), self.names)
+
+    @classmethod
+    def of(cls, given: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
+        """Return labels as they are kept; raise `InputError` if they are not one for each index of each mode."""
+        if given is None:
+            return None
+        arrays = [as_labels(each) for each in given]
+        if [each.shape for each in arrays] != [(length,) for length in shape]:
+            raise InputError(f"labels of shapes {[each.shape for each in arrays]} for modes of {tuple(shape)} indices")
+        return cls(arrays, getattr(given, "names", None))
+
+    def taken(self, used: Iterable[NDArray[np.integer[Any]]]) -> Labels:
+        """Return the labels of some indices of each mode."""
+        return Labels((known[indices] for known, indices in zip(self, used, strict=True)), self.names)
+
+    def checksum(self) -> int:
+        """Return a number that tells these labels from others."""
+        data = b"".join(part.tobytes() for each in self for part in to_parts(each).values())
+        return zlib.crc32(data)
+
+
+def as_labels(given: ArrayLike) -> NDArray[Any]:
+    """Return the labels of a mode as they are kept; raise `InputError` if they are of no such kind."""
+    array = np.asarray(given)
+    if array.dtype.kind in "OU":
+        try:
+            return array.astype(TEXT)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"labels: {error}") from None
+    if array.dtype.kind not in KINDS:
+        raise InputError(f"labels are {array.dtype}: expected numbers, times or strings")
+    return array
+
+
+def to_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return plain arrays that hold some labels, by what they are: "" for the numbers, or the bytes of strings."""
+    if array.dtype.kind != "T":
+        return {"": array}
+    texts = [b"" if each is None else each.encode() for each in array.tolist()]
+    offsets = np.zeros(array.size + 1, INT64)
+    np.cumsum(np.fromiter(map(len, texts), INT64, array.size), out=offsets[1:])
+    parts: dict[str, NDArray[Any]] = {"": np.frombuffer(b"".join(texts), BYTES), OFFSETS: offsets}
+    missing = np.flatnonzero([each is None for each in array.tolist()])
+    return {**parts, MISSING: missing.astype(INT64)} if missing.size else parts
+
+
+def of_parts(parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Return labels from plain arrays; raise `ValueError` if these cannot be of `to_parts`."""
+    data = parts[""]
+    if data.ndim != 1 or data.dtype.kind not in KINDS:
+        raise ValueError(f"labels are {data.dtype} of {data.ndim} dimensions")
+    if OFFSETS not in parts:
+        return data
+    offsets, missing = parts[OFFSETS], parts.get(MISSING, np.empty(0, INT64))
+    if data.dtype != BYTES or offsets.dtype != INT64 or missing.dtype != INT64:
+        raise ValueError(f"text labels are {data.dtype} with offsets {offsets.dtype}")
+    if offsets.ndim != 1 or not offsets.size or offsets[0] != 0 or offsets[-1] != data.size:
+        raise ValueError("offsets of text labels do not fit the text")
+    if np.any(offsets[1:] < offsets[:-1]) or np.any((missing < 0) | (missing >= offsets.size - 1)):
+        raise ValueError("offsets of text labels are not ascending")
+    text, ends = data.tobytes(), offsets.tolist()
+    absent = set(missing.tolist())
+    found = (None if at in absent else text[begin:end].decode() for at, (begin, end) in enumerate(pairwise(ends)))
+    labels: NDArray[Any] = np.array(list(found), TEXT)
+    return labels
+
+
+def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
+    """Return labels as plain arrays, by the names that these have in an archive."""
+    if labels is None:
+        return {}
+    found = dict[str, NDArray[Any]]()
+    for mode, each in enumerate(labels):
+        found |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
+    if labels.names is not None:
+        parts = to_parts(np.array(labels.names, TEXT))
+        found |= {"_".join(filter(None, ("names", what))): part for what, part in parts.items()}
+    return found
+
+
+def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
+    """Return the labels in an archive, as `named` calls them, None if it has none.
+
+    Raises
+    ------
+    KeyError
+        If the labels of a mode are missing.
+    ValueError
+        If arrays by these names are no labels.
+    """
+    if "labels_0" not in arrays:
+        return None
+    each = [of_parts(_parts(arrays, f"labels_{mode}")) for mode in range(order)]
+    return Labels(each, of_parts(_parts(arrays, "names")).tolist() if "names" in arrays else None)
+
+
+def _parts(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    known = {"": name, OFFSETS: f"{name}_{OFFSETS}", MISSING: f"{name}_{MISSING}"}
+    return {what: arrays[key] for what, key in known.items() if not what or key in arrays}
