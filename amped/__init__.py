@@ -16,6 +16,7 @@ from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor, load
 from .options import Options
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
+from .tables import from_frame
 
 __all__ = [
     "DenseTensor",
@@ -26,6 +27,7 @@ __all__ = [
     "SparseTensor",
     "cp_als",
     "cp_apr",
+    "from_frame",
     "load",
     "mttkrp",
     "read",

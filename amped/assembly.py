@@ -16,7 +16,7 @@ from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.device import wake
 from partitioner.jit import load_compiler
-from partitioner.readers import PLAIN, Form, is_dense, read_sparse, with_zeros
+from partitioner.readers import PLAIN, Form, is_dense, is_table, read_sparse, with_zeros
 from partitioner.readers.negative import first_negative
 from partitioner.stages import STAGES
 
@@ -99,8 +99,7 @@ def open_path(
         return open_source(path, comm, progress, verify, form, room)
 
     def whole() -> DenseTensor:
-        how = {"no_values": form.no_values, "compact": form.compact}
-        return with_zeros(read_sparse(path, progress=progress, **how), path)
+        return with_zeros(read_sparse(path, form, progress=progress), path)
 
     return of_array(on_root(comm, whole), comm, path)
 
@@ -326,7 +325,8 @@ class Job:
         request = self.request
         room, verify = room_of(self.machine, request.options), not request.no_verify
         with STAGES.of("read"):
-            source = open_path(request.tensor, self.comm, self.display.reading, verify, request.form, room)
+            telling = self.display.rows if is_table(request.tensor, request.form) else self.display.reading
+            source = open_path(request.tensor, self.comm, telling, verify, request.form, room)
         self.display.note(source_line(Path(request.tensor).name, source))
         return source
 

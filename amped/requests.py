@@ -6,11 +6,11 @@ import argparse
 import json
 import os
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from partitioner.flags import flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
+from partitioner.flags import byte_count, flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
 from partitioner.readers import Form
 
 from . import checkpoint
@@ -34,6 +34,11 @@ R = TypeVar("R", bound="Request")
 class Request:
     """What all verbs take, how to read the tensor, and how to compute."""
 
+    POSITIONAL: ClassVar[dict[str, Any]] = {
+        "type": path,
+        "metavar": "TENSOR",
+        "help": ".tns, .tns.gz, .npz, a store, .npy (dense), or a table: .csv, .json, .parquet",
+    }
     tensor: Path
     options: Options
     form: Form
@@ -271,10 +276,13 @@ class Cpd(Modelled, Started):
         return Metrics(self.metrics, self.force, extends if self.resume else None)
 
 
+TENSORS = ".tns .npz .npy .h5 .hdf5 .zarr .csv .tsv .json .jsonl .ndjson .parquet .pq".split()
+
+
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
     name = Path(os.path.abspath(path)).name.replace(":", "-")
-    for ending in (".gz", ".tns", ".npz", ".npy", ".h5", ".hdf5", ".zarr"):
+    for ending in (".gz", ".zst", *TENSORS):
         name = name.removesuffix(ending)
     return name
 
@@ -316,3 +324,37 @@ class Plan(Modelled):
         super().check()
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Table(Request):
+    """What ``table`` takes."""
+
+    POSITIONAL: ClassVar[dict[str, Any]] = {
+        "type": path,
+        "nargs": "+",
+        "metavar": "FILE",
+        "help": ".csv, .tsv, .json (.gz, .zst) or .parquet; several of one kind are one table",
+    }
+    output: Path = flag(MISSING, "folder of the store to make", type=path, metavar="STORE")
+    memory: int | None = flag(
+        None, "use no more of this machine, e.g. 2G (70%% of what is free)", type=byte_count, metavar="BYTES"
+    )
+
+    @classmethod
+    def of(cls: type[R], args: argparse.Namespace) -> R:
+        first, *more = args.tensor
+        whole = vars(args) | {"tensor": first}
+        request = super().of(argparse.Namespace(**whole))
+        form = replace(request.form, more=tuple(map(str, more)))
+        return replace(request, form=form)
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        more = {f"FILE {number}": Path(name) for number, name in enumerate(self.form.more, 2)}
+        return {**super().inputs, **more}
+
+    def check(self) -> None:
+        if not self.form.key:
+            raise InputError("table needs --key EXPR, once for each mode")
+        super().check()

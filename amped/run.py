@@ -13,11 +13,11 @@ from importlib.resources import files
 from typing import Any
 
 from partitioner import __version__
-from partitioner.flags import Parser, add_flags, path, plain_warnings
+from partitioner.flags import Parser, add_flags, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
-from . import commands, requests
+from . import commands, requests, tables
 from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
@@ -33,6 +33,10 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
     commands.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),
+    tables.table: (
+        requests.Table,
+        "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
+    ),
 }
 EXAMPLE = "uber393k_4d.tns.gz"
 EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
@@ -47,7 +51,7 @@ def parser() -> Parser:
         told, name = function.__doc__, function.__name__
         verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {example}")
         verb.set_defaults(function=function, request=request)
-        verb.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz, a store, or .npy (dense)")
+        verb.add_argument("tensor", **request.POSITIONAL)
         add_flags(verb, request, leave_out=Request)
         shared = verb.add_argument_group("how to compute")
         add_flags(shared, Options)
@@ -91,7 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
         with ending(comm), HERE.limited(limit), watchdog:
             code = function(request, Session(comm, stop, watchdog))
-            gc.freeze()  # as the process ends, all that Numba has made would be looked through: a quarter of a second
+            if "duckdb" not in sys.modules:  # which complains of what is left
+                gc.freeze()  # as the process ends, all that Numba has made would be looked through: 0.25 s
             return code
     except (InputError, OSError) as error:
         return refuse(comm, "amped", error)

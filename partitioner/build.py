@@ -10,35 +10,34 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
 
 from . import checked, store
-from .coo import BLOCK, SparseTensor, ValueRange, ends, grain, norm, squares
+from .coo import BLOCK, SparseTensor, ValueRange, norm, squares
 from .device import DeviceName, Sorter, make_sorter
 from .drafts import drafted
 from .errors import InputError, OutputError
 from .hosts import check_draft, check_same
-from .indices import distinct, joined, labels_of, renumbered
+from .indices import distinct
 from .jit import load_compiler
-from .labels import Labels
 from .ranks import Alone, Ranks, agree, on_root, together
-from .readers import PLAIN, Form, Progress, chunks, open_part, read_sparse, settle, warn_of_keys
+from .readers import PLAIN, Form, Progress, is_table, read_sparse
+from .reading import READING, Facts, Reading, Renumbering
 from .runs import Runs
 from .shards import mode_order
 from .sort import Sort, sort_bytes
 from .stages import STAGES
 from .tables import Files, Nonzeros
-from .threads import fair_threads, side_by_side
+from .threads import side_by_side
 
 FREE_SHARE = 0.7  # of free memory: the default budget
-READING = 48 << 20  # bytes of read buffers, beside the nonzeros
 LEAST = 1 << 18  # nonzeros sorted together at least, whatever the budget
 
 
@@ -96,12 +95,13 @@ def partition(
             if Path(path).is_dir():
                 on_root(
                     ranks,
-                    lambda: store.write_files(
-                        read_sparse(path, no_values=form.no_values, compact=form.compact), draft, sort=sorter.sort
-                    ),
+                    lambda: store.write_files(read_sparse(path, form), draft, sort=sorter.sort),
                 )
             else:
-                _Build(Reading(path, ranks, progress, form), draft, memory, sorter).run()
+                duck = {"memory": None if memory is None else memory // 2, "folder": draft}
+                reading = Reading(path, ranks, progress, form, **(duck if is_table(path, form) else {}))
+                if not reading.packed(draft, _budget(memory, ranks)):
+                    _Build(reading, draft, memory, sorter).run()
         except OSError as error:
             raise OutputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # all ranks have finished writing
@@ -114,102 +114,6 @@ def _on_all(ranks: Ranks, action: Callable[[], Path]) -> Path:
     given = ranks.allgather(on_root(ranks, action))[0]
     assert given is not None
     return given
-
-
-@dataclass
-class Facts:
-    """Counts, range, grain and exact type of some nonzeros in canonical order."""
-
-    nnz: int = 0
-    duplicates: int = 0
-    zeros: int = 0
-    ends: tuple[float, float] = (np.inf, -np.inf)
-    grain: float = 1.0
-    dtype: np.dtype[Any] = store.SINGLE
-
-    def add(self, values: NDArray[np.floating]) -> None:
-        """Include more values."""
-        if values.size:
-            dtype = self.dtype if self.dtype != store.SINGLE else store.exact_dtype(values)
-            self.join(Facts(values.size, 0, 0, ends(values), grain(values) if self.grain else 0.0, dtype))
-
-    def join(self, other: Facts) -> None:
-        """Include the facts of other nonzeros."""
-        self.nnz += other.nnz
-        self.duplicates += other.duplicates
-        self.zeros += other.zeros
-        self.ends = float(np.minimum(self.ends[0], other.ends[0])), float(np.maximum(self.ends[1], other.ends[1]))
-        self.grain = min(self.grain, other.grain)
-        self.dtype = max(self.dtype, other.dtype)
-
-
-class Renumbering(NamedTuple):
-    """The used indices of each mode, ascending, whose positions are the new ones; and what they were in the file."""
-
-    used: list[NDArray[np.int32]]
-    labels: Labels
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The new mode lengths."""
-        return tuple(indices.size for indices in self.used)
-
-    def apply(self, columns: NDArray[np.int32]) -> None:
-        """Number indices, (order, n), anew, in place."""
-        for mode, column in enumerate(columns):
-            columns[mode] = renumbered(column, self.used[mode])
-
-
-class Reading:
-    """A file read by all ranks, one part each, by `threads` of this rank. Methods are collective."""
-
-    def __init__(
-        self, path: str | os.PathLike[str], ranks: Ranks, progress: Progress | None, form: Form = PLAIN
-    ) -> None:
-        self.path, self.ranks, self.form, self.base = path, ranks, form, 0
-        self.threads = fair_threads(ranks)
-        where = ranks.rank, ranks.size
-        how: dict[str, Any] = {"threads": self.threads, "progress": progress, "no_values": form.no_values}
-        self._part = together(ranks, lambda: open_part(path, *where, **how))
-        self.order, self.dtype = max(ranks.allgather(self._part.order)), self._part.dtype
-        self._highest = np.zeros(self.order, np.int64)
-
-    def chunks(self, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
-        """Yield this rank's nonzeros, `limit` at a time, and whether there are more. Not collective."""
-        for columns, values, more in chunks(self._part, limit):
-            np.maximum(self._highest, columns.max(axis=1), out=self._highest)
-            yield columns, values, more
-            del columns, values  # free them before the next chunk is read
-
-    def shape(self) -> tuple[int, ...]:
-        """Return the mode lengths after reading; raise the file's first `InputError`, if there is one."""
-        outcome = self._outcome = settle(self.path, self.ranks.allgather(self._part.outcome))
-        self.base = outcome.base
-        return outcome.lengths or tuple((np.max(self.ranks.allgather(self._highest), axis=0) + 1).tolist())
-
-    def facts(self, by_rank: Sequence[Facts]) -> Facts:
-        """Join the facts of all ranks; raise `InputError` if no nonzero is left or a sum overflowed."""
-        facts = Facts()
-        for each in by_rank:
-            facts.join(each)
-        if not facts.nnz:
-            raise InputError("no nonzeros: every value is zero", path=self.path)
-        if not np.all(np.isfinite(facts.ends)):
-            raise InputError("duplicates sum past the largest number", path=self.path)
-        self.warn(facts.duplicates, lambda: ValueRange(*facts.ends, facts.grain))
-        return facts
-
-    def warn(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
-        """Warn, on rank 0, if what is taken for values may be keys."""
-        if self.ranks.rank == 0:
-            warn_of_keys(self.path, self._outcome, duplicates, values)
-
-    def renumbering(self, used: Sequence[NDArray[np.int32]]) -> Renumbering | None:
-        """Join the indices that ranks use, if the tensor is to be compact."""
-        if not self.form.compact:
-            return None
-        whole = [joined(indices, self.ranks) for indices in used]
-        return Renumbering(whole, Labels(labels_of(indices, self.base) for indices in whole))
 
 
 class _Build:
@@ -265,6 +169,7 @@ class _Build:
         reading = self._reading
         tensor = SparseTensor.from_columns(columns, values, shape, path=reading.path, sort=self._sort)
         reading.warn(tensor.duplicates, tensor.value_range)
+        tensor.labels = reading.labels
         return tensor.compacted(reading.base) if reading.form.compact else tensor
 
     def _runs(self, modes: Sequence[int], dtype: np.dtype[Any]) -> Runs:
@@ -329,7 +234,7 @@ class _Build:
         """Sync the files to disk and write the manifest; each rank checksums an equal share of the blocks."""
         ranks = self._ranks
         names = [name for mode in range(self._order) for name in store.file_names(self._order, mode)]
-        labels = None if self._renumbering is None else self._renumbering.labels
+        labels = self._reading.labels if self._renumbering is None else self._renumbering.labels
         label_files, kinds = on_root(ranks, lambda: store.write_labels(self._folder, labels)) or ({}, None)
         ranks.allgather(None)  # all ranks have finished writing
         blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]

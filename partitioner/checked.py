@@ -63,6 +63,39 @@ def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads:
     return [{"bytes": size, "crc32": each} for size, each in zip(sizes, sums, strict=True)]
 
 
+class Writer:
+    """Writes an ``.npy`` file piece by piece; a context manager. It is on the disk after `sync_files`."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], size: int) -> None:
+        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `__exit__`
+        self._bytes, self._sums = 0, [0]
+        self._add(header(dtype, (size,)))
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, array: NDArray[Any]) -> None:
+        """Write some elements."""
+        self._add(array.view(np.uint8).data)
+
+    def _add(self, data: bytes | memoryview) -> None:
+        left = memoryview(data)
+        while left:
+            if self._bytes == len(self._sums) * BLOCK:
+                self._sums.append(0)
+            room = len(self._sums) * BLOCK - self._bytes
+            written = self._file.write(left[:room])
+            self._sums[-1] = zlib.crc32(left[:written], self._sums[-1])
+            self._bytes, left = self._bytes + written, left[written:]
+
+    def finish(self) -> Entry:
+        """Return the file's entry in the manifest."""
+        return {"bytes": self._bytes, "crc32": self._sums}
+
+
 def _write_at(handle: int, data: bytes | memoryview, at: int) -> int:
     """Write bytes to an open file at some place; return their checksum."""
     left = memoryview(data)

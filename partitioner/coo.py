@@ -248,6 +248,15 @@ class SparseTensor:
         tensor._build_bytes += self.columns.nbytes
         return tensor
 
+    def lengthen(self, shape: Sequence[int]) -> None:
+        """Give the tensor longer modes, in place; raise `InputError` if its indices do not fit."""
+        lengths = _whole_lengths(shape)
+        try:
+            check_lengths(self.shape, lengths)
+        except InputError as error:
+            raise InputError(error.cause, path=self._path) from None
+        self.shape = lengths
+
     @property
     def indices(self) -> NDArray[np.int32]:
         """The coordinates as an (nnz, order) view."""
@@ -355,6 +364,16 @@ def _checked_shape(found: Found, values: NDArray[Any], shape: Sequence[int] | No
         if high >= length:
             raise InputError(f"index {high} of mode {mode} is outside its length {length}")
     return lengths
+
+
+def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
+    """Raise `InputError` unless mode lengths that are asked for are those needed, or longer."""
+    if len(lengths) != len(needed):
+        raise InputError(f"--shape has {len(lengths)} modes, the tensor {len(needed)}")
+    for mode, (length, least) in enumerate(zip(lengths, needed, strict=True)):
+        if not least <= length <= MAX_MODE_LENGTH:
+            most = MAX_MODE_LENGTH if length > MAX_MODE_LENGTH else ""
+            raise InputError(f"--shape: mode {mode} has {least} indices, {length} is outside {least}..{most}")
 
 
 def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:

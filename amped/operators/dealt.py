@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.build import Facts as ReadFacts
-from partitioner.build import Reading
 from partitioner.coo import SparseTensor, ValueRange, norm, squares
 from partitioner.digest import digest
 from partitioner.indices import all_distinct, distinct, is_long
 from partitioner.labels import Labels
-from partitioner.readers import PLAIN, Form
+from partitioner.readers import PLAIN, Form, is_table
+from partitioner.reading import Facts as ReadFacts
+from partitioner.reading import Reading
 from partitioner.runs import Runs, Slice
 from partitioner.shards import CountedRows, Cut, DealtRows, cut_mode, mode_order
 from partitioner.sort import sort_bytes, sort_nonzeros
@@ -52,12 +52,12 @@ class DealtSource:
         """Read the file; hold its nonzeros on devices where they have `room`, or else bring them in order."""
         self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
         self.value_dtype, self._threads = reading.dtype, reading.threads
-        self._in_parts = is_divisible(path)
+        self._in_parts = is_divisible(path, form)
         nothing = np.empty((reading.order, 0), np.int32), np.empty(0, reading.dtype)
         self._read: Nonzeros | None = next(((c, v) for c, v, _ in reading.chunks(EVERYTHING)), nothing)
         self._share: Nonzeros | None = None  # this rank's equal share of the nonzeros in order, once somebody asks
         self.shape = reading.shape()
-        self.labels: Labels | None = None
+        self.labels: Labels | None = reading.labels
         self._held: Held | None = None
         there = None if form.compact else self._hold(room)
         if there is not None:
@@ -217,9 +217,9 @@ def dealt_loading(kind: Kind, dtype: np.dtype[Any], ranks: int, in_parts: bool) 
     return root._replace(others=of(share if in_parts else 0))
 
 
-def is_divisible(path: str | os.PathLike[str]) -> bool:
+def is_divisible(path: str | os.PathLike[str], form: Form = PLAIN) -> bool:
     """Tell whether ranks read parts of a file: plain text."""
-    if not Path(path).is_file() or Path(path).suffix.lower() == ".npz":
+    if not Path(path).is_file() or Path(path).suffix.lower() == ".npz" or is_table(path, form):
         return False
     with open(path, "rb") as file:
         return file.read(2) != b"\x1f\x8b"

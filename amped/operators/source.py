@@ -254,5 +254,4 @@ def open_source(
         return StoreSource(together(comm, lambda: open_store(path, form, verify)), comm)
     if comm.size > 1:
         return DealtSource(path, comm, progress, form, room)
-    how = {"no_values": form.no_values, "compact": form.compact}
-    return TensorSource(read_sparse(path, progress=progress, **how), comm, path, room)
+    return TensorSource(read_sparse(path, form, progress=progress), comm, path, room)

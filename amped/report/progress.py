@@ -33,6 +33,9 @@ class Display:
     def reading(self, done: int, total: int | None) -> None:
         """Show how many bytes of the input are read."""
 
+    def rows(self, done: int, total: int | None) -> None:
+        """Show how many rows of a table are read."""
+
     def iteration(self, number: int, of: int, facts: str) -> None:
         """Show what an iteration has reached."""
 
@@ -86,11 +89,19 @@ class Live(Plain):
         self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def reading(self, done: int, total: int | None) -> None:
+        self._tell(done, total, "MB", 0)
+
+    def rows(self, done: int, total: int | None) -> None:
+        self._tell(done, total, "million rows", 1)
+
+    def _tell(self, done: int, total: int | None, unit: str, digits: int) -> None:
+        """Show how much of the input is read, and how fast, in millions of a unit."""
         now = time.perf_counter()
         if now - self._drawn < BETWEEN and done != total:
             return  # a fast reader tells of its blocks more often than anyone can look
         self._drawn = now
-        self._show("reading", done, total, f"{done / 1e6:.0f} MB, {done / (now - self._opened) / 1e6:.0f} MB/s")
+        speed = done / (now - self._opened) / 1e6
+        self._show("reading", done, total, f"{done / 1e6:.{digits}f} {unit}, {speed:.{digits}f} {unit}/s")
 
     def iteration(self, number: int, of: int, facts: str) -> None:
         self._show("iterating", number, of, facts)

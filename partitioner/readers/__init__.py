@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..coo import SparseTensor
 from ..errors import InputError
@@ -13,8 +14,8 @@ from .form import PLAIN, Form, warn_of_keys
 from .pieces import Outcome, Part, Progress, chunks, collect, settle
 
 __all__ = [
-    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "is_dense", "open_dense", "open_part", "open_store",
-    "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
+    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "collect", "is_dense", "is_table", "open_dense",
+    "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def read(
     no_values: bool = False,
     compact: bool = False,
     dense: bool = False,
+    shape: Sequence[int] | None = None,
+    keys: Sequence[str] | str = (),
+    value: str | None = None,
+    where: str | None = None,
+    missing: str = "drop",
     progress: Progress | None = None,
 ) -> SparseTensor | DenseTensor:
     """Read a tensor.
@@ -38,17 +44,28 @@ def read(
     ----------
     path : str or PathLike
         A folder is a store; a name that ends in ``.npz`` is a NumPy archive; one that ends in ``.npy``, ``.h5``,
-        ``.hdf5`` or ``.zarr`` is a dense tensor, which may be named (``FILE.h5:NAME``); anything else is text, one
-        nonzero per line, plain or gzip-compressed.
+        ``.hdf5`` or ``.zarr`` is a dense tensor, which may be named (``FILE.h5:NAME``); ``.csv``, ``.tsv``, ``.json``
+        and ``.parquet`` are tables, which need `keys`; anything else is text, one nonzero per line, plain or
+        gzip-compressed.
     no_values : bool
         Lines are indices alone, as in a log of events; each counts as a value of 1, and equal ones add up.
     compact : bool
         Number the used indices of each mode anew, in ascending order; ``labels`` keep what they were in the file.
     dense : bool
         Return a sparse tensor with its zeros, as a dense one.
+    shape : sequence of int, optional
+        Mode lengths, at least those that the indices need.
+    keys : sequence of str
+        Of a table: a column, or an expression of DuckDB's SQL, for each mode. Its values become labels.
+    value : str, optional
+        Of a table: what is summed over rows of equal keys, or an aggregate; by default rows are counted.
+    where : str, optional
+        Of a table: the condition of the rows that are read.
+    missing : {"drop", "keep"}
+        Of a table: whether rows that lack a key are left out, or get a missing label.
     progress : callable, optional
         Called now and then while a file is read, with the bytes read so far and the file's size (None if unknown,
-        as for a pipe).
+        as for a pipe); with rows for a table.
 
     Returns
     -------
@@ -65,26 +82,45 @@ def read(
     InputWarning
         If the last column of a text, taken for values, looks like one more column of indices.
     """
+    form = Form(no_values, compact, dense, None if shape is None else tuple(shape), keys, value, where, missing)  # type: ignore[arg-type]
     if is_dense(path):
-        return open_dense(path, Form(no_values, compact, dense))
-    tensor = read_sparse(path, no_values=no_values, compact=compact, progress=progress)
+        return open_dense(path, form)
+    tensor = read_sparse(path, form, progress=progress)
     return with_zeros(tensor, path) if dense else tensor
 
 
-def read_sparse(
-    path: str | PathLike[str], *, no_values: bool = False, compact: bool = False, progress: Progress | None = None
-) -> SparseTensor:
+def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Progress | None = None) -> SparseTensor:
     """Read a sparse tensor; see `read`."""
     _check_name(path)
     if Path(path).is_dir():
-        return open_store(path, Form(no_values, compact)).tensor()
-    part = open_part(path, progress=progress, no_values=no_values)
-    tensor = SparseTensor.from_columns(*collect(path, part), part.lengths, path=path)
+        return open_store(path, form).tensor()
+    part = open_part(path, progress=progress, form=form)
+    nonzeros = collect(path, part)
+    tensor = SparseTensor.from_columns(*nonzeros, part.lengths, path=path)
+    tensor.labels = part.outcome.labels
+    if form.shape is not None:
+        tensor.lengthen(form.shape)
     if tensor.given[1]:
         warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)
     elif part.outcome.doubtful:
         tensor.when_merged(partial(warn_of_keys, path, part.outcome))
-    return tensor.compacted(part.outcome.base) if compact else tensor
+    return tensor.compacted(part.outcome.base) if form.compact else tensor
+
+
+def is_table(path: str | PathLike[str], form: Form = PLAIN) -> bool:
+    """Return whether a file is a table: by its name, or as keys are given and it is no archive of a tensor."""
+    from .database import ending
+
+    name = fspath(path).lower()
+    if form.tabular and name.endswith(".npz"):
+        refuse_keys(path, form)
+    return not Path(path).is_dir() and (ending(path) is not None or form.tabular)
+
+
+def refuse_keys(path: str | PathLike[str], form: Form) -> None:
+    """Raise `InputError` if keys are given for what is a tensor already."""
+    if form.tabular:
+        raise InputError("a tensor, not a table: --key, --value, --where and --missing are for tables", path=path)
 
 
 def is_dense(path: str | PathLike[str]) -> bool:
@@ -100,7 +136,8 @@ def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
     from .npy import read_dense
 
     _check_name(path)
-    for name, given in (("no_values", form.no_values), ("compact", form.compact)):
+    refuse_keys(path, form)
+    for name, given in (("no_values", form.no_values), ("compact", form.compact), ("shape", form.shape)):
         if given:
             flag = name.replace("_", "-")
             raise InputError(f"a dense tensor has every element: --{flag} ({name}=True) is for sparse ones", path=path)
@@ -125,7 +162,10 @@ def open_store(path: str | PathLike[str], form: Form = PLAIN, verify: bool = Tru
     """Open a store; raise `InputError` if it would have to be read otherwise than it was made."""
     from ..store import Store
 
+    refuse_keys(path, form)
     store = Store(path, verify)
+    if form.shape is not None and form.shape != store.shape:
+        raise InputError(f"a store of shape {store.shape}: --shape (shape=...) is for files", path=path)
     if form.no_values:
         raise InputError("a store has values: --no-values (no_values=True) is for the file it is made of", path=path)
     if form.compact and not store.labelled:
@@ -140,7 +180,8 @@ def open_part(
     *,
     threads: int | None = None,
     progress: Progress | None = None,
-    no_values: bool = False,
+    form: Form = PLAIN,
+    **table: Any,
 ) -> Part:
     """Open one part of a file (not a store), to read its nonzeros in chunks of bounded size.
 
@@ -169,8 +210,10 @@ def open_part(
         Threads that read; by default one per usable core, at most 16.
     progress : callable, optional
         As for `read`, for this part.
-    no_values : bool
-        As for `read`.
+    form : Form
+        How to read it.
+    **table
+        See `TablePart`.
 
     Raises
     ------
@@ -180,6 +223,11 @@ def open_part(
     _check_name(path)
     if is_dense(path):
         raise InputError("a dense tensor: it has no nonzeros to sort or to store, and is used as it is", path=path)
+    if is_table(path, form):
+        from .table import TablePart
+
+        return TablePart(path, form, part, threads=threads, progress=progress, **table)
+    no_values = form.no_values
     if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
 

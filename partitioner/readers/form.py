@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields
 from os import PathLike, fspath
 
 from ..coo import ValueRange
-from ..errors import InputWarning
-from ..flags import flag
+from ..errors import InputError, InputWarning
+from ..flags import flag, whole_numbers
 from .pieces import Outcome
+
+MISSING = "drop", "keep"
 
 
 @dataclass(frozen=True)
@@ -26,16 +28,48 @@ class Form:
         Number the used indices of each mode anew, in ascending order. Labels keep what they were in the file.
     dense : bool
         Hold a sparse tensor with its zeros, as a dense one.
+    shape : tuple of int, optional
+        Mode lengths, at least those that the indices need.
+    key : tuple of str
+        Of a table: SQL expressions over its columns, one a mode.
+    value : str, optional
+        Of a table: an expression that is summed, or an aggregate of SQL; by default rows are counted.
+    where : str, optional
+        Of a table: the condition of the rows that are read.
+    missing : {"drop", "keep"}
+        Of a table: what becomes of rows that lack a key.
+    more : tuple of str
+        Further files of the same table.
     """
 
     no_values: bool = flag(False, "lines are indices alone: each counts 1, equal ones add up")
     compact: bool = flag(False, "number the used indices of each mode anew; labels keep the old ones")
     dense: bool = flag(False, "hold a sparse tensor with its zeros")
+    shape: tuple[int, ...] | None = flag(
+        None, "mode lengths (as indices need)", type=whole_numbers, metavar="I1,I2,..."
+    )
+    key: tuple[str, ...] = flag(None, "of a table: a mode's column or SQL expression", action="append", metavar="EXPR")
+    value: str | None = flag(None, "of a table: what is summed, or an aggregate (count(*))", metavar="EXPR")
+    where: str | None = flag(None, "of a table: the rows that are read (all)", metavar="EXPR")
+    missing: str = flag("drop", "of a table: rows without a key (drop)", choices=MISSING)
+    more: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("key", "more"):
+            given = getattr(self, name) or ()
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+        if self.missing not in MISSING:
+            raise InputError(f"missing {self.missing!r}: expected {' or '.join(map(repr, MISSING))}")
+
+    @property
+    def tabular(self) -> bool:
+        """Whether anything is said that is for tables alone."""
+        return bool(self.key or self.value or self.where or self.missing != "drop")
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Form:
         """Return what the command line says."""
-        return cls(**{field.name: getattr(given, field.name) for field in fields(cls)})
+        return cls(**{field.name: getattr(given, field.name) for field in fields(cls) if field.metadata})
 
 
 PLAIN = Form()

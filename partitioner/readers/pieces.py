@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..labels import Labels
 from ..tables import Nonzeros, Pile
 from ..threads import usable_cores
 
@@ -40,6 +41,7 @@ class Outcome:
     declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
     base: int = 0  # the lowest index in the file
     doubtful: bool = False  # text without a header, whose values, of which some are looked at, could be indices
+    labels: Labels | None = None  # of a table
 
 
 class Part(Protocol):

@@ -20,8 +20,8 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the tensor is read before the output is checked")
 
     monkeypatch.setattr("amped.assembly.open_path", too_late)
-    for name in ("open_part", "read_sparse"):
-        monkeypatch.setattr(f"partitioner.build.{name}", too_late)
+    for name in ("reading.open_part", "build.read_sparse"):
+        monkeypatch.setattr(f"partitioner.{name}", too_late)
 
 
 @pytest.mark.usefixtures("blind")

@@ -37,7 +37,7 @@ from amped.operators.source import StoreSource
 from amped.options import Options
 from amped.parallel.mpi import SingleComm
 from partitioner import __main__ as partition
-from partitioner import build, checked
+from partitioner import build, checked, reading
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.errors import InputWarning
@@ -253,7 +253,8 @@ def _unread() -> Iterator[None]:
 
     with (
         mock.patch.object(job, "open_path", refuse),
-        mock.patch.multiple(build, open_part=refuse, read_sparse=refuse),
+        mock.patch.object(reading, "open_part", refuse),
+        mock.patch.object(build, "read_sparse", refuse),
     ):
         yield
 

@@ -1,0 +1,251 @@
+"""Counts whose indices fit one 64-bit number each: sorted as numbers, and written as a store within little memory.
+
+A number holds a nonzero's indices, those of mode 0 in its leading bits: so numbers ascend where nonzeros are in
+lexicographic order. A hundred million take 0.8 GB, and are sorted in place. A mode's copy is then made range of rows by
+range of rows: each range passes over all numbers and picks its own, which are in order already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import checked, store
+from .coo import ValueRange, ends, norm, squares
+from .jit import jit
+from .labels import Labels
+from .shards import mode_order
+from .threads import side_by_side
+
+BITS = 63
+RANGE = 1 << 22  # nonzeros of a range of rows, for each thread
+PART = 1 << 22  # numbers that a thread looks at together
+EXACT = 1 << 24  # counts up to here are exact in single precision
+
+Keys = NDArray[np.int64]
+Piece = tuple[Keys, NDArray[np.floating]]
+
+
+class Layout(NamedTuple):
+    """Where the index of each mode lies in a number: the lowest bit, and a mask."""
+
+    shifts: NDArray[np.int64]
+    masks: NDArray[np.int64]
+
+
+def layout_of(shape: Sequence[int]) -> Layout | None:
+    """Return where indices lie in a number, None if they do not fit."""
+    bits = np.array([(length - 1).bit_length() for length in shape], np.int64)
+    if bits.sum() > BITS:
+        return None
+    shifts = np.concatenate([np.cumsum(bits[::-1])[-2::-1], np.zeros(1, np.int64)])
+    return Layout(shifts, (1 << bits) - 1)
+
+
+def packed_bytes(order: int, nonzeros: int, threads: int) -> int:
+    """Return the bytes that building a store takes at most."""
+    return nonzeros * 12 + threads * (RANGE * (4 * order + 4) + checked.BLOCK)
+
+
+def sort_keys(keys: Keys, threads: int) -> None:
+    """Sort numbers in place."""
+    bounds = [keys.size * t // threads for t in range(threads + 1)]
+    if threads > 1 and keys.size > PART:
+        keys.partition(bounds[1:-1])
+        side_by_side(lambda t: keys[bounds[t] : bounds[t + 1]].sort(), range(threads), threads)
+    else:
+        keys.sort()
+
+
+def count_equal(keys: Keys) -> tuple[Keys, NDArray[np.floating]]:
+    """Return the distinct ones of sorted numbers, in their memory, and how often each occurs."""
+    distinct, most = _distinct(keys)
+    counts = np.empty(distinct, np.float32 if most <= EXACT else np.float64)
+    _count(keys, counts)
+    return keys[:distinct], counts
+
+
+@jit
+def _distinct(keys):  # type: ignore[no-untyped-def]
+    """Return the number of different sorted numbers, and how often the most frequent one occurs."""
+    distinct = most = begin = 0
+    for p in range(keys.size):
+        if not p or keys[p] != keys[p - 1]:
+            distinct += 1
+            begin = p
+        most = max(most, p - begin + 1)
+    return distinct, most
+
+
+@jit
+def _count(keys, counts):  # type: ignore[no-untyped-def]
+    """Move distinct numbers up, and write how often each occurs."""
+    at = -1
+    times = 0
+    for p in range(keys.size):
+        if at < 0 or keys[p] != keys[at]:
+            if at >= 0:
+                counts[at] = times
+            at += 1
+            times = 0
+            keys[at] = keys[p]
+        times += 1
+    if at >= 0:
+        counts[at] = times
+
+
+@jit
+def _count_rows(keys, shift, mask, counts):  # type: ignore[no-untyped-def]
+    for p in range(keys.size):
+        counts[(keys[p] >> shift) & mask] += 1
+
+
+@jit
+def _unpack(keys, shift, mask, column):  # type: ignore[no-untyped-def]
+    for p in range(keys.size):
+        column[p] = (keys[p] >> shift) & mask
+
+
+@jit
+def _pick(keys, values, shift, mask, first, places, picked, picked_values):  # type: ignore[no-untyped-def]
+    """Put numbers whose row is one of `places.size` from `first` on where these begin; move the places on."""
+    rows = places.size
+    for p in range(keys.size):
+        row = ((keys[p] >> shift) & mask) - first
+        if 0 <= row < rows:
+            at = places[row]
+            places[row] = at + 1
+            picked[at] = keys[p]
+            picked_values[at] = values[p]
+
+
+class PackedTensor:
+    """A sparse tensor of counts in little memory, in lexicographic order.
+
+    Parameters
+    ----------
+    keys : (n,) int64 array
+        A number for each event, in any order; overwritten.
+    shape : tuple of int
+    labels : Labels or None
+    threads : int
+    """
+
+    def __init__(self, keys: Keys, shape: tuple[int, ...], labels: Labels | None, threads: int) -> None:
+        layout = layout_of(shape)
+        assert layout is not None
+        self.shape, self.labels, self._layout, self._threads = shape, labels, layout, threads
+        sort_keys(keys, threads)
+        self.keys, self.values = count_equal(keys)
+        self.duplicates = keys.size - self.keys.size
+
+    def write(self, folder: Path) -> None:
+        """Write all files of its store."""
+        entries, order = dict[str, checked.Entry](), len(self.shape)
+        dtype = store.exact_dtype(self.values)
+        with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is made
+            synced = list[Future[None]]()
+            for mode in range(order):
+                names = store.file_names(order, mode)
+                entries |= self._write_mode(folder, names, mode, dtype)
+                synced.append(disk.submit(checked.sync_files, [folder / name for name in names]))
+            for each in synced:
+                each.result()
+        files, kinds = store.write_labels(folder, self.labels)
+        bounds = ends(self.values)
+        facts: dict[str, Any] = {"nnz": self.keys.size, "norm": norm(bounds, squares(self.values, bounds))}
+        facts |= {"value_range": ValueRange(*bounds, 1.0), "duplicates": self.duplicates, "zeros": 0}
+        store.write_manifest(folder, {**entries, **files}, dtype, shape=self.shape, labels=kinds, **facts)
+
+    def _write_mode(
+        self, folder: Path, names: Sequence[str], mode: int, dtype: np.dtype[Any]
+    ) -> dict[str, checked.Entry]:
+        """Write a mode copy; return its files' entries."""
+        types = [*(np.dtype(np.int32) for _ in self.shape), dtype]
+        modes = mode_order(len(self.shape), mode)
+        with ExitStack() as files:
+            writers = [
+                files.enter_context(checked.Writer(folder / name, kind, self.keys.size))
+                for name, kind in zip(names, types, strict=True)
+            ]
+
+            def write(k: int, pieces: Sequence[Piece]) -> None:
+                for keys, values in pieces:
+                    if k == len(modes):
+                        writers[k].write(values.astype(dtype, copy=False))
+                        continue
+                    column = np.empty(keys.size, np.int32)
+                    _unpack(keys, self._layout.shifts[modes[k]], self._layout.masks[modes[k]], column)
+                    writers[k].write(column)
+
+            for pieces in self._copy(mode):
+                side_by_side(partial(write, pieces=pieces), range(len(names)), self._threads)
+            return {name: writer.finish() for name, writer in zip(names, writers, strict=True)}
+
+    def _copy(self, mode: int) -> Iterator[list[Piece]]:
+        """Yield the nonzeros in the order of a mode copy, some pieces at a time."""
+        step = RANGE * self._threads
+        if mode == 0:
+            for begin in range(0, self.keys.size, step):
+                yield [(self.keys[begin : begin + step], self.values[begin : begin + step])]
+            return
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._rows(mode))])
+        ranges = _ranges(offsets)
+        for at in range(0, len(ranges), self._threads):
+            some = ranges[at : at + self._threads]
+            if any(offsets[last] - offsets[first] > RANGE for first, last in some):
+                for rows in some:
+                    yield from ([piece] for piece in self._range(mode, *rows, offsets))
+            else:
+                yield side_by_side(lambda rows: next(self._range(mode, *rows, offsets)), some, self._threads)
+
+    def _rows(self, mode: int) -> NDArray[np.int64]:
+        """Count the nonzeros of each row of a mode."""
+        parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
+        counts = np.zeros((self._threads, self.shape[mode]), np.int64)
+        where = self._layout.shifts[mode], self._layout.masks[mode]
+        side_by_side(
+            lambda t: _count_rows(self.keys[slice(*parts[t])], *where, counts[t]), range(self._threads), self._threads
+        )
+        found: NDArray[np.int64] = counts.sum(axis=0)
+        return found
+
+    def _range(self, mode: int, first: int, last: int, offsets: NDArray[np.int64]) -> Iterator[Piece]:
+        """Yield the nonzeros of some rows; in several pieces if it is one long row."""
+        size = int(offsets[last] - offsets[first])
+        where = self._layout.shifts[mode], self._layout.masks[mode], first
+        if size <= RANGE:
+            picked, values = np.empty(size, np.int64), np.empty(size, self.values.dtype)
+            _pick(self.keys, self.values, *where, offsets[first:last] - offsets[first], picked, values)
+            yield picked, values
+            return
+        for begin in range(0, self.keys.size, PART):
+            keys, values = self.keys[begin : begin + PART], self.values[begin : begin + PART]
+            picked, chosen, place = (
+                np.empty(keys.size, np.int64),
+                np.empty(keys.size, values.dtype),
+                np.zeros(1, np.int64),
+            )
+            _pick(keys, values, *where, place, picked, chosen)
+            if place[0]:
+                yield picked[: place[0]], chosen[: place[0]]
+
+
+def _ranges(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return ranges of rows of at most `RANGE` nonzeros, or one row that has more; rows without any are in some."""
+    found, first = list[tuple[int, int]](), 0
+    rows = offsets.size - 1
+    while first < rows:
+        last = int(np.searchsorted(offsets, offsets[first] + RANGE, "right")) - 1
+        last = min(max(last, first + 1), rows)
+        found.append((first, last))
+        first = last
+    return found

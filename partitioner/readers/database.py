@@ -1,0 +1,211 @@
+"""DuckDB: reads tables, and computes the expressions of their keys. It is imported where it is used.
+
+It has no network, installs nothing, reads no file but those it is given, and sees no variable of the caller.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
+from os import PathLike, fspath, symlink
+from os.path import abspath, join
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from ..errors import InputError
+
+EVENTS = "events"
+"""What SQL calls the table."""
+
+FUNCTIONS = {
+    **dict.fromkeys((".parquet", ".pq"), "read_parquet"),
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"), "read_csv"),
+    **{f".{kind}{packed}": "read_json" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".zst")},
+}
+"""DuckDB's functions that read tables, by the ending of a file's name."""
+
+SHARE = 0.35  # of free memory: what DuckDB may use by default
+LEAST = 128 << 20  # bytes: with less it does not work
+GLOB = "*?["
+SETTINGS = {
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_unsigned_extensions": "false",
+    "python_enable_replacements": "false",
+}
+
+
+def ending(path: str | PathLike[str]) -> str | None:
+    """Return the ending of a table's name, None if it is no table's."""
+    name = fspath(path).lower()
+    return next((each for each in FUNCTIONS if name.endswith(each)), None)
+
+
+def is_text(path: str | PathLike[str]) -> bool:
+    """Tell whether reading a table again would be to parse it again."""
+    return FUNCTIONS.get(ending(path) or "", "read_csv") != "read_parquet"
+
+
+class Database:
+    """A connection to a database of its own; a context manager.
+
+    Parameters
+    ----------
+    memory : int, optional
+        Bytes that it may use; by default a share of what is free.
+    threads : int
+    folder : path, optional
+        Where what exceeds memory is spilled to, in a folder of its own that is removed.
+    """
+
+    def __init__(self, memory: int | None, threads: int, folder: str | PathLike[str] | None = None) -> None:
+        try:
+            import duckdb
+            import pyarrow  # noqa: F401 - what it returns is in Arrow's form
+        except ImportError as error:
+            raise InputError(f"tables need DuckDB and PyArrow ({error}): pip install 'amped[tables]'") from None
+        self._errors: type[Exception] = duckdb.Error
+        self._folder = tempfile.mkdtemp(prefix="amped-table-", dir=folder)
+        memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
+        how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": join(self._folder, "spilled")}
+        self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
+        self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let memory and files go."""
+        with suppress(self._errors):
+            self._connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def limit(self, memory: int) -> None:
+        """Let it use so many bytes from now on."""
+        self.run(f"SET memory_limit = '{max(LEAST, memory)}B'")
+
+    def open_files(self, paths: Sequence[str | PathLike[str]]) -> None:
+        """Let SQL see some files of one kind as one table, and no other file."""
+        function = FUNCTIONS.get(ending(paths[0]) or "", "read_csv")
+        names = [self._plain(abspath(path), number) for number, path in enumerate(paths)]
+        self.run(f"SET allowed_paths = [{', '.join(map(quoted, names))}]")
+        self.run("SET enable_external_access = false")
+        by_name = ", union_by_name = true" if len(names) > 1 else ""
+        with self.naming(None):
+            self.run(f"CREATE VIEW {EVENTS} AS FROM {function}([{', '.join(map(quoted, names))}]{by_name})")
+
+    def _plain(self, path: str, number: int) -> str:
+        """Return a name for a file in which DuckDB sees no pattern."""
+        if not any(mark in path for mark in GLOB):
+            return path
+        link = join(self._folder, f"{number}{ending(path) or '.csv'}")
+        symlink(path, link)
+        return link
+
+    def open_frame(self, frame: Any) -> None:
+        """Let SQL see a table in memory, and no file."""
+        self.run("SET enable_external_access = false")
+        with self.naming(None):
+            self._connection.register(EVENTS, frame)
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query."""
+        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        return found
+
+    def describe(self, select: str) -> list[tuple[str, str]]:
+        """Return the names and types of a query's columns."""
+        return [(row[0], row[1]) for row in self.run(f"DESCRIBE {select}")]
+
+    def batches(self, select: str, rows: int) -> Iterator[Any]:
+        """Yield the result of a query in Arrow record batches of about so many rows, as it is made."""
+        relation = self._connection.sql(select)
+        reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+        yield from reader(rows)
+
+    def number(self, table: str, places: NDArray[np.int32]) -> None:
+        """Replace the numbers 0, 1, ... in a table's column `place` by others."""
+        if np.array_equal(places[-1:], [places.size - 1]):
+            return
+        import pyarrow
+
+        self._connection.register("amped_places", pyarrow.table({"old": np.arange(places.size), "place": places}))
+        select = f"SELECT label, new.place FROM {table} JOIN amped_places AS new ON {table}.place = new.old"
+        self.run(f"CREATE TEMP TABLE {table}_new AS {select}")
+        self.run(f"DROP TABLE {table}")
+        self.run(f"ALTER TABLE {table}_new RENAME TO {table}")
+        self._connection.unregister("amped_places")
+
+    def columns(self) -> list[str]:
+        """Return the names of the table's columns."""
+        return [name for name, _ in self.describe(f"SELECT * FROM {EVENTS}")]
+
+    @contextmanager
+    def naming(self, what: str | None) -> Iterator[None]:
+        """Turn errors of DuckDB into an `InputError` that says what was computed."""
+        try:
+            yield
+        except self._errors as error:
+            raise InputError(f"{what}: {self._told(error)}" if what else self._told(error)) from None
+
+    def _told(self, error: Exception) -> str:
+        """Return an error in one line, with the names that may have been meant."""
+        text = [line.strip() for line in str(error).splitlines() if line.strip()]
+        kept = [line for line in text if not line.startswith(("LINE ", "^", "Candidate", "Did you mean"))]
+        told = kept[0] if kept else type(error).__name__
+        if "syntax error" not in told and len(kept) > 1:
+            told = " ".join(kept[:3])
+        missing = told.split('"')[1] if "not found in FROM clause" in told and told.count('"') > 1 else None
+        if missing is None:
+            near = [line.removeprefix("Did you mean ") for line in text if line.startswith("Did you mean")]
+            return f"{told} (did you mean {near[0].rstrip('?')}?)" if near else told
+        with suppress(self._errors):
+            names = self.columns()
+            near = get_close_matches(missing.lower(), [name.lower() for name in names], 3, 0.5)
+            nearest = [name for name in names if name.lower() in near] or names
+            some = ", ".join(nearest[:10]) + (", ..." if len(nearest) > 10 else "")
+            return f"no column {missing}; {'nearest' if near else 'columns'}: {some}"
+        return told
+
+
+def quoted(text: str) -> str:
+    """Return a string of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
+ONCE = {"polars": "LazyFrame", "pyarrow": "RecordBatchReader", "duckdb": "DuckDBPyRelation"}
+
+
+def is_frame(given: Any) -> bool:
+    """Tell whether an object is a table in memory, without importing what is not imported already."""
+    return _is_of(given, FRAMES) or _is_of(given, ONCE) or hasattr(given, "__arrow_c_stream__")
+
+
+def _is_of(given: Any, kinds: dict[str, str]) -> bool:
+    known = (getattr(sys.modules.get(module), name, None) for module, name in kinds.items())
+    return isinstance(given, tuple(kind for kind in known if kind is not None))
+
+
+def readable(frame: Any) -> tuple[Any, bool]:
+    """Return a table in memory as DuckDB reads it, and whether it can be read once only, or had better be."""
+    if _is_of(frame, FRAMES):
+        return frame, False
+    if _is_of(frame, {"polars": "LazyFrame"}) or _is_of(frame, {"pyarrow": "RecordBatchReader"}):
+        return frame, True
+    if _is_of(frame, {"duckdb": "DuckDBPyRelation"}):  # of another connection
+        return (getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)(), True
+    import pyarrow
+
+    return pyarrow.RecordBatchReader.from_stream(frame), True

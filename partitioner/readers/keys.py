@@ -1,0 +1,142 @@
+"""Keys of a table: expressions of SQL, the kind of label that each one makes, and the labels themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..labels import TEXT
+from .bins import filled
+from .database import EVENTS, Database, quoted
+
+WHOLE = "TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT".split()
+LARGE = "HUGEINT", "UHUGEINT"
+REAL = "FLOAT", "DOUBLE"
+MOMENTS = "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"
+DURATIONS = "TIME", "INTERVAL", "TIME_NS"
+NUMBERS = ("BOOLEAN", *WHOLE, *LARGE, *REAL, "DECIMAL")
+PARTS = "date_part", "datepart"
+
+
+@dataclass
+class Key:
+    """A mode of the tensor.
+
+    Attributes
+    ----------
+    text : str
+        The expression.
+    kind : str
+        Its type in SQL.
+    function, unit : str or None
+        The function that is called outermost, and the unit of time that it is given.
+    """
+
+    text: str
+    kind: str
+    function: str | None = None
+    unit: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The expression of what becomes its labels: missing where it is no number, or no time."""
+        key = f"({self.text}\n)"
+        if self.kind in (*WHOLE, "BOOLEAN", "VARCHAR") or self.kind.startswith("ENUM"):
+            return key
+        if self.kind in LARGE:
+            return f"CAST({key} AS BIGINT)"
+        if self.kind in REAL:
+            return f"CASE WHEN NOT isnan({key}) THEN {key} END"
+        if self.kind.startswith("DECIMAL"):
+            return f"CAST({key} AS DOUBLE)"
+        if self.kind == "TIMESTAMP WITH TIME ZONE":
+            return f"CASE WHEN isfinite({key}) THEN {key} AT TIME ZONE 'UTC' END"
+        if self.kind in MOMENTS:
+            return f"CASE WHEN isfinite({key}) THEN {key} END"
+        if self.kind in DURATIONS:
+            return f"epoch_us({key})"
+        return f"CAST({key} AS VARCHAR)"
+
+    def labels(self, column: Any, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Return the labels of the mode, and where those that occur are among them.
+
+        Parameters
+        ----------
+        column : Arrow array
+            Those that occur, ascending, without a missing one.
+        missing : bool
+            Whether there is a missing label, too: it comes last.
+        """
+        labels, places = filled(self._array(column), self.function, self.unit)
+        return _with_missing(labels) if missing else labels, places
+
+    def _array(self, column: Any) -> NDArray[Any]:
+        import pyarrow
+
+        kind = column.type
+        if pyarrow.types.is_dictionary(kind):
+            column = column.cast(kind.value_type)
+        if column.type in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()):
+            return np.array(column.to_pylist(), TEXT)
+        array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return array.astype("m8[us]") if self.kind in DURATIONS else array
+
+
+def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return labels and a missing one: NaN, NaT or None. Numbers that NaN does not go with become strings."""
+    if labels.dtype.kind in "Mm":
+        return np.append(labels, np.array(["NaT"], labels.dtype))
+    if labels.dtype.kind == "f":
+        return np.append(labels, np.array([np.nan], labels.dtype))
+    if labels.dtype.kind in "iu" and (not labels.size or max(abs(int(labels[0])), abs(int(labels[-1]))) <= 1 << 53):
+        return np.append(labels.astype(np.float64), np.nan)
+    return np.array([*(label if isinstance(label, str) else str(label) for label in labels.tolist()), None], TEXT)
+
+
+def parse(database: Database, flag: str, text: str) -> dict[str, Any]:
+    """Return the syntax tree of an expression; raise `InputError` if it is not one expression, and nothing else."""
+    found = json.loads(database.run(f"SELECT json_serialize_sql({quoted(f'SELECT ({text}{chr(10)})')})")[0][0])
+    told = f"{flag} {text!r}"
+    if found.get("error"):
+        raise InputError(f"{told}: {found.get('error_message', 'not understood')}")
+    nodes = [each["node"] for each in found["statements"]]
+    columns = nodes[0].get("select_list", []) if nodes else []
+    source = nodes[0].get("from_table") or {} if nodes else {}
+    plain = source.get("type") in (None, "EMPTY", "EMPTY_FROM") and not nodes[0].get("where_clause") if nodes else False
+    if len(nodes) != 1 or len(columns) != 1 or not plain:
+        raise InputError(f"{told}: one expression is expected")
+    if columns[0].get("class") == "STAR":
+        raise InputError(f"{told}: one column is expected")
+    tree: dict[str, Any] = columns[0]
+    return tree
+
+
+def function_of(tree: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return the function that an expression calls outermost, but for casts, and its first argument if a constant."""
+    while tree.get("class") == "CAST":
+        tree = tree["child"]
+    if tree.get("class") != "FUNCTION":
+        return None, None
+    name = str(tree.get("function_name", "")).lower()
+    given = [each.get("expression", each) for each in tree.get("arguments") or tree.get("children") or []]
+    first = given[0] if given and given[0].get("class") == "CONSTANT" else {}
+    value = first.get("literal", {}).get("text") or first.get("value", {}).get("value")  # DuckDB 2, and before
+    unit = value.lower() if isinstance(value, str) else None
+    return "date_part" if name in PARTS else "date_trunc" if name == "datetrunc" else name, unit
+
+
+def keys_of(database: Database, texts: tuple[str, ...]) -> list[Key]:
+    """Return keys, bound to the table; raise `InputError` that names the one that is wrong."""
+    keys = []
+    for text in texts:
+        told = f"--key {text!r}"
+        tree = parse(database, "--key", text)
+        with database.naming(told):
+            ((_, kind),) = database.describe(f"SELECT ({text}\n) FROM {EVENTS}")
+        keys.append(Key(text, kind, *function_of(tree)))
+    return keys

@@ -1,0 +1,375 @@
+"""Tables: rows of keys become nonzeros, in a stream of integer indices.
+
+DuckDB looks at the table twice: for the labels of each key, and for the rows, whose keys it replaces by the places of
+their labels. Text is parsed once, into a table that may spill to a disk. Where there can be far fewer coordinates than
+rows DuckDB adds these up, too; otherwise that is left to the sort.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from os import PathLike, fspath
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..coo import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
+from ..errors import InputError, InputWarning
+from ..labels import Labels
+from ..packed import layout_of
+from ..tables import Nonzeros, Pile, mapped
+from .database import EVENTS, Database, is_text, readable
+from .form import Form
+from .keys import NUMBERS, Key, keys_of, parse
+from .pieces import Outcome, Progress, naming, usable_threads
+
+ROWS = "amped_rows"
+BATCH = 1 << 17  # rows that DuckDB hands over together
+FEWER = 4  # times as many rows as possible coordinates: from there on DuckDB adds up
+UNIQUE = 20  # rows from which a key with as many labels is told of
+CHANGED = "was changed while it was read"
+
+
+class Facts(NamedTuple):
+    """What is known of the rows before they are read: how many there are, are kept, and lack each key or a value."""
+
+    rows: int
+    kept: int
+    missing: list[int]
+    valueless: int
+
+
+class TablePart:
+    """The nonzeros of a table, all of them in part 0. See `Part` and `open_part`.
+
+    Parameters
+    ----------
+    source : path or table in memory
+        See `database.readable`; of files, the first.
+    form : Form
+        Its keys, and what else is said of it.
+    part : int
+    memory : int, optional
+        Bytes that DuckDB may use.
+    threads : int, optional
+    progress : callable, optional
+        Called with the number of rows that are read, and how many there are.
+    folder : path, optional
+        Where to spill what memory has no room for.
+    """
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(
+        self,
+        source: Any,
+        form: Form,
+        part: int = 0,
+        *,
+        memory: int | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        folder: str | PathLike[str] | None = None,
+    ) -> None:
+        self._form, self._progress, self.order = form, progress, len(form.key)
+        self.path = fspath(source) if isinstance(source, (str, PathLike)) else None
+        self._fault: InputError | None = None
+        self._labels: Labels | None = None
+        self.lengths: tuple[int, ...] | None = None
+        self._nonzeros = self._read = self.expected = 0
+        self._pieces: Iterator[Nonzeros] | None = None
+        self._left: Nonzeros | None = None  # did not fit the last pile
+        with naming(self.path or "the table"):
+            check_keys(form)
+            if part == 0:
+                with ExitStack() as files:
+                    self._open(files, source, memory, threads or usable_threads(), folder)
+                    self._files = files.pop_all()
+
+    def _open(
+        self, files: ExitStack, source: Any, memory: int | None, threads: int, folder: str | PathLike[str] | None
+    ) -> None:
+        paths = [] if self.path is None else [self.path, *self._form.more]
+        self._state = _state(paths)
+        self._paths = paths
+        database = self._database = files.enter_context(Database(memory, threads, folder))
+        if paths:
+            database.open_files(paths)
+            once = is_text(paths[0])
+        else:
+            frame, once = readable(source)
+            database.open_frame(frame)
+        keys = keys_of(database, self._form.key)
+        value = Value.of(database, self._form.value)
+        self._what = "groups of rows" if value.aggregate else "rows"
+        self._stage(database, keys, value, once)
+        facts = self._facts = _facts(database, keys, value, self._form)
+        self._tell(keys, facts)
+        self._take_labels(database, keys, facts)
+        self.expected = facts.kept
+        self._select = self._nonzeros_sql(keys, value)
+
+    def _stage(self, database: Database, keys: Sequence[Key], value: Value, once: bool) -> None:
+        """Have SQL see rows of labels and values, computed when they are read or now."""
+        columns = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
+        columns += [f"{value.column} AS __value"] if value.column else []
+        where = "" if self._form.where is None else f" WHERE ({self._form.where}\n)"
+        groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
+        kind = "TEMP TABLE" if once or value.aggregate else "TEMP VIEW"
+        select = f"SELECT {', '.join(columns)} FROM {EVENTS}{where}{groups}"
+        if self._form.where is not None:
+            parse(database, "--where", self._form.where)
+            with database.naming(f"--where {self._form.where!r}"):
+                database.describe(f"SELECT 1 FROM {EVENTS}{where}")
+        with database.naming(None):
+            database.run(f"CREATE {kind} {ROWS} AS {select}")
+
+    def _tell(self, keys: Sequence[Key], facts: Facts) -> None:
+        """Refuse a table that has nothing to read, and tell of rows that are left out."""
+        if not facts.rows:
+            raise InputError("no rows" if self._form.where is None else f"no row for which {self._form.where}")
+        lacks = [f"{count:,} lack {key.text}" for key, count in zip(keys, facts.missing, strict=True) if count]
+        dropped = self._form.missing == "drop"
+        if not facts.kept and facts.valueless == facts.rows:
+            raise InputError(f"no row has a value: {self._form.value} is missing in all {facts.rows:,}")
+        if not facts.kept:
+            raise InputError(f"no row has all its keys: of {facts.rows:,}, {', '.join(lacks)}")
+        lacks = lacks if dropped else []
+        lacks += [f"{facts.valueless:,} lack {self._form.value}"] if facts.valueless else []
+        if lacks:
+            advice = (
+                "; --missing keep (missing='keep') keeps those without a key" if dropped and any(facts.missing) else ""
+            )
+            told = (
+                f"{facts.rows - facts.kept:,} of {facts.rows:,} {self._what} are left out: {', '.join(lacks)}{advice}"
+            )
+            self._warn(told)
+
+    def _warn(self, told: str) -> None:
+        warnings.warn(f"{self.path or 'the table'}: {told}", InputWarning, stacklevel=6)
+
+    def _take_labels(self, database: Database, keys: Sequence[Key], facts: Facts) -> None:
+        """Number the labels of each key."""
+        labels = []
+        kept = _kept(keys, self._form, bool(self._form.value))
+        for k, key in enumerate(keys):
+            # As the facts were found, but for rows that lack another key.
+            again = facts.kept < facts.rows
+            source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else _listed(k)
+            found = f"SELECT label, CAST(row_number() OVER (ORDER BY label) - 1 AS BIGINT) AS place FROM ({source})"
+            with database.naming(f"--key {key.text!r}"):
+                database.run(f"CREATE TEMP TABLE amped_labels{k} AS {found} WHERE label IS NOT NULL")
+                ((count,),) = database.run(f"SELECT count(*) FROM amped_labels{k}")
+            if count >= MAX_MODE_LENGTH:
+                raise InputError(f"--key {key.text!r}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
+            if count == facts.kept >= UNIQUE:
+                self._warn(f"--key {key.text!r} has another label in each of {count:,} rows: is it an identifier?")
+            missing = self._form.missing == "keep" and facts.missing[k] > 0
+            names, places = key.labels(_column(database, k), missing)
+            labels.append(names)
+            database.number(f"amped_labels{k}", places)
+        database.run("DROP TABLE amped_found")
+        self._labels = Labels(labels, [key.text for key in keys])
+        self.lengths = tuple(each.size for each in labels)
+
+    def _nonzeros_sql(self, keys: Sequence[Key], value: Value) -> str:
+        """Return the query of the nonzeros: an index a key, and a value unless each counts 1."""
+        assert self.lengths is not None
+        joins = " ".join(
+            f"LEFT JOIN amped_labels{k} ON {ROWS}.__key{k} = amped_labels{k}.label" for k in range(len(keys))
+        )
+        places = ", ".join(f"{self._place(k)} AS place{k}" for k in range(len(keys)))
+        kept = _kept(keys, self._form, bool(value.column))
+        select = f"SELECT {places}{', __value' if value.column else ''} FROM {ROWS} {joins} WHERE {kept}"
+        possible = float(np.prod(self.lengths, dtype=np.float64))
+        self._added = value.exact and possible * FEWER <= self._facts.kept
+        self._counts = value.column is None and not self._added
+        if self._added:
+            total = "CAST(sum(__value) AS DOUBLE)" if value.column else "CAST(count(*) AS DOUBLE)"
+            select = f"SELECT {', '.join(f'place{k}' for k in range(len(keys)))}, {total} FROM ({select}) GROUP BY ALL"
+            self.expected = int(possible)
+        elif value.column:
+            select = f"SELECT * REPLACE (CAST(__value AS DOUBLE) AS __value) FROM ({select})"
+        return select
+
+    def _batches(self, select: str) -> Iterator[Any]:
+        """Yield the rows of a query, in Arrow's form, without missing indices."""
+        with self._database.naming(None):
+            for batch in self._database.batches(select, BATCH):
+                if any(batch.column(k).null_count for k in range(min(self.order, batch.num_columns))):
+                    raise InputError(CHANGED)
+                if batch.num_rows:
+                    yield batch
+
+    @property
+    def packable(self) -> bool:
+        """Whether the nonzeros can be had as a number each; see `partitioner.packed`."""
+        return self.lengths is not None and self._counts and layout_of(self.lengths) is not None
+
+    def packed(self) -> NDArray[np.int64]:
+        """Return a number for each nonzero, instead of `fill`; raise `InputError` if the table was changed."""
+        assert self.lengths is not None
+        layout = layout_of(self.lengths)
+        assert layout is not None
+        key = " | ".join(f"(CAST(place{k} AS BIGINT) << {shift})" for k, shift in enumerate(layout.shifts.tolist()))
+        keys = mapped(self._facts.kept, np.dtype(np.int64))
+        with naming(self.path or "the table"), self._files:
+            for batch in self._batches(f"SELECT {key} AS key FROM ({self._select})"):
+                found = batch.column(0).to_numpy()
+                if self._nonzeros + found.size > keys.size:
+                    raise InputError(CHANGED)
+                keys[self._nonzeros : self._nonzeros + found.size] = found
+                self._count(found.size)
+            self._end()
+        return keys
+
+    def _place(self, k: int) -> str:
+        """Return the expression of a key's index; one that is missing has the last, if it is kept."""
+        assert self.lengths is not None
+        place = f"CAST(amped_labels{k}.place AS INTEGER)"
+        kept = self._form.missing == "keep" and self._facts.missing[k]
+        return f"CASE WHEN __key{k} IS NULL THEN {self.lengths[k] - 1} ELSE {place} END" if kept else place
+
+    def _nonzeros_of(self, batch: Any) -> Nonzeros:
+        assert self.lengths is not None
+        columns = np.empty((self.order, batch.num_rows), np.int32)
+        for k in range(self.order):
+            columns[k] = batch.column(k).to_numpy(zero_copy_only=False)
+        if batch.num_columns == self.order:
+            return columns, np.ones(batch.num_rows)
+        values = batch.column(self.order).to_numpy(zero_copy_only=False)
+        if not np.all(np.isfinite(values)):
+            raise InputError(f"--value {self._form.value!r}: a value is not finite")
+        return columns, np.asarray(values, np.float64)
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `Part`."""
+        return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault, labels=self._labels)
+
+    def fill(self, pile: Pile) -> bool:
+        """See `Part`."""
+        if self.lengths is None:  # another part than 0
+            return False
+        self._pieces = self._pieces or map(self._nonzeros_of, self._batches(self._select))
+        try:
+            with naming(self.path or "the table"):
+                while (piece := self._left or next(self._pieces, None)) is not None:
+                    fresh = self._left is None
+                    self._left = pile.add(*piece)
+                    if fresh:
+                        self._count(piece[1].size)
+                    if self._left is not None:
+                        return True
+                self._end()
+        except InputError as error:
+            self._fault = error
+        self._files.close()
+        return False
+
+    def _count(self, nonzeros: int) -> None:
+        self._nonzeros += nonzeros
+        if self._progress and not self._added:
+            self._progress(self._nonzeros, self._facts.kept)
+
+    def _end(self) -> None:
+        """Refuse a table that was not the same all the time."""
+        if (not self._added and self._nonzeros != self._facts.kept) or _state(self._paths) != self._state:
+            raise InputError(CHANGED)
+        if self._progress:
+            self._progress(self._facts.kept, self._facts.kept)
+
+
+class Value(NamedTuple):
+    """What is added up.
+
+    Attributes
+    ----------
+    column : str or None
+        Its expression; None where rows are counted.
+    aggregate : bool
+        Whether it is one over rows of equal keys.
+    exact : bool
+        Whether sums do not depend on their order.
+    """
+
+    column: str | None = None
+    aggregate: bool = False
+    exact: bool = True
+
+    @classmethod
+    def of(cls, database: Database, text: str | None) -> Value:
+        """Return what an expression stands for; raise `InputError` if it is no number."""
+        if text is None or "".join(text.lower().split()) in ("count(*)", "count()"):
+            return cls()
+        parse(database, "--value", text)
+        told, single = f"--value {text!r}", f"({text}\n)"
+        with database.naming(told):
+            ((_, kind),) = database.describe(f"SELECT {single} FROM {EVENTS}")
+        if kind.split("(")[0] not in NUMBERS:
+            raise InputError(f"{told}: is no number, but {kind}")
+        aggregate = False
+        try:
+            with database.naming(told):
+                database.describe(f"SELECT 1 FROM {EVENTS} WHERE {single} IS NULL")
+        except InputError:  # aggregates, unlike other expressions, are no condition
+            aggregate = True
+        exact = kind not in ("FLOAT", "DOUBLE") and not aggregate
+        number = single if exact else f"CAST({single} AS DOUBLE)"
+        if kind in ("FLOAT", "DOUBLE"):
+            number = f"CASE WHEN NOT isnan({single}) THEN {number} END"
+        return cls(f"CAST({single} AS TINYINT)" if kind == "BOOLEAN" else number, aggregate, exact)
+
+
+def check_keys(form: Form) -> None:
+    """Refuse a table without keys, or what is said of it that is for other tensors."""
+    if not form.key:
+        raise InputError("a table: --key EXPR (keys=[...]) says which column, or SQL expression, each mode is")
+    if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
+        raise InputError(f"{len(form.key)} keys: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
+    for name, given in (("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)):
+        if given:
+            raise InputError(f"--{name} is not for tables")
+
+
+def _facts(database: Database, keys: Sequence[Key], value: Value, form: Form) -> Facts:
+    """Look at all rows once: list the labels of each key, and count what is missing."""
+    kept = _kept(keys, form, bool(value.column))
+    counts = [f"count(*) - count(__key{k})" for k in range(len(keys))]
+    counts += ["count(*) - count(__value)" if value.column else "0"]
+    lists = [f"list(DISTINCT __key{k}) AS list{k}" for k in range(len(keys))]
+    columns = ", ".join([f"[count(*), count(CASE WHEN {kept} THEN 1 END), {', '.join(counts)}] AS counts", *lists])
+    with database.naming(None):
+        database.run(f"CREATE TEMP TABLE amped_found AS SELECT {columns} FROM {ROWS}")
+        ((found,),) = database.run("SELECT counts FROM amped_found")
+    rows, there, *missing, valueless = found
+    return Facts(rows, there, missing, valueless)
+
+
+def _kept(keys: Sequence[Key], form: Form, valued: bool) -> str:
+    """Return the condition of the rows that become nonzeros."""
+    needed = [f"__key{k}" for k in range(len(keys)) if form.missing == "drop"] + ["__value"] * valued
+    return " AND ".join(f"{each} IS NOT NULL" for each in needed) or "true"
+
+
+def _listed(k: int) -> str:
+    return f"SELECT unnest(list{k}) AS label FROM amped_found"
+
+
+def _column(database: Database, k: int) -> Any:
+    """Return the labels of a key in order, as an Arrow array."""
+    import pyarrow
+
+    batches = list(database.batches(f"SELECT label FROM amped_labels{k} ORDER BY place", 1 << 20))
+    columns = [batch.column(0) for batch in batches]
+    return pyarrow.chunked_array(columns).combine_chunks() if columns else pyarrow.array([], pyarrow.string())
+
+
+def _state(paths: Sequence[str | PathLike[str]]) -> list[tuple[int, int, int]]:
+    """Return what tells whether files were changed."""
+    found = [os.stat(path) for path in paths]
+    return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]
