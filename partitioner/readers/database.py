@@ -5,6 +5,7 @@ It has no network, installs nothing, reads no file but those it is given, and se
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -34,6 +35,7 @@ FUNCTIONS = {
 SHARE = 0.35  # of free memory: what DuckDB may use by default
 LEAST = 128 << 20  # bytes: with less it does not work
 GLOB = "*?["
+NUMBERED = re.compile(r"column\d+")
 SETTINGS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -76,8 +78,10 @@ class Database:
         self._folder = tempfile.mkdtemp(prefix="amped-table-", dir=folder)
         memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
         how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": join(self._folder, "spilled")}
+        self._columns: set[str] | None = None
         self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
         self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
+        self.run("SET enable_progress_bar = false")
 
     def __enter__(self) -> Database:
         return self
@@ -95,15 +99,22 @@ class Database:
         """Let it use so many bytes from now on."""
         self.run(f"SET memory_limit = '{max(LEAST, memory)}B'")
 
-    def open_files(self, paths: Sequence[str | PathLike[str]]) -> None:
-        """Let SQL see some files of one kind as one table, and no other file."""
+    def open_files(self, paths: Sequence[str | PathLike[str]], said: str = "") -> None:
+        """Let SQL see some files of one kind as one table, and no other file.
+
+        The first line of text has the columns' names, unless numbered ones (``column0``) are what is `said`.
+        """
         function = FUNCTIONS.get(ending(paths[0]) or "", "read_csv")
         names = [self._plain(abspath(path), number) for number, path in enumerate(paths)]
         self.run(f"SET allowed_paths = [{', '.join(map(quoted, names))}]")
         self.run("SET enable_external_access = false")
-        by_name = ", union_by_name = true" if len(names) > 1 else ""
+        how = ", union_by_name = true" if len(names) > 1 else ""
+        view = f"CREATE OR REPLACE VIEW {EVENTS} AS FROM {function}([{', '.join(map(quoted, names))}]"
         with self.naming(None):
-            self.run(f"CREATE VIEW {EVENTS} AS FROM {function}([{', '.join(map(quoted, names))}]{by_name})")
+            self.run(f"{view}{how})")
+            numbered, wanted = [NUMBERED.fullmatch(name) for name in self.columns()], NUMBERED.search(said.lower())
+            if function == "read_csv" and (any(numbered) if wanted is None else not any(numbered)):
+                self.run(f"{view}{how}, header = {wanted is None})")
 
     def _plain(self, path: str, number: int) -> str:
         """Return a name for a file in which DuckDB sees no pattern."""
@@ -146,6 +157,14 @@ class Database:
         self.run(f"DROP TABLE {table}")
         self.run(f"ALTER TABLE {table}_new RENAME TO {table}")
         self._connection.unregister("amped_places")
+
+    def expression(self, text: str) -> str:
+        """Return an expression in parentheses; the name of a column stands for it, be it a word of SQL, too."""
+        if self._columns is None:
+            self._columns = {name.lower() for name in self.columns()}
+        if text.lower() in self._columns:
+            text = '"' + text.replace('"', '""') + '"'
+        return f"({text}\n)"  # a comment may end it
 
     def columns(self) -> list[str]:
         """Return the names of the table's columns."""

@@ -30,7 +30,9 @@ class Key:
     Attributes
     ----------
     text : str
-        The expression.
+        The expression as it was given: the mode's name.
+    sql : str
+        The expression in parentheses.
     kind : str
         Its type in SQL.
     function, unit : str or None
@@ -38,6 +40,7 @@ class Key:
     """
 
     text: str
+    sql: str
     kind: str
     function: str | None = None
     unit: str | None = None
@@ -45,7 +48,7 @@ class Key:
     @property
     def label(self) -> str:
         """The expression of what becomes its labels: missing where it is no number, or no time."""
-        key = f"({self.text}\n)"
+        key = self.sql
         if self.kind in (*WHOLE, "BOOLEAN", "VARCHAR") or self.kind.startswith("ENUM"):
             return key
         if self.kind in LARGE:
@@ -98,10 +101,9 @@ def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
     return np.array([*(label if isinstance(label, str) else str(label) for label in labels.tolist()), None], TEXT)
 
 
-def parse(database: Database, flag: str, text: str) -> dict[str, Any]:
+def parse(database: Database, told: str, sql: str) -> dict[str, Any]:
     """Return the syntax tree of an expression; raise `InputError` if it is not one expression, and nothing else."""
-    found = json.loads(database.run(f"SELECT json_serialize_sql({quoted(f'SELECT ({text}{chr(10)})')})")[0][0])
-    told = f"{flag} {text!r}"
+    found = json.loads(database.run(f"SELECT json_serialize_sql({quoted(f'SELECT {sql}')})")[0][0])
     if found.get("error"):
         raise InputError(f"{told}: {found.get('error_message', 'not understood')}")
     nodes = [each["node"] for each in found["statements"]]
@@ -134,9 +136,10 @@ def keys_of(database: Database, texts: tuple[str, ...]) -> list[Key]:
     """Return keys, bound to the table; raise `InputError` that names the one that is wrong."""
     keys = []
     for text in texts:
-        told = f"--key {text!r}"
-        tree = parse(database, "--key", text)
+        told, sql = f"--key {text!r}", database.expression(text)
+        tree = parse(database, told, sql)
         with database.naming(told):
-            ((_, kind),) = database.describe(f"SELECT ({text}\n) FROM {EVENTS}")
-        keys.append(Key(text, kind, *function_of(tree)))
+            database.describe(f"SELECT 1 FROM {EVENTS} WHERE {sql} IS NULL")  # refuses aggregates
+            ((_, kind),) = database.describe(f"SELECT {sql} FROM {EVENTS}")
+        keys.append(Key(text, sql, kind, *function_of(tree)))
     return keys

@@ -98,7 +98,8 @@ class TablePart:
         self._paths = paths
         database = self._database = files.enter_context(Database(memory, threads, folder))
         if paths:
-            database.open_files(paths)
+            said = " ".join(filter(None, [*self._form.key, self._form.value, self._form.where]))
+            database.open_files(paths, said)
             once = is_text(paths[0])
         else:
             frame, once = readable(source)
@@ -117,13 +118,14 @@ class TablePart:
         """Have SQL see rows of labels and values, computed when they are read or now."""
         columns = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
         columns += [f"{value.column} AS __value"] if value.column else []
-        where = "" if self._form.where is None else f" WHERE ({self._form.where}\n)"
+        where = "" if self._form.where is None else f" WHERE {database.expression(self._form.where)}"
         groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
         kind = "TEMP TABLE" if once or value.aggregate else "TEMP VIEW"
         select = f"SELECT {', '.join(columns)} FROM {EVENTS}{where}{groups}"
         if self._form.where is not None:
-            parse(database, "--where", self._form.where)
-            with database.naming(f"--where {self._form.where!r}"):
+            told = f"--where {self._form.where!r}"
+            parse(database, told, database.expression(self._form.where))
+            with database.naming(told):
                 database.describe(f"SELECT 1 FROM {EVENTS}{where}")
         with database.naming(None):
             database.run(f"CREATE {kind} {ROWS} AS {select}")
@@ -164,11 +166,11 @@ class TablePart:
             with database.naming(f"--key {key.text!r}"):
                 database.run(f"CREATE TEMP TABLE amped_labels{k} AS {found} WHERE label IS NOT NULL")
                 ((count,),) = database.run(f"SELECT count(*) FROM amped_labels{k}")
-            if count >= MAX_MODE_LENGTH:
+            missing = self._form.missing == "keep" and facts.missing[k] > 0
+            if count + missing > MAX_MODE_LENGTH:
                 raise InputError(f"--key {key.text!r}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
             if count == facts.kept >= UNIQUE:
                 self._warn(f"--key {key.text!r} has another label in each of {count:,} rows: is it an identifier?")
-            missing = self._form.missing == "keep" and facts.missing[k] > 0
             names, places = key.labels(_column(database, k), missing)
             labels.append(names)
             database.number(f"amped_labels{k}", places)
@@ -306,8 +308,8 @@ class Value(NamedTuple):
         """Return what an expression stands for; raise `InputError` if it is no number."""
         if text is None or "".join(text.lower().split()) in ("count(*)", "count()"):
             return cls()
-        parse(database, "--value", text)
-        told, single = f"--value {text!r}", f"({text}\n)"
+        told, single = f"--value {text!r}", database.expression(text)
+        parse(database, told, single)
         with database.naming(told):
             ((_, kind),) = database.describe(f"SELECT {single} FROM {EVENTS}")
         if kind.split("(")[0] not in NUMBERS:
@@ -330,7 +332,8 @@ def check_keys(form: Form) -> None:
     if not form.key:
         raise InputError("a table: --key EXPR (keys=[...]) says which column, or SQL expression, each mode is")
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
-        raise InputError(f"{len(form.key)} keys: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
+        keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
+        raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
     for name, given in (("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)):
         if given:
             raise InputError(f"--{name} is not for tables")

@@ -1,0 +1,442 @@
+"""Tables: keys become labels, rows are counted or summed, and what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tensors import files_of
+
+from partitioner import packed
+from partitioner.build import partition
+from partitioner.coo import SparseTensor
+from partitioner.errors import InputError, InputWarning
+from partitioner.readers import Form, read, table
+from partitioner.readers.database import Database
+from partitioner.readers.table import TablePart
+
+duckdb = pytest.importorskip("duckdb")
+pyarrow = pytest.importorskip("pyarrow")
+
+NASTY = ["a,b", 'say "hi"', "two\nlines", "\N{GRINNING FACE}", "<b>&", "x" * 10_000, " ", "it's", "nul"]
+EVENTS = [("b", 3, "2026-01-01 05:30", 1.5), ("a", 3, "2026-01-01 07:00", 2.0), ("b", 3, "2026-01-03 05:00", -1.0),
+          ("b", 1, "2026-01-03 05:59", 4.0), ("b", 3, "2026-01-01 05:31", 0.5)]  # fmt: skip
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[Any]] = EVENTS, names: str = "who,what,t,cost") -> Path:
+    def field(each: Any) -> str:
+        text = "" if each is None else str(each)
+        quoted = any(mark in text for mark in ',"\n')
+        return '"' + text.replace('"', '""') + '"' if quoted else text
+
+    lines = [names, *(",".join(map(field, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "events.csv")
+
+
+def sparse(found: Any) -> SparseTensor:
+    assert isinstance(found, SparseTensor)
+    assert found.labels is not None
+    assert tuple(each.size for each in found.labels) == found.shape
+    return found
+
+
+def entries(tensor: SparseTensor) -> dict[tuple[Any, ...], float]:
+    """Return the values by labels."""
+    labels = [each.tolist() for each in tensor.labels or ()]
+    rows = zip(tensor.columns.T.tolist(), tensor.values.tolist(), strict=True)
+    return {tuple(labels[m][i] for m, i in enumerate(row)): value for row, value in rows}
+
+
+def test_rows_are_counted(csv: Path) -> None:
+    tensor = sparse(read(csv, keys=["who", "what", "hour(t)"]))
+    assert tensor.shape == (2, 2, 24)
+    assert entries(tensor) == {("a", 3, 7): 1, ("b", 1, 5): 1, ("b", 3, 5): 3}
+    assert tensor.labels is not None
+    assert tensor.labels.names == ("who", "what", "hour(t)")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("cost", {("a", 3): 2, ("b", 1): 4, ("b", 3): 1}),
+        ("what", {("a", 3): 3, ("b", 1): 1, ("b", 3): 9}),
+        ("2 * cost", {("a", 3): 4, ("b", 1): 8, ("b", 3): 2}),
+        ("sum(cost)", {("a", 3): 2, ("b", 1): 4, ("b", 3): 1}),
+        ("max(cost)", {("a", 3): 2, ("b", 1): 4, ("b", 3): 1.5}),
+        ("avg(what) + count(*)", {("a", 3): 4, ("b", 1): 2, ("b", 3): 6}),
+        ("count(DISTINCT t)", {("a", 3): 1, ("b", 1): 1, ("b", 3): 3}),
+        ("Count( * )", {("a", 3): 1, ("b", 1): 1, ("b", 3): 3}),
+        ("cost > 0", {("a", 3): 1, ("b", 1): 1, ("b", 3): 2}),
+        ("cost::DECIMAL(9, 2)", {("a", 3): 2, ("b", 1): 4, ("b", 3): 1}),
+    ],
+)
+@pytest.mark.parametrize("fewer", [0, 4])
+def test_values(csv: Path, value: str, expected: dict[Any, float], fewer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "FEWER", fewer)  # 0: DuckDB always adds up where it may
+    assert entries(sparse(read(csv, keys=["who", "what"], value=value))) == expected
+
+
+def test_names_of_columns_that_hold_text_alone(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [("a", "x"), ("b", "y"), ("a", "y")], "who,what")
+    assert sparse(read(path, keys=["who", "what"])).values.sum() == 3
+    path.write_text("a,x\nb,y\n")
+    assert sparse(read(path, keys=["column0", "upper(column1)"])).shape == (2, 2)
+
+
+def test_words_of_sql_are_names_of_columns(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [("a", 1, 2, True)], "user,order,the sum,at")
+    tensor = sparse(read(path, keys=["user", "Order"], value="the sum", where="at"))
+    assert entries(tensor) == {("a", 1): 2}
+
+
+def test_a_condition(csv: Path) -> None:
+    tensor = sparse(read(csv, keys=["who", "what"], where="cost > 1 -- euros"))
+    assert entries(tensor) == {("a", 3): 1, ("b", 1): 1, ("b", 3): 1}
+
+
+def test_empty_bins_have_rows(csv: Path) -> None:
+    tensor = sparse(read(csv, keys=["who", "date_trunc('day', t)", "hour(t)"]))
+    assert tensor.shape == (2, 3, 24)
+    assert tensor.labels is not None
+    assert [str(day)[:10] for day in tensor.labels[1]] == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    second = tensor.indices[tensor.indices[:, 1] == 1]
+    assert not second.size
+
+
+@pytest.mark.parametrize(
+    ("key", "labels"),
+    [
+        ("what::TINYINT", [1, 3]),
+        ("what::UBIGINT", [1, 3]),
+        ("what::HUGEINT", [1, 3]),
+        ("cost::FLOAT", [-1.0, 0.5, 1.5, 2.0, 4.0]),
+        ("cost::DECIMAL(5, 1)", [-1.0, 0.5, 1.5, 2.0, 4.0]),
+        ("what > 2", [False, True]),
+        ("t::DATE", [datetime.date(2026, 1, day) for day in (1, 2, 3)]),
+        ("t::TIME", [datetime.timedelta(hours=h, minutes=m) for h, m in ((5, 0), (5, 30), (5, 31), (5, 59), (7, 0))]),
+        ("t::TIMESTAMPTZ::DATE", [datetime.date(2026, 1, day) for day in (1, 2, 3)]),
+        ("to_hours(what)", [datetime.timedelta(hours=h) for h in (1, 2, 3)]),
+        ("who::ENUM('b', 'a')", ["b", "a"]),
+        ("[what]", ["[1]", "[3]"]),
+        ("dayname(t)", "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()),
+        ("upper(who)", ["A", "B"]),
+        ("round(cost)", [-1, 0, 2, 4]),
+        ("who || ',' || what", ["a,3", "b,1", "b,3"]),
+    ],
+)
+def test_kinds_of_labels(csv: Path, key: str, labels: list[Any]) -> None:
+    tensor = sparse(read(csv, keys=[key, "who"]))
+    assert tensor.labels is not None
+    found = tensor.labels[0].tolist()
+    if key == "round(cost)":
+        assert found == [-1.0, 0.0, 2.0, 4.0] or found == [-1.0, 1.0, 2.0, 4.0]
+    elif key == "t::TIME":  # few of the minutes between them are used, but these are bins
+        assert found[0] == labels[0]
+        assert found[-1] == labels[-1]
+        assert set(labels) <= set(found)
+    else:
+        assert found == labels
+    assert tensor.values.sum() == len(EVENTS)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "csv.zst", "json", "parquet", "jsonl.gz"])
+def test_kinds_of_files(tmp_path: Path, ending: str, csv: Path) -> None:
+    path = tmp_path / f"copy.{ending}"
+    whole = f"FROM '{csv}'"
+    form = {"csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "parquet": "parquet"}[ending.split(".")[0]]
+    packed = {"gz": ", compression gzip", "zst": ", compression zstd"}.get(ending.split(".")[-1], "")
+    tabs = ", delimiter '\t'" if ending == "tsv" else ""
+    duckdb.connect().execute(f"COPY ({whole}) TO '{path}' (FORMAT {form}{packed}{tabs})").fetchall()
+    expected = entries(sparse(read(csv, keys=["who", "what", "hour(t)"])))
+    assert entries(sparse(read(path, keys=["who", "what", "hour(t::TIMESTAMP)"]))) == expected
+
+
+def test_several_files_are_one_table(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", EVENTS[:2])
+    write_csv(tmp_path / "b.csv", [row[::-1] for row in EVENTS[2:]], "cost,t,what,who")
+    form = Form(key=("who", "what"), more=(str(tmp_path / "b.csv"),))
+    store = partition(tmp_path / "a.csv", tmp_path / "store", form=form)
+    assert entries(store.tensor()) == {("a", 3): 1, ("b", 1): 1, ("b", 3): 3}
+
+
+@pytest.mark.parametrize("missing", ["drop", "keep"])
+def test_missing_keys(tmp_path: Path, missing: str) -> None:
+    rows = [("a", 1, 1.5), (None, 1, 2.5), ("a", None, 3.5), (None, None, "nan"), ("b", 2, None)]
+    path = write_csv(tmp_path / "events.csv", rows, "who,what,cost")
+    if missing == "drop":
+        with pytest.warns(InputWarning, match="3 of 5 rows are left out: 2 lack who, 2 lack what; --missing keep"):
+            tensor = sparse(read(path, keys=["who", "what"]))
+        assert entries(tensor) == {("a", 1): 1, ("b", 2): 1}
+        return
+    tensor = sparse(read(path, keys=["who", "what"], missing="keep"))
+    assert tensor.labels is not None
+    assert tensor.labels[0].tolist() == ["a", "b", None]
+    assert np.array_equal(tensor.labels[1], [1, 2, np.nan], equal_nan=True)
+    assert tensor.columns.T.tolist() == [[0, 0], [0, 2], [1, 1], [2, 0], [2, 2]]
+    with pytest.warns(InputWarning, match="2 of 5 rows are left out: 2 lack cost"):
+        tensor = sparse(read(path, keys=["who", "what"], value="cost", missing="keep"))
+    assert tensor.values.tolist() == [1.5, 3.5, 2.5]
+
+
+def test_labels_of_rows_that_are_left_out_are_no_labels(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [("a", 1), ("gone", None), ("b", 2)], "who,what")
+    with pytest.warns(InputWarning):
+        tensor = sparse(read(path, keys=["who", "what"]))
+    assert tensor.labels is not None
+    assert tensor.labels[0].tolist() == ["a", "b"]
+
+
+def test_nan_is_a_missing_key(tmp_path: Path) -> None:
+    frame = pyarrow.table({"x": [1.0, float("nan"), 2.0, None], "y": [1, 1, 1, 1]})
+    part = TablePart(frame, Form(key=("x", "y"), missing="keep"))
+    assert part.lengths == (3, 1)
+    assert np.isnan(part.outcome.labels[0][-1])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_any_text_is_a_label(tmp_path: Path, ending: str) -> None:
+    path = write_csv(tmp_path / "events.csv", [(text, k % 2) for k, text in enumerate(NASTY)], "text,k")
+    if ending == "parquet":
+        path = tmp_path / "events.parquet"
+        columns = {"text": NASTY, "k": [k % 2 for k in range(len(NASTY))]}
+        duckdb.from_arrow(pyarrow.table(columns)).write_parquet(str(path))
+    tensor = sparse(read(path, keys=["text", "k"]))
+    assert tensor.labels is not None
+    assert tensor.labels[0].tolist() == sorted(NASTY)
+    store = partition(path, tmp_path / "store", form=Form(key=("text", "k")))
+    labels = store.labels()
+    assert labels is not None
+    assert labels[0].tolist() == sorted(NASTY)
+
+
+@pytest.mark.parametrize(
+    "name", ["it's'; DROP TABLE x; --.csv", "a[1]*?.csv", "per%cent.csv", "-.csv", "\N{SNOWMAN}.csv"]
+)
+def test_any_file_name_is_a_name(tmp_path: Path, name: str) -> None:
+    write_csv(tmp_path / "a1x.csv", [("other", 9)], "who,what")  # what a pattern would find
+    path = write_csv(tmp_path / name)
+    assert sparse(read(path, keys=["who", "what"])).shape == (2, 2)
+
+
+def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
+    secret = write_csv(tmp_path / "secret.csv")
+    seen_by_python = pyarrow.table({"x": [1]})  # noqa: F841
+    for key in (
+        f"(SELECT max(who) FROM '{secret}')",
+        f"(SELECT content FROM read_text('{secret}'))",
+        "(SELECT max(x) FROM seen_by_python)",
+        "(SELECT 1 FROM 'https://example.org/a.csv')",
+    ):
+        with pytest.raises(InputError, match="--key"):
+            read(csv, keys=["who", key])
+    with Database(None, 1) as database:
+        database.open_files([csv])
+        for statement in ("INSTALL httpfs", "LOAD httpfs", f"COPY (SELECT 1) TO '{tmp_path / 'out.csv'}'"):
+            with pytest.raises(duckdb.Error):
+                database.run(statement)
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"keys": ["whoo", "what"]}, "--key 'whoo': no column whoo; nearest: who"),
+        ({"keys": ["hour(nothing_like_it)", "what"]}, "no column nothing_like_it; columns: who, what, t, cost"),
+        ({"keys": ["hour(t", "what"]}, r"--key 'hour\(t': syntax error at or near"),
+        ({"keys": ["hour(who)", "what"]}, r"--key 'hour\(who\)': .*No function matches.*hour"),
+        ({"keys": ["who::INT", "what"]}, "Could not convert string"),
+        ({"keys": ["who, what", "what", "x; SELECT 1"]}, "syntax error"),
+        ({"keys": ["who) FROM events WHERE (true", "what"]}, "one expression is expected"),
+        ({"keys": ["*", "what"]}, "one column is expected"),
+        ({"keys": ["count(*)", "what"]}, "--key 'count"),
+        ({"keys": ["who"]}, "1 key: a tensor has 2 to 8 modes"),
+        ({"keys": ["who"] * 9}, "9 keys: a tensor has 2 to 8 modes"),
+        ({}, "a table: --key EXPR"),
+        ({"keys": ["who", "what"], "value": "who"}, "--value 'who': is no number, but VARCHAR"),
+        ({"keys": ["who", "what"], "value": "t"}, "--value 't': is no number, but TIMESTAMP"),
+        ({"keys": ["who", "what"], "value": "costs"}, "--value 'costs': no column costs; nearest: cost"),
+        ({"keys": ["who", "what"], "value": "cost / 0"}, "a value is not finite"),
+        ({"keys": ["who", "what"], "value": "sum(cost) / 0"}, "a value is not finite"),
+        ({"keys": ["who", "what"], "value": "NULL::INT"}, "no row has a value: NULL::INT is missing in all 5"),
+        ({"keys": ["who", "what"], "value": "0"}, "every value is zero"),
+        ({"keys": ["who", "what"], "where": "cost > 99"}, "no row for which cost > 99"),
+        ({"keys": ["who", "what"], "where": "cots > 1"}, "--where 'cots > 1': no column cots; nearest: cost"),
+        ({"keys": ["who", "what"], "where": "cost >"}, "--where 'cost >': syntax error"),
+        ({"keys": ["NULL::INT", "what"]}, "no row has all its keys: of 5, 5 lack NULL::INT"),
+        ({"keys": ["who", "what"], "no_values": True}, "--no-values is not for tables"),
+        ({"keys": ["who", "what"], "dense": True}, "--dense is not for tables"),
+        ({"keys": ["who", "what"], "shape": (9, 9)}, "--shape is not for tables"),
+        ({"keys": ["who", "what"], "missing": "ignore"}, "missing 'ignore': expected 'drop' or 'keep'"),
+    ],
+)
+def test_what_is_wrong_is_said(csv: Path, how: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        read(csv, **how)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("", "events.csv"), ("who,what,t,cost\n", "no rows"), ("who\n\0\x01\xff\n", "events.csv")]
+)
+def test_files_that_are_no_tables(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=told):
+        read(path, keys=["who", "what"])
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "none.csv", keys=["who", "what"])
+    damaged = tmp_path / "events.parquet"
+    damaged.write_bytes(b"PAR1" + bytes(99))
+    with pytest.raises(InputError, match=r"events\.parquet"):
+        read(damaged, keys=["who", "what"])
+
+
+def test_keys_are_for_tables(tmp_path: Path, csv: Path) -> None:
+    store = partition(csv, tmp_path / "store", form=Form(key=("who", "what"))).path
+    np.savez(tmp_path / "x.npz", indices=[[0, 0]], values=[1.0])
+    np.save(tmp_path / "x.npy", np.ones((2, 2)))
+    for path in (store, tmp_path / "x.npz", tmp_path / "x.npy"):
+        with pytest.raises(InputError, match="a tensor, not a table"):
+            read(path, keys=["who", "what"])
+
+
+def test_a_file_of_another_name_is_a_table_where_it_has_keys(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.log")
+    assert sparse(read(path, keys=["who", "what"])).shape == (2, 2)
+
+
+def test_an_identifier_is_told_of(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [(f"id{k}", k % 2) for k in range(50)], "id,what")
+    with pytest.warns(InputWarning, match="--key 'id' has another label in each of 50 rows: is it an identifier"):
+        read(path, keys=["id", "what"])
+
+
+def test_too_many_labels(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_MODE_LENGTH", 2)
+    with pytest.raises(InputError, match="--key 't': 5 labels, a mode has at most 2"):
+        read(csv, keys=["t", "what"])
+
+
+def change(path: Path, column: str, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a table be written anew once its labels are known."""
+    other = table.TablePart._take_labels
+
+    def take(part: TablePart, *arguments: Any) -> None:
+        other(part, *arguments)
+        duckdb.from_arrow(pyarrow.table({"who": ["a", after], "what": [1, 2]})).write_parquet(str(path))
+
+    monkeypatch.setattr(table.TablePart, "_take_labels", take)
+
+
+@pytest.mark.parametrize("after", ["b", "c"])
+@pytest.mark.parametrize("to_store", [False, True])
+def test_a_table_that_changes_is_told_of(
+    tmp_path: Path, after: str, to_store: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.parquet"
+    duckdb.from_arrow(pyarrow.table({"who": ["a", "b"], "what": [1, 2]})).write_parquet(str(path))
+    change(path, "who", after, monkeypatch)
+    form = Form(key=("who", "what"))
+    with pytest.raises(InputError, match=r"events\.parquet.*(was changed while it was read|[Ee]rror)"):
+        partition(path, tmp_path / "store", form=form) if to_store else read(path, keys=form.key)
+    assert not (tmp_path / "store").exists()
+
+
+def many(path: Path, rows: int = 5000) -> Path:
+    """Write a table with few equal rows, and some missing keys."""
+    random = np.random.default_rng(0)
+    columns = {
+        "user": [None if k % 100 == 7 else f"u{k}" for k in random.integers(0, 200, rows).tolist()],
+        "host": [f"h{k}" for k in random.integers(0, 90, rows).tolist()],
+        "day": np.datetime64("2026-01-01") + random.integers(0, 30, rows),
+    }
+    duckdb.from_arrow(pyarrow.table(columns)).write_parquet(str(path))
+    return path
+
+
+@pytest.mark.parametrize("missing", ["drop", "keep"])
+@pytest.mark.filterwarnings("ignore::partitioner.errors.InputWarning")
+def test_every_way_makes_the_same_store(tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = many(tmp_path / "events.parquet")
+    form = Form(key=("user", "host", "day"), missing=missing)
+    first = partition(path, tmp_path / "packed", form=form)
+    monkeypatch.setattr(packed, "BITS", 3)
+    partition(path, tmp_path / "columns", form=form)
+    partition(path, tmp_path / "summed", form=Form(key=form.key, missing=missing, value="1::DOUBLE"))
+    monkeypatch.setattr("partitioner.build.LEAST", 500)
+    partition(path, tmp_path / "spilled", form=form, memory=1)
+    for other in ("columns", "summed", "spilled"):
+        assert files_of(tmp_path / other) == files_of(tmp_path / "packed")
+    tensor = sparse(read(path, keys=form.key, missing=missing))
+    assert np.array_equal(tensor.columns, first.tensor().columns)
+    assert np.array_equal(tensor.values, first.tensor().values)
+    assert sorted(os.listdir(tmp_path)) == ["columns", "events.parquet", "packed", "spilled", "summed"]
+
+
+def test_packed_counts_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    write = packed.PackedTensor.write
+    monkeypatch.setattr(packed.PackedTensor, "write", lambda self, to: (made.append(self.keys.size), write(self, to)))
+    path = many(tmp_path / "events.parquet")
+    with pytest.warns(InputWarning):
+        store = partition(path, tmp_path / "store", form=Form(key=("user", "host", "day")))
+    assert made == [store.nnz]
+    partition(path, tmp_path / "compact", form=Form(key=("user", "host", "day"), missing="keep", compact=True))
+    assert len(made) == 1
+
+
+def test_compact_leaves_out_empty_bins(tmp_path: Path, csv: Path) -> None:
+    keys = ["who", "hour(t)"]
+    stored = partition(csv, tmp_path / "store", form=Form(key=tuple(keys), compact=True)).tensor()
+    for tensor in (stored, sparse(read(csv, keys=keys, compact=True))):
+        assert tensor.shape == (2, 2)
+        assert tensor.labels is not None
+        assert tensor.labels[1].tolist() == [5, 7]
+        assert tensor.labels.names == tuple(keys)
+
+
+def test_progress_tells_rows(tmp_path: Path) -> None:
+    told: list[tuple[int, int | None]] = []
+    path = many(tmp_path / "events.parquet")
+    read(path, keys=["host", "day"], progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (5000, 5000)
+
+
+def test_what_is_spilled_is_removed(tmp_path: Path, csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))
+    read(csv, keys=["who", "what"])
+    for keys in (["nothing", "what"], ["who", "who::INT"]):
+        with pytest.raises(InputError):
+            read(csv, keys=keys)
+    assert not os.listdir(tmp_path / "scratch")
+
+
+def test_nothing_is_imported_for_other_files(tmp_path: Path) -> None:
+    (tmp_path / "x.tns").write_text("1 1 1\n2 2 2\n")
+    script = (
+        "import sys, amped; amped.read('x.tns'); "
+        "assert not {'duckdb', 'pyarrow', 'pandas', 'polars'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, check=True, env={**os.environ, "PYTHONPATH": os.getcwd()}
+    )
+
+
+def test_without_duckdb_it_says_what_to_install(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(InputError, match=r"pip install 'amped\[tables\]'"):
+        read(csv, keys=["who", "what"])
