@@ -31,7 +31,7 @@ QUICK = """
     amped/operators/test_stream.py amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
     amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/test_coo.py
     partitioner/test_cuda_sort.py partitioner/test_sort.py partitioner/readers/test_npz.py
-    partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py
+    partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py partitioner/readers/test_bins.py
 """.split()
 
 

