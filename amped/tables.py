@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,6 +23,8 @@ from .report.progress import display
 def table(request: requests.Table, session: Session) -> int:
     """Make a store of a table: rows of equal keys become one value, and keys labels."""
     comm, began = session.comm, time.perf_counter()
+    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
+        signal.signal(number, signal.default_int_handler)
     with display(comm.rank, request.quiet) as shown:
         metrics = on_root(comm, lambda: _opened(request)) or Metrics()
         rows = 0

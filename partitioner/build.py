@@ -98,10 +98,12 @@ def partition(
                     lambda: store.write_files(read_sparse(path, form), draft, sort=sorter.sort),
                 )
             else:
-                duck = {"memory": None if memory is None else memory // 2, "folder": draft}
-                reading = Reading(path, ranks, progress, form, **(duck if is_table(path, form) else {}))
-                if not reading.packed(draft, _budget(memory, ranks)):
-                    _Build(reading, draft, memory, sorter).run()
+                budget, how = _budget(memory, ranks), dict[str, Any]()
+                if is_table(path, form):
+                    how = {"memory": budget // 2, "folder": draft}
+                reading = Reading(path, ranks, progress, form, **how)
+                if not (how and reading.packed(draft, budget)):
+                    _Build(reading, draft, budget - how.get("memory", 0), sorter).run()
         except OSError as error:
             raise OutputError(f"cannot write the store: {error.strerror or error}", path=folder) from None
         ranks.allgather(None)  # all ranks have finished writing
@@ -119,10 +121,10 @@ def _on_all(ranks: Ranks, action: Callable[[], Path]) -> Path:
 class _Build:
     """The work of one rank on a store. Methods are collective."""
 
-    def __init__(self, reading: Reading, folder: Path, memory: int | None, sorter: Sorter) -> None:
+    def __init__(self, reading: Reading, folder: Path, budget: int, sorter: Sorter) -> None:
         self._reading, self._folder, self._sort = reading, folder, _counted(sorter.sort)
         self._ranks, self._order, self._threads = reading.ranks, reading.order, reading.threads
-        limit = _limit(_budget(memory, self._ranks), 4 * self._order + reading.dtype.itemsize, self._ranks.size)
+        limit = _limit(budget, 4 * self._order + reading.dtype.itemsize, self._ranks.size)
         self._limit = min(limit, sorter.most(self._order, reading.dtype))
         self._used = [np.empty(0, np.int32)] * self._order  # indices of this rank's nonzeros, if they are renumbered
         self._renumbering: Renumbering | None = None

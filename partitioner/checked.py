@@ -12,7 +12,9 @@ import json
 import os
 import stat
 import zlib
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from .threads import side_by_side
 
 MANIFEST = "manifest.json"
 BLOCK = 1 << 24  # bytes under one checksum
+BEHIND, AHEAD = 1 << 26, 3  # bytes that are taken to the disk together, and how many such parts may wait for it
 
 Entry = dict[str, Any]
 """The manifest's entry for a file: its size in `bytes`, and the `crc32` of each block."""
@@ -64,11 +67,16 @@ def write_arrays(paths: Sequence[Path], arrays: Sequence[NDArray[Any]], threads:
 
 
 class Writer:
-    """Writes an ``.npy`` file piece by piece; a context manager. It is on the disk after `sync_files`."""
+    """Writes an ``.npy`` file piece by piece; a context manager. It is on the disk after `sync_files`.
 
-    def __init__(self, path: Path, dtype: np.dtype[Any], size: int) -> None:
+    With `behind`, a thread takes what is written to the disk meanwhile, and out of the system's memory: new memory for
+    it can be far slower than the disk, on virtual machines that give unused memory back.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype[Any], size: int, behind: Executor | None = None) -> None:
         self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed by `__exit__`
-        self._bytes, self._sums = 0, [0]
+        self._path, self._bytes, self._sums = path, 0, [0]
+        self._behind, self._begun, self.pending = behind, 0, deque[Future[None]]()
         self._add(header(dtype, (size,)))
 
     def __enter__(self) -> Writer:
@@ -90,10 +98,23 @@ class Writer:
             written = self._file.write(left[:room])
             self._sums[-1] = zlib.crc32(left[:written], self._sums[-1])
             self._bytes, left = self._bytes + written, left[written:]
+        if self._behind is not None and self._bytes - self._begun >= BEHIND:
+            self._begun = self._bytes
+            self.pending.append(self._behind.submit(let_go, self._path))
+            if len(self.pending) > AHEAD:  # the disk is slower
+                self.pending.popleft().result()
 
     def finish(self) -> Entry:
         """Return the file's entry in the manifest."""
         return {"bytes": self._bytes, "crc32": self._sums}
+
+
+def let_go(path: Path) -> None:
+    """Have the system write what it has of a file to the disk, and forget it."""
+    with open(path, "rb") as file:
+        sync(file)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _write_at(handle: int, data: bytes | memoryview, at: int) -> int:

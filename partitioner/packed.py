@@ -8,7 +8,7 @@ range of rows: each range passes over all numbers and picks its own, which are i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
@@ -147,15 +147,24 @@ class PackedTensor:
         self.keys, self.values = count_equal(keys)
         self.duplicates = keys.size - self.keys.size
 
-    def write(self, folder: Path) -> None:
-        """Write all files of its store."""
+    @property
+    def store_bytes(self) -> int:
+        """About how many bytes its store has."""
+        order = len(self.shape)
+        return order * self.keys.size * (4 * order + self.values.itemsize)
+
+    def write(self, folder: Path, budget: int | None = None) -> None:
+        """Write all files of its store; one beyond a `budget` of bytes does not stay in the system's memory."""
         entries, order = dict[str, checked.Entry](), len(self.shape)
         dtype = store.exact_dtype(self.values)
         with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is made
+            behind = disk if budget is not None and self.store_bytes > budget else None
             synced = list[Future[None]]()
             for mode in range(order):
                 names = store.file_names(order, mode)
-                entries |= self._write_mode(folder, names, mode, dtype)
+                written, pending = self._write_mode(folder, names, mode, dtype, behind)
+                entries |= written
+                synced += pending
                 synced.append(disk.submit(checked.sync_files, [folder / name for name in names]))
             for each in synced:
                 each.result()
@@ -166,14 +175,14 @@ class PackedTensor:
         store.write_manifest(folder, {**entries, **files}, dtype, shape=self.shape, labels=kinds, **facts)
 
     def _write_mode(
-        self, folder: Path, names: Sequence[str], mode: int, dtype: np.dtype[Any]
-    ) -> dict[str, checked.Entry]:
-        """Write a mode copy; return its files' entries."""
+        self, folder: Path, names: Sequence[str], mode: int, dtype: np.dtype[Any], behind: Executor | None
+    ) -> tuple[dict[str, checked.Entry], list[Future[None]]]:
+        """Write a mode copy; return its files' entries, and what the disk is still to do."""
         types = [*(np.dtype(np.int32) for _ in self.shape), dtype]
         modes = mode_order(len(self.shape), mode)
         with ExitStack() as files:
             writers = [
-                files.enter_context(checked.Writer(folder / name, kind, self.keys.size))
+                files.enter_context(checked.Writer(folder / name, kind, self.keys.size, behind))
                 for name, kind in zip(names, types, strict=True)
             ]
 
@@ -188,7 +197,8 @@ class PackedTensor:
 
             for pieces in self._copy(mode):
                 side_by_side(partial(write, pieces=pieces), range(len(names)), self._threads)
-            return {name: writer.finish() for name, writer in zip(names, writers, strict=True)}
+            written = {name: writer.finish() for name, writer in zip(names, writers, strict=True)}
+            return written, [each for writer in writers for each in writer.pending]
 
     def _copy(self, mode: int) -> Iterator[list[Piece]]:
         """Yield the nonzeros in the order of a mode copy, some pieces at a time."""

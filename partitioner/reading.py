@@ -114,7 +114,7 @@ class Reading:
                 tensor = PackedTensor(keys, part.lengths, part.outcome.labels, self.threads)
             del keys
             with STAGES.of("write"):
-                tensor.write(folder)
+                tensor.write(folder, budget)
 
         on_root(self.ranks, write)
         return True

@@ -95,10 +95,6 @@ class Database:
             self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def limit(self, memory: int) -> None:
-        """Let it use so many bytes from now on."""
-        self.run(f"SET memory_limit = '{max(LEAST, memory)}B'")
-
     def open_files(self, paths: Sequence[str | PathLike[str]], said: str = "") -> None:
         """Let SQL see some files of one kind as one table, and no other file.
 

@@ -94,6 +94,8 @@ class TablePart:
         self, files: ExitStack, source: Any, memory: int | None, threads: int, folder: str | PathLike[str] | None
     ) -> None:
         paths = [] if self.path is None else [self.path, *self._form.more]
+        if self._progress:
+            self._progress(0, None)
         self._state = _state(paths)
         self._paths = paths
         database = self._database = files.enter_context(Database(memory, threads, folder))
@@ -330,7 +332,7 @@ class Value(NamedTuple):
 def check_keys(form: Form) -> None:
     """Refuse a table without keys, or what is said of it that is for other tensors."""
     if not form.key:
-        raise InputError("a table: --key EXPR (keys=[...]) says which column, or SQL expression, each mode is")
+        raise InputError("a table: --key EXPR, or amped.read(path, keys=[...]), says which column each mode is")
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
         keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
         raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")

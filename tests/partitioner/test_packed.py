@@ -32,11 +32,11 @@ def drawn(shape: tuple[int, ...], count: int, skewed: bool) -> np.ndarray:
     return columns
 
 
-@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize(("skewed", "budget"), [(False, 1 << 30), (True, 1 << 30), (True, 1000)])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_store(
-    tmp_path: Path, shape: tuple[int, ...], threads: int, skewed: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, shape: tuple[int, ...], threads: int, skewed: bool, budget: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, number in (("RANGE", 100), ("PART", 64)):
         monkeypatch.setattr(packed, name, number)
@@ -45,7 +45,8 @@ def test_store(
     tensor = SparseTensor(columns.T, np.ones(1000), shape)
     (tmp_path / "packed").mkdir()
     found = PackedTensor(keys_of(columns, shape), shape, None, threads)
-    found.write(tmp_path / "packed")
+    monkeypatch.setattr(checked, "BEHIND", 700)
+    found.write(tmp_path / "packed", budget)
     whole = write_store(tensor, tmp_path / "whole")
     assert files_of(tmp_path / "packed") == files_of(whole.path)
     assert found.duplicates == tensor.duplicates
