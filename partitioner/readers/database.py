@@ -6,7 +6,6 @@ It has no network, installs nothing, reads no file but those it is given, and se
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -75,9 +74,11 @@ class Database:
         except ImportError as error:
             raise InputError(f"tables need DuckDB and PyArrow ({error}): pip install 'amped[tables]'") from None
         self._errors: type[Exception] = duckdb.Error
-        self._folder = tempfile.mkdtemp(prefix="amped-table-", dir=folder)
+        self.no_memory: type[Exception] = duckdb.OutOfMemoryException
+        self._folder = tempfile.TemporaryDirectory(prefix="amped-table-", dir=folder, ignore_cleanup_errors=True)
         memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
-        how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": join(self._folder, "spilled")}
+        spilled = join(self._folder.name, "spilled")
+        how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
         self._columns: set[str] | None = None
         self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
         self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
@@ -93,7 +94,7 @@ class Database:
         """Let memory and files go."""
         with suppress(self._errors):
             self._connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.cleanup()
 
     def open_files(self, paths: Sequence[str | PathLike[str]], said: str = "") -> None:
         """Let SQL see some files of one kind as one table, and no other file.
@@ -116,7 +117,7 @@ class Database:
         """Return a name for a file in which DuckDB sees no pattern."""
         if not any(mark in path for mark in GLOB):
             return path
-        link = join(self._folder, f"{number}{ending(path) or '.csv'}")
+        link = join(self._folder.name, f"{number}{ending(path) or '.csv'}")
         symlink(path, link)
         return link
 

@@ -41,6 +41,7 @@ class Facts(NamedTuple):
     kept: int
     missing: list[int]
     valueless: int
+    listed: bool  # whether the labels of all keys are in the database
 
 
 class TablePart:
@@ -80,7 +81,7 @@ class TablePart:
         self._fault: InputError | None = None
         self._labels: Labels | None = None
         self.lengths: tuple[int, ...] | None = None
-        self._nonzeros = self._read = self.expected = 0
+        self._nonzeros = self.expected = 0
         self._pieces: Iterator[Nonzeros] | None = None
         self._left: Nonzeros | None = None  # did not fit the last pile
         with naming(self.path or "the table"):
@@ -112,7 +113,7 @@ class TablePart:
         self._stage(database, keys, value, once)
         facts = self._facts = _facts(database, keys, value, self._form)
         self._tell(keys, facts)
-        self._take_labels(database, keys, facts)
+        self._take_labels(database, keys, value, facts)
         self.expected = facts.kept
         self._select = self._nonzeros_sql(keys, value)
 
@@ -145,24 +146,19 @@ class TablePart:
         lacks = lacks if dropped else []
         lacks += [f"{facts.valueless:,} lack {self._form.value}"] if facts.valueless else []
         if lacks:
-            advice = (
-                "; --missing keep (missing='keep') keeps those without a key" if dropped and any(facts.missing) else ""
-            )
-            told = (
-                f"{facts.rows - facts.kept:,} of {facts.rows:,} {self._what} are left out: {', '.join(lacks)}{advice}"
-            )
-            self._warn(told)
+            told = f"{facts.rows - facts.kept:,} of {facts.rows:,} {self._what} are left out: {', '.join(lacks)}"
+            advice = "; --missing keep (missing='keep') keeps those without a key"
+            self._warn(told + advice * (dropped and any(facts.missing)))
 
     def _warn(self, told: str) -> None:
         warnings.warn(f"{self.path or 'the table'}: {told}", InputWarning, stacklevel=6)
 
-    def _take_labels(self, database: Database, keys: Sequence[Key], facts: Facts) -> None:
+    def _take_labels(self, database: Database, keys: Sequence[Key], value: Value, facts: Facts) -> None:
         """Number the labels of each key."""
         labels = []
-        kept = _kept(keys, self._form, bool(self._form.value))
+        kept = _kept(keys, self._form, bool(value.column))
         for k, key in enumerate(keys):
-            # As the facts were found, but for rows that lack another key.
-            again = facts.kept < facts.rows
+            again = not facts.listed or facts.kept < facts.rows  # rows that lack another key have labels of this one
             source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else _listed(k)
             found = f"SELECT label, CAST(row_number() OVER (ORDER BY label) - 1 AS BIGINT) AS place FROM ({source})"
             with database.naming(f"--key {key.text!r}"):
@@ -347,12 +343,18 @@ def _facts(database: Database, keys: Sequence[Key], value: Value, form: Form) ->
     counts = [f"count(*) - count(__key{k})" for k in range(len(keys))]
     counts += ["count(*) - count(__value)" if value.column else "0"]
     lists = [f"list(DISTINCT __key{k}) AS list{k}" for k in range(len(keys))]
-    columns = ", ".join([f"[count(*), count(CASE WHEN {kept} THEN 1 END), {', '.join(counts)}] AS counts", *lists])
+    columns = [f"[count(*), count(CASE WHEN {kept} THEN 1 END), {', '.join(counts)}] AS counts", *lists]
+    make = f"CREATE TEMP TABLE amped_found AS SELECT {{}} FROM {ROWS}"
+    listed = True
     with database.naming(None):
-        database.run(f"CREATE TEMP TABLE amped_found AS SELECT {columns} FROM {ROWS}")
+        try:
+            database.run(make.format(", ".join(columns)))
+        except database.no_memory:  # lists, unlike tables, are not spilled
+            database.run(make.format(columns[0]))
+            listed = False
         ((found,),) = database.run("SELECT counts FROM amped_found")
     rows, there, *missing, valueless = found
-    return Facts(rows, there, missing, valueless)
+    return Facts(rows, there, missing, valueless, listed)
 
 
 def _kept(keys: Sequence[Key], form: Form, valued: bool) -> str:

@@ -191,6 +191,25 @@ def test_missing_keys(tmp_path: Path, missing: str) -> None:
     assert tensor.values.tolist() == [1.5, 3.5, 2.5]
 
 
+def test_rows_may_be_counted_by_name(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [("a", 1), (None, 1)], "who,what")
+    with pytest.warns(InputWarning, match="1 of 2 rows"):
+        assert entries(sparse(read(path, keys=["who", "what"], value="count(*)"))) == {("a", 1): 1}
+
+
+def test_more_labels_than_memory_has_room_for(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Database.run
+
+    def short(database: Database, sql: str) -> list[tuple[Any, ...]]:
+        if "list(DISTINCT" in sql:
+            raise duckdb.OutOfMemoryException("could not allocate")
+        return run(database, sql)
+
+    expected = entries(sparse(read(csv, keys=["who", "what"])))
+    monkeypatch.setattr(Database, "run", short)
+    assert entries(sparse(read(csv, keys=["who", "what"]))) == expected
+
+
 def test_labels_of_rows_that_are_left_out_are_no_labels(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "events.csv", [("a", 1), ("gone", None), ("b", 2)], "who,what")
     with pytest.warns(InputWarning):
@@ -389,7 +408,8 @@ def test_every_way_makes_the_same_store(tmp_path: Path, missing: str, monkeypatc
 def test_packed_counts_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     write = packed.PackedTensor.write
-    monkeypatch.setattr(packed.PackedTensor, "write", lambda self, to: (made.append(self.keys.size), write(self, to)))
+    write_noted = lambda self, *how: (made.append(self.keys.size), write(self, *how))  # noqa: E731
+    monkeypatch.setattr(packed.PackedTensor, "write", write_noted)
     path = many(tmp_path / "events.parquet")
     with pytest.warns(InputWarning):
         store = partition(path, tmp_path / "store", form=Form(key=("user", "host", "day")))
