@@ -58,6 +58,9 @@ class Form:
         for name in ("key", "more"):
             given = getattr(self, name) or ()
             object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+        for name, given in (*(("keys", each) for each in self.key), ("value", self.value), ("where", self.where)):
+            if given is not None and not isinstance(given, str):
+                raise InputError(f"{name}: {given!r} is no column or expression, which are strings")
         if self.missing not in MISSING:
             raise InputError(f"missing {self.missing!r}: expected {' or '.join(map(repr, MISSING))}")
 
