@@ -21,7 +21,7 @@ from ..options import Options
 from .dense_source import DenseSource
 from .grid import Grid
 from .memory import SLOT_BYTES, SLOTS, ModePlan
-from .placement import Plan, Setting, check_rank, nothing
+from .placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
 
 SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
 DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
@@ -73,7 +73,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     """
     options, device = setting.options, setting.device
     columns = setting.ranks[0]
-    check_rank(columns)
+    check_rank(columns, MAX_DENSE_RANK)
     kernel, grid = dense_kernel(options, device), Grid.of(source.lengths, ranks)
     shape, item = grid.shape(rank), options.dtype.itemsize
     stride = device.stride(columns, item)
