@@ -87,7 +87,9 @@ class Request:
 class Ranked(Request):
     """What verbs take that need factor matrices."""
 
-    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024, of dense tensors to 4096", type=whole_number, metavar="R")
+    rank: int = flag(
+        MISSING, "columns of the factor matrices, 1 to 1024, of dense tensors to 4096", type=whole_number, metavar="R"
+    )
 
     def check(self) -> None:
         check_rank(self.rank, MAX_DENSE_RANK)

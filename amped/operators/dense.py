@@ -13,7 +13,7 @@ from partitioner.dense import Stored, forget, pieces
 from partitioner.stages import STAGES
 
 from ..backend.base import Array, Device, Slot
-from ..backend.dense import Sweep
+from ..backend.dense import Form, Sweep
 from ..backend.exchange import Machine
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
@@ -109,6 +109,20 @@ def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Devic
     return target
 
 
+class _Doubled(NamedTuple):
+    """What MTTKRPs in double precision take, of elements in single precision."""
+
+    sweep: Sweep
+    factors: list[Array]  # (I_m, stride)
+    cast: Array  # a few indices of the block
+
+
+def _doubled(plan: DensePlan, form: Form, scratch: Array, inputs: Sequence[Array], device: Device) -> _Doubled:
+    factors = [device.empty(factor.shape, np.float64) for factor in inputs]
+    cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
+    return _Doubled(plan.kernel.make(form, scratch), factors, cast)
+
+
 class DenseOperator(Factors):
     """MTTKRP of one dense tensor. See `Operator`; making one is collective."""
 
@@ -129,6 +143,7 @@ class DenseOperator(Factors):
         with STAGES.of("copy"):
             self._slabs = _Slabs(source.block(plan.grid), plan, machine.device, self.clock)
         self._sweep: Sweep | None = None
+        self._doubled: _Doubled | None = None
         if plan.form.elements:
             forms = [plan.form, *([plan.double] if plan.double else [])]
             self._scratch = machine.device.empty((max(map(plan.kernel.bytes, forms)),), np.uint8)
@@ -194,11 +209,15 @@ class DenseOperator(Factors):
         rows = self._block_rows(mode, out)
         if self._sweep is None or self.plan.double is None:
             return
-        device, place, form = self.machine.device, self._modes.index(mode), self.plan.double
+        place, form = self._modes.index(mode), self.plan.double
         self.forget()  # scratch memory is the other sweep's from now on
-        factors = [factor.astype(np.float64) for factor in self._inputs]
-        sweep = self.plan.kernel.make(form, self._scratch)
-        cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
+        if self._doubled is None:  # what is noted down in a graph allocates nothing
+            self._doubled = _doubled(self.plan, form, self._scratch, self._inputs, self.machine.device)
+        sweep, factors, cast = self._doubled
+        for factor, exact in zip(self._inputs, factors, strict=True):
+            exact[...] = factor
+        for m in range(self.order):
+            sweep.changed(m)
         with self.clock.span("compute", mode):
             sweep.begin(place, factors, rows)
         for start, slab in self._slabs.slabs(mode):

@@ -98,13 +98,17 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
         **fixed,
         "working memory": working,
     }
+    copies = fixed["factor matrices"]
+    ahead = setting.ahead and not streamed and sum(used.values()) + copies <= setting.memory
+    if ahead:
+        used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
     host = device.host_bytes + 2 * device.code_bytes + model + _given_bytes(source, grid, rank)
     if device.on_host:
         host += sum(used.values())
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
-        grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
+        ahead=ahead, grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
     )  # fmt: skip
 
 
