@@ -20,6 +20,8 @@ from .threads import side_by_side, usable_cores
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
 KINDS = "biuf"
 WIDEST = 8  # bytes of an element
+EXACT = [np.dtype(kind) for kind in ("b1", "i1", "u1", "i2", "u2", "f2", "f4")]  # no element is rounded to float32
+NO_OVERFLOW = 1e-140, 1e140  # of squares, and their sums: largest magnitudes
 
 
 Place = tuple[slice, ...]
@@ -272,21 +274,29 @@ def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
 
 
 def _facts(block: NDArray[Any], place: Place, shape: tuple[int, ...]) -> Facts:
-    exact = block.astype(np.float64)
-    finite = np.isfinite(exact)
-    if not finite.all():
-        within = np.unravel_index(int(np.argmin(finite)), block.shape)
+    exact = np.array(block, np.float64, order="C", copy=None).reshape(-1)
+    low, high = float(exact.min()), float(exact.max())  # NaN, if there is one
+    largest = max(abs(low), abs(high))
+    if not math.isfinite(low + high) and not np.isfinite(exact).all():
+        within = np.unravel_index(int(np.argmin(np.isfinite(exact))), block.shape)
         first = np.ravel_multi_index([int(at) + of.start for at, of in zip(within, place, strict=True)], shape)
         return Facts(0.0, 0.0, 0.0, 0.0, 0, int(first))
-    low, high = float(exact.min()), float(exact.max())
-    largest = max(abs(low), abs(high))
     if not largest:
         return Facts(low, high, 0.0, 0.0, 0, -1)
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = exact.astype(np.float32).astype(np.float64) if block.dtype.itemsize > 2 else exact
-        single = math.inf if not np.isfinite(rounded).all() else float(np.square(rounded / largest).sum())
-        squares = float(np.square(exact / largest).sum())
-        return Facts(low, high, squares, single, int(np.count_nonzero(block)), -1)
+    squares = single = _squares(exact, largest)
+    if block.dtype not in EXACT:
+        with np.errstate(over="ignore", under="ignore"):
+            single = _squares(exact.astype(np.float32).astype(np.float64), largest)
+    return Facts(low, high, squares, single, int(np.count_nonzero(exact != 0)), -1)
+
+
+def _squares(exact: NDArray[np.float64], largest: float) -> float:
+    """Return the sum of squares, divided by the square of the largest magnitude; infinity, if a number is."""
+    if NO_OVERFLOW[0] < largest < NO_OVERFLOW[1]:
+        return float(exact @ exact) / largest**2
+    with np.errstate(under="ignore"):
+        scaled = exact / largest
+    return float(scaled @ scaled)
 
 
 def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:

@@ -18,7 +18,7 @@ from ..backend.exchange import Machine
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_plan import DensePlan, make_dense_plan
+from .dense_plan import PIECE, DensePlan, make_dense_plan
 from .dense_source import DenseSource
 from .factors import Factors
 from .limits import check_range
@@ -26,14 +26,16 @@ from .memory import SLOTS
 from .placement import Setting
 from .workspace import Workspace
 
-PIECE, MAPPED = 1 << 24, 1 << 20  # elements that are copied at once; of a file that is mapped
+MAPPED = 1 << 20  # elements of a file that is mapped that are copied at once
 
 
 class _HostSlab(NamedTuple):
     """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
 
     elements: NDArray[Any] | Stored
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # in the slot
+    device: Device
+    locked: bool  # whether the device may copy them where they are, as they are
 
     @property
     def nbytes(self) -> int:
@@ -43,11 +45,14 @@ class _HostSlab(NamedTuple):
     def copied(self, buffer: Array) -> Array:
         """See `Movable`."""
         target = buffer[: self.nbytes].view(self.dtype).reshape(self.elements.shape)
-        if isinstance(target, np.ndarray):
-            for to, part in _parts(target, self.elements):
+        if self.locked:
+            target.set(self.elements)
+            return target
+        for to, part in _parts(target, self.elements):
+            if self.device.on_host:
                 np.copyto(to, part, casting="same_kind")
-        else:
-            target.set(np.ascontiguousarray(self.elements[:], self.dtype))
+            else:
+                self.device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
         return target
 
 
@@ -63,16 +68,26 @@ class _Slabs:
     """A rank's block: on the device, or on the host, slab by slab through slots."""
 
     def __init__(self, block: NDArray[Any] | Stored, plan: DensePlan, device: Device, clock: Any) -> None:
-        self._form, self._given = plan.form, block
+        self._form, self._given, self._device = plan.form, block, device
         self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
         self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
         if self._count and plan.streamed:
-            index = plan.form.elements // plan.form.lengths[0] * plan.dtype.itemsize
-            self._slots = [device.slot(plan.form.slab * index, clock) for _ in range(SLOTS)]
+            self._make_slots(plan, clock)
         elif self._count:
-            self._block, self._given = _on_device(block, plan.dtype, device), np.empty(0)
+            self._block, self._given = _on_device(block, plan, device), np.empty(0)
+
+    def _make_slots(self, plan: DensePlan, clock: Any) -> None:
+        """Make slots for elements as they are sent, and room to convert them."""
+        device, given, index = self._device, self._given, plan.form.elements // plan.form.lengths[0]
+        self._sent = plan.sent
+        self._slots = [device.slot(plan.form.slab * index * plan.sent.itemsize, clock) for _ in range(SLOTS)]
+        self._converted = None
+        if plan.sent != plan.dtype:
+            self._converted = device.empty((plan.form.slab, *plan.form.lengths[1:]), plan.dtype)
+        plain = isinstance(given, np.ndarray) and given.dtype == plan.sent and given.flags.c_contiguous
+        self._lock = device.lock(given) if plain else None  # type: ignore[arg-type]
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -84,8 +99,15 @@ class _Slabs:
         self._fill(mode)
         for number in range(self._count):
             slot = self._slots[self._taken % SLOTS]
-            yield number * step, slot.shard()
-            slot.release()
+            slab = slot.shard()
+            if self._converted is not None:
+                converted = self._converted[: len(slab)]
+                converted[...] = slab
+                slot.release()
+                yield number * step, converted
+            else:
+                yield number * step, slab
+                slot.release()
             self._taken += 1
             self._fill(mode)
 
@@ -95,17 +117,23 @@ class _Slabs:
             start = self._filled % self._count * self._form.slab
             place = slice(start, start + self._form.slab)
             slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
-            self._slots[self._filled % SLOTS].fill(_HostSlab(slab, self._form.dtype), mode)
+            moved = _HostSlab(slab, self._sent, self._device, self._lock is not None)
+            self._slots[self._filled % SLOTS].fill(moved, mode)
             self._filled += 1
 
 
-def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Device) -> Array:
-    """Return a block in device memory, C-contiguous and of a type; on the host itself, if it is like that."""
-    if device.on_host and type(block) is np.ndarray and block.dtype == dtype and block.flags.c_contiguous:
+def _on_device(block: NDArray[Any] | Stored, plan: DensePlan, device: Device) -> Array:
+    """Return a block in device memory, C-contiguous and of the plan's type; on the host itself, if it is like that."""
+    if device.on_host and type(block) is np.ndarray and block.dtype == plan.dtype and block.flags.c_contiguous:
         return block
-    target = device.empty(block.shape, dtype)
+    target = device.empty(block.shape, plan.dtype)
+    converts = plan.sent != plan.dtype
+    room: Array = device.empty((min(PIECE, plan.form.elements),), plan.sent) if converts else None
     for to, part in _parts(target, block):
-        device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
+        source = np.ascontiguousarray(part).reshape(-1)
+        device.fill([room[: to.size] if converts else to.reshape(-1)], [source])
+        if converts:
+            to[...] = room[: to.size].reshape(to.shape)
     return target
 
 

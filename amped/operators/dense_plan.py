@@ -24,6 +24,7 @@ from .memory import SLOT_BYTES, SLOTS, ModePlan
 from .placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
 
 SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
+PIECE = 1 << 24  # elements that are copied at once
 DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
 
 
@@ -36,6 +37,7 @@ class DensePlan(Plan):
     double: Form | None  # of the same in double precision, where elements are held in single precision
     kernel: DenseKernel
     streamed: bool
+    sent: np.dtype[Any]  # of elements on their way to the device, which converts them if it is not `dtype`
     counted: ClassVar[str] = "elements"
 
     @property
@@ -78,7 +80,6 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     shape, item = grid.shape(rank), options.dtype.itemsize
     stride = device.stride(columns, item)
     modes = _mode_plans(source, grid, rank, stride, setting)
-    index_bytes = max(1, math.prod(shape[1:])) * item
     resident = Form(shape, shape[0], columns, stride, options.dtype, options.workspace)
     in_place = device.on_host and ranks == 1 and not source.in_file and source.value_dtype == options.dtype
     fixed = _fixed_bytes(modes, resident, setting)
@@ -88,10 +89,13 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     streamed = options.placement == "stream" or elements + working > room
     if streamed and options.placement == "resident":
         _refuse(sum(fixed.values()) + working + elements, setting, "the resident tensor")
-    form, slots = resident, 0
+    form, slots, sent = resident, 0, sent_as(source.value_dtype, options.dtype, device)
     if streamed and shape[0]:
-        form, working = _streamed_form(kernel, resident, setting, modes, room)
-        slots = SLOTS * form.slab * index_bytes
+        index_bytes = _index_bytes(resident, sent)
+        form, working = _streamed_form(kernel, resident, setting, modes, room, index_bytes)
+        slots = form.slab * index_bytes
+    elif sent != options.dtype:  # before kernels need theirs
+        working = max(working, min(PIECE, resident.elements) * sent.itemsize)
     used = {
         "resident elements": 0 if streamed else elements,
         "stream slots": slots,
@@ -108,7 +112,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
         host += sum(used.values())
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
-        ahead=ahead, grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
+        ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
     )  # fmt: skip
 
 
@@ -160,20 +164,35 @@ def _working_bytes(kernel: DenseKernel, form: Form, setting: Setting, modes: Seq
 
 
 def _streamed_form(
-    kernel: DenseKernel, form: Form, setting: Setting, modes: Sequence[ModePlan], room: int
+    kernel: DenseKernel, form: Form, setting: Setting, modes: Sequence[ModePlan], room: int, index: int
 ) -> tuple[Form, int]:
-    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it."""
-    length, index = form.lengths[0], max(1, math.prod(form.lengths[1:])) * form.dtype.itemsize
-    slab = max(1, min(-(-length // SHARDS), SLOT_BYTES // index))
+    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it.
+
+    An index of mode 0 takes `index` bytes in all slots.
+    """
+    length = form.lengths[0]
+    slab = max(1, min(-(-length // SHARDS), SLOTS * SLOT_BYTES // index))
     while True:
         found = form._replace(slab=slab)
         working = _working_bytes(kernel, found, setting, modes)
-        need = SLOTS * slab * index + working
+        need = slab * index + working
         if need <= room:
             return found, working
         if slab == 1:
             _refuse(setting.memory - room + need, setting, "two slabs of one index")
         slab = max(1, slab // 2)
+
+
+def sent_as(dtype: np.dtype[Any], wanted: np.dtype[Any], device: Device) -> np.dtype[Any]:
+    """Return the type of elements on their way to a device: their own, which it converts, unless that is larger."""
+    own = not device.on_host and dtype.itemsize <= wanted.itemsize and dtype.isnative
+    return dtype if own else wanted
+
+
+def _index_bytes(form: Form, sent: np.dtype[Any]) -> int:
+    """Return the bytes of an index of mode 0 in all slots, and where it is converted."""
+    converted = form.dtype.itemsize if sent != form.dtype else 0
+    return max(1, math.prod(form.lengths[1:])) * (SLOTS * sent.itemsize + converted)
 
 
 def _double(form: Form) -> Form | None:
