@@ -67,7 +67,7 @@ def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Arr
 class _Slabs:
     """A rank's block: on the device, or on the host, slab by slab through slots."""
 
-    def __init__(self, block: NDArray[Any] | Stored, plan: DensePlan, device: Device, clock: Any) -> None:
+    def __init__(self, block: Any, plan: DensePlan, device: Device, clock: Any) -> None:
         self._form, self._given, self._device = plan.form, block, device
         self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
@@ -87,7 +87,7 @@ class _Slabs:
         if plan.sent != plan.dtype:
             self._converted = device.empty((plan.form.slab, *plan.form.lengths[1:]), plan.dtype)
         plain = isinstance(given, np.ndarray) and given.dtype == plan.sent and given.flags.c_contiguous
-        self._lock = device.lock(given) if plain else None  # type: ignore[arg-type]
+        self._lock = device.lock(given) if plain else None
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -122,11 +122,15 @@ class _Slabs:
             self._filled += 1
 
 
-def _on_device(block: NDArray[Any] | Stored, plan: DensePlan, device: Device) -> Array:
-    """Return a block in device memory, C-contiguous and of the plan's type; on the host itself, if it is like that."""
-    if device.on_host and type(block) is np.ndarray and block.dtype == plan.dtype and block.flags.c_contiguous:
+def _on_device(block: Any, plan: DensePlan, device: Device) -> Array:
+    """Return a block in device memory, C-contiguous and of the plan's type; the block itself, if it is like that."""
+    there = type(block) is device.xp.ndarray
+    if there and block.dtype == plan.dtype and block.flags.c_contiguous:
         return block
     target = device.empty(block.shape, plan.dtype)
+    if there and not device.on_host:
+        target[...] = block
+        return target
     converts = plan.sent != plan.dtype
     room: Array = device.empty((min(PIECE, plan.form.elements),), plan.sent) if converts else None
     for to, part in _parts(target, block):
@@ -169,7 +173,8 @@ class DenseOperator(Factors):
         plan.kernel.prepare(plan.form)
         self.work = Workspace(plan, machine, options)
         with STAGES.of("copy"):
-            self._slabs = _Slabs(source.block(plan.grid), plan, machine.device, self.clock)
+            block = source.block(plan.grid, on_host=machine.device.on_host or plan.streamed)
+            self._slabs = _Slabs(block, plan, machine.device, self.clock)
         self._sweep: Sweep | None = None
         self._doubled: _Doubled | None = None
         if plan.form.elements:

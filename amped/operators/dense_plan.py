@@ -81,7 +81,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     stride = device.stride(columns, item)
     modes = _mode_plans(source, grid, rank, stride, setting)
     resident = Form(shape, shape[0], columns, stride, options.dtype, options.workspace)
-    in_place = device.on_host and ranks == 1 and not source.in_file and source.value_dtype == options.dtype
+    in_place = _in_place(source, ranks, setting)
     fixed = _fixed_bytes(modes, resident, setting)
     working = _working_bytes(kernel, resident, setting, modes)
     elements = 0 if in_place else math.prod(shape) * item
@@ -118,12 +118,18 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
 
 def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
     """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
-    if source.in_file:
+    if source.in_file or source.on_gpu:
         return 0
     every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
     copied = every if rank == 0 and grid.parts[1] > 1 else 0
     held = every if rank == 0 else 0
     return (held + copied + (mine if grid.ranks > 1 else 0)) * source.value_dtype.itemsize
+
+
+def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
+    """Return whether the device computes with the elements where they are."""
+    there = source.on_gpu != setting.device.on_host and not source.in_file
+    return there and ranks == 1 and source.value_dtype == setting.options.dtype
 
 
 def _mode_plans(source: DenseSource, grid: Grid, rank: int, stride: int, setting: Setting) -> list[ModePlan]:
