@@ -27,14 +27,21 @@ from .pictures import draw
 
 SHAPES = {
     "cpu": ("101x51x12x126", "200x200x200", "53x53x53x53", "24x24x24x24x24"),
-    "cuda": ("401x201x12x501", "800x800x800", "90x90x90x90x9", "150x150x150x150", "55x55x55x55x55"),
+    "cuda": (
+        "401x201x12x501",
+        "800x800x800",
+        "90x90x90x90x9",
+        "150x150x150x150",
+        "55x55x55x55x55",
+        "28x28x28x28x28x28",
+    ),
 }
 RANKS = {"cpu": (8, 32, 128, 500), "cuda": (8, 32, 128, 500, 2000)}
 SLOW = ("elem", "slice", "tile")  # of work that grows with the rank
 LETTERS = "abcdefgh"
 PAUSE = 0.03  # seconds after which idle threads of a library are asleep
 ITERATIONS = 6
-SQUARE = 4096  # rows of the product whose speed is the most that products reach
+SQUARE = {"cpu": 2048, "cuda": 8192}  # rows of the product whose speed is the most that products reach
 
 Sweep = Callable[[], object]
 
@@ -55,9 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the result (dense-DEVICE)")
 
 
-def run_case(args: argparse.Namespace, shape: tuple[int, ...], precision: str, ranks: Sequence[int]) -> list[Any]:
-    """Time all ways to compute all modes of a tensor, in turn, by rank."""
-    array = np.random.default_rng(0).random(shape).astype(DTYPES[precision])
+def run_case(
+    args: argparse.Namespace, shape: tuple[int, ...], precision: str, ranks: Sequence[int], gigaflops: float
+) -> list[Any]:
+    """Time all ways to compute all modes of a tensor, in turn, by rank; products reach so many `gigaflops`."""
+    array = random_tensor(args.device, shape, precision)
     found = []
     for rank in ranks:
         factors = [np.random.default_rng(1 + m).random((n, rank)).astype(array.dtype) for m, n in enumerate(shape)]
@@ -69,15 +78,28 @@ def run_case(args: argparse.Namespace, shape: tuple[int, ...], precision: str, r
         peers = _peers(args, array, factors)
         ways |= {name: peers[name] for name in args.peers if name in peers}
         each = _timed(ways, args.repeats)
+        if "copy" in each:
+            operations = 4 * math.prod(shape) * rank
+            facts["floor_milliseconds"] = max(float(np.median(each["copy"])), operations / gigaflops / 1e6)
         facts["milliseconds"] = {name: record.summary(times) for name, times in each.items()}
         facts["each"] = each
         if args.device == "cpu":
             held = facts["scratch_bytes"]  # allocated before
             facts["peak_bytes"] = {name: _peak(way) + held.get(name, 0) for name, way in ways.items()}
+        ways.clear()
         facts["cp_als_milliseconds"] = _iteration(args, array, rank, precision)
         found.append(facts)
         _say(facts)
     return found
+
+
+def random_tensor(device: str, shape: tuple[int, ...], precision: str) -> Any:
+    """Return an array of random numbers from 0 to 1, in the device's memory."""
+    if device == "cpu":
+        return np.random.default_rng(0).random(shape).astype(DTYPES[precision])
+    import cupy
+
+    return cupy.random.default_rng(0).random(shape, dtype=DTYPES[precision])
 
 
 def _say(facts: dict[str, Any]) -> None:
@@ -85,19 +107,29 @@ def _say(facts: dict[str, Any]) -> None:
     told = ", ".join(f"{name} {t:.3g}" for name, t in times.items())
     shape = "x".join(map(str, facts["shape"]))
     gain = f"; {times['einsum'] / times['split']:.2f} x einsum" if {"split", "einsum"} <= set(times) else ""
+    if "floor_milliseconds" in facts and "split" in times:
+        gain += f"; {times['split'] / facts['floor_milliseconds']:.2f} x the floor"
     iteration = facts["cp_als_milliseconds"]
     print(f"{shape} {facts['precision']} rank {facts['rank']}, ms: {told}; CP-ALS {iteration:.3g}{gain}", flush=True)
 
 
 def _timed(ways: dict[str, Sweep], repeats: int) -> dict[str, list[float]]:
-    """Return milliseconds of each way; the first turn, which compiles, does not count."""
+    """Return milliseconds of each way; the first turn, which compiles, does not count.
+
+    What does not fit into memory is left out.
+    """
     each: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(1 + repeats):
-        for name, way in ways.items():
+        for name in list(each):
             time.sleep(PAUSE)
-            way()  # in a decomposition the sweep before was one, too
-            began = time.perf_counter()
-            way()
+            try:
+                ways[name]()  # in a decomposition the sweep before was one, too
+                began = time.perf_counter()
+                ways[name]()
+            except (MemoryError, RuntimeError) as error:
+                print(f"{name}: left out, {str(error).splitlines()[0][:100]}", flush=True)
+                del each[name]
+                continue
             each[name] += [(time.perf_counter() - began) * 1e3][:turn]
     return each
 
@@ -191,6 +223,7 @@ def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, 
         return {}
     torch.backends.cuda.matmul.allow_tf32 = False
     tensor, matrices = torch.as_tensor(array, device="cuda"), [torch.as_tensor(f, device="cuda") for f in factors]
+    torch.cuda.empty_cache()
     target = torch.empty_like(tensor)
 
     def waited(work: Sweep) -> Sweep:
@@ -249,25 +282,25 @@ def _two_products(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Sweep:
 
 
 def most_flops(args: argparse.Namespace, precision: str) -> float:
-    """Return the billions of operations a second of a large square matrix product on a CPU."""
-    a, b = (np.random.default_rng(k).random((SQUARE // 2,) * 2).astype(DTYPES[precision]) for k in range(2))
+    """Return the billions of operations a second of a large square matrix product."""
+    rows = SQUARE[args.device]
+    a, b = (random_tensor(args.device, (rows, rows), precision) for _ in range(2))
     seconds = []
     with threadpoolctl.threadpool_limits(args.threads or usable_cores()):
         for _ in range(4):
             began = time.perf_counter()
-            a @ b
+            (a @ b)[-1, -1].item()  # waits for a GPU
             seconds.append(time.perf_counter() - began)
-    return 2 * len(a) ** 3 / min(seconds) / 1e9
+    return 2 * rows**3 / min(seconds) / 1e9
 
 
 def run_all(args: argparse.Namespace) -> dict[str, Any]:
     """Measure all shapes, precisions and ranks."""
-    cases = []
+    cases, speeds = [], {precision: most_flops(args, precision) for precision in args.precision}
     for text in args.shapes or SHAPES[args.device]:
         shape = tuple(int(n) for n in text.split("x"))
         for precision in args.precision:
-            cases += run_case(args, shape, precision, args.ranks or RANKS[args.device])
-    speeds = {p: most_flops(args, p) for p in args.precision} if args.device == "cpu" else {}
+            cases += run_case(args, shape, precision, args.ranks or RANKS[args.device], speeds[precision])
     return {"dense": cases, "products_gigaflops": speeds, "load": os.getloadavg()[0]}
 
 

@@ -9,6 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .jit import reduction
+
+COMPILED = 1 << 22  # elements from which compiled code looks at them: loading it takes time
+EXPONENTS = {8: np.int64(0x7FF0000000000000), 4: np.int32(0x7F800000)}  # bits of numbers that are not finite
 EXACT = [np.dtype(kind) for kind in ("b1", "i1", "u1", "i2", "u2", "f2", "f4")]  # no element is rounded to float32
 NO_OVERFLOW = 1e-140, 1e140  # of squares, and their sums: largest magnitudes
 
@@ -50,6 +54,8 @@ def joined(parts: Sequence[Facts]) -> Facts:
 
 def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ...]) -> Facts:
     """Return the facts of a block that lies at `place` in a tensor of that `shape`."""
+    if math.prod(shape) >= COMPILED and (found := _compiled(block)) is not None:
+        return found
     exact = np.array(block, np.float64, order="C", copy=None).reshape(-1)
     low, high = float(exact.min()), float(exact.max())  # NaN, if there is one
     largest = max(abs(low), abs(high))
@@ -64,6 +70,34 @@ def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ..
         with np.errstate(over="ignore", under="ignore"):
             single = _squares(exact.astype(np.float32).astype(np.float64), largest)
     return Facts(low, high, squares, single, int(np.count_nonzero(exact != 0)), -1)
+
+
+def _compiled(block: NDArray[Any]) -> Facts | None:
+    """Return the facts of a block by compiled code; None where squares overflow, or an element is not finite."""
+    kind = np.dtype(np.float32) if block.dtype.itemsize < 4 else np.dtype(np.float64)
+    kind = (
+        block.dtype if block.dtype.kind == "f" and block.dtype.itemsize in EXPONENTS and block.dtype.isnative else kind
+    )
+    flat = np.array(block, kind, order="C", copy=None).reshape(-1)
+    bits = flat.view(f"i{kind.itemsize}")
+    low, high, squares, single, zeros, bad = _look(flat, bits, EXPONENTS[kind.itemsize])
+    largest = max(abs(low), abs(high))
+    if bad or not NO_OVERFLOW[0] < largest < NO_OVERFLOW[1]:
+        return None
+    return Facts(low, high, squares / largest**2, single / largest**2, flat.size - zeros, -1)
+
+
+@reduction
+def _look(flat, bits, exponent):  # type: ignore[no-untyped-def]
+    low, high, squares, single, zeros, bad = np.inf, -np.inf, 0.0, 0.0, 0, 0
+    for k in range(flat.size):
+        exact, rounded = np.float64(flat[k]), np.float64(np.float32(flat[k]))
+        low, high = min(low, exact), max(high, exact)
+        squares += exact * exact
+        single += rounded * rounded
+        zeros += exact == 0
+        bad += (bits[k] & exponent) == exponent
+    return low, high, squares, single, zeros, bad
 
 
 def _squares(exact: NDArray[np.float64], largest: float) -> float:

@@ -188,6 +188,10 @@ class DenseOperator(Factors):
         self._inputs = [self.work.factors[mode][self._ranges[mode]] for mode in self._modes]
         self.clock.collect()
 
+    def reads(self, mode: int) -> bool:
+        """Return whether the next MTTKRP of a mode reads this rank's elements."""
+        return self._sweep is not None and self._sweep.reads(self._modes.index(mode))
+
     def changed(self, mode: int) -> None:
         super().changed(mode)
         if self._sweep is not None:
@@ -228,7 +232,7 @@ class DenseOperator(Factors):
         if self._sweep is None:
             return
         sweep, place = self._sweep, self._modes.index(mode)
-        if sweep.reads(place):
+        if self.reads(mode):
             with self.clock.span("compute", mode):
                 sweep.begin(place, self._inputs, rows)
             for start, slab in self._slabs.slabs(mode):

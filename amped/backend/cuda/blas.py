@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,52 +16,55 @@ from ..base import Array
 SCRATCH_BYTES = 32 << 20  # of cuBLAS: as large as its own on a Hopper GPU; counted as the runtime's
 PER_MAJOR = 10000  # versions of cuBLAS that have one file name
 LETTERS = {4: "S", 8: "D"}
+PLACE, SIZE, STEP = ctypes.c_void_p, ctypes.c_int64, ctypes.c_longlong
+PRODUCT = [PLACE, ctypes.c_int, ctypes.c_int, SIZE, SIZE, SIZE]  # handle, operations, and what is multiplied
+GEMM = [*PRODUCT, PLACE, *2 * [PLACE, SIZE], PLACE, PLACE, SIZE]
+PARAMETERS = {
+    "SetStream_v2": [PLACE, PLACE],
+    "SetWorkspace_v2": [PLACE, PLACE, ctypes.c_size_t],
+    "Sgemm_v2_64": GEMM,
+    "Dgemm_v2_64": GEMM,
+    "SgemmStridedBatched_64": [*PRODUCT, PLACE, *2 * [PLACE, SIZE, STEP], PLACE, PLACE, SIZE, STEP, SIZE],
+}
 
 
 def multiply(matrix: Array, product: Array, out: Array, adds: bool, transposed: bool) -> None:
     """Queue ``out = matrix @ product``, or that of the transposed matrix, or add that to `out`."""
     columns, (depth, rows) = product.shape[1], matrix.shape if transposed else matrix.shape[::-1]
-    one, other = _scalars(matrix, 1, int(adds))
-    name = f"cublas{LETTERS[matrix.itemsize]}gemm_v2_64"
+    one, other = (_constant(number, matrix.dtype.char).ctypes.data for number in (1, int(adds)))
     _call(
-        name, cublas.CUBLAS_OP_N, _operation(transposed), *_integers(columns, rows, depth),
+        f"{LETTERS[matrix.itemsize]}gemm_v2_64", cublas.CUBLAS_OP_N, _operation(transposed), columns, rows, depth,
         one, *_matrix(product), *_matrix(matrix), other, *_matrix(out),
     )  # fmt: skip
 
 
 def multiply_parts(matrix: Array, product: Array, parts: Array, count: int, rows: int, transposed: bool) -> None:
-    """Queue `count` products of equal shares of the depth: into `parts`, `rows` each, one after the other."""
+    """Queue `count` products of equal shares of the depth, in single precision: into `parts`, `rows` each, in turn."""
     columns, depth, pitch = product.shape[1], len(product) // count, matrix.strides[0] // matrix.itemsize
-    one, none = _scalars(matrix, 1, 0)
-    steps = [ctypes.c_longlong(n) for n in (depth * columns, depth * (pitch if transposed else 1), rows * columns)]
-    name = f"cublas{LETTERS[matrix.itemsize]}gemmStridedBatched_64"
+    one, none = (_constant(number, matrix.dtype.char).ctypes.data for number in (1, 0))
+    step = depth * (pitch if transposed else 1)
     _call(
-        name, cublas.CUBLAS_OP_N, _operation(transposed), *_integers(columns, rows, depth),
-        one, *_matrix(product), steps[0], *_matrix(matrix), steps[1],
-        none, *_matrix(parts), steps[2], *_integers(count),
+        "SgemmStridedBatched_64", cublas.CUBLAS_OP_N, _operation(transposed), columns, rows, depth,
+        one, *_matrix(product), depth * columns, *_matrix(matrix), step, none, *_matrix(parts), rows * columns, count,
     )  # fmt: skip
 
 
 def _call(name: str, *arguments: Any) -> None:
     """Queue a call on the current stream, with scratch memory of its own: a graph then allocates nothing."""
-    handle, stream = ctypes.c_void_p(cupy.cuda.device.get_cublas_handle()), cupy.cuda.get_current_stream().ptr
-    scratch, size = _scratch(cupy.cuda.runtime.getDevice()), ctypes.c_size_t(SCRATCH_BYTES)
-    _check("cublasSetStream_v2", handle, ctypes.c_void_p(stream))
-    _check("cublasSetWorkspace_v2", handle, ctypes.c_void_p(scratch.ptr), size)
-    _check(name, handle, *arguments)
-
-
-def _check(name: str, *arguments: Any) -> None:
-    status = getattr(_library(), name)(*arguments)
-    if status:
-        raise RuntimeError(f"{name}: status {status}")
+    handle, stream = cupy.cuda.device.get_cublas_handle(), cupy.cuda.get_current_stream().ptr
+    _function("SetStream_v2")(handle, stream)
+    _function("SetWorkspace_v2")(handle, _scratch(cupy.cuda.runtime.getDevice()).ptr, SCRATCH_BYTES)
+    if status := _function(name)(handle, *arguments):
+        raise RuntimeError(f"cublas{name}: status {status}")
 
 
 @cache
-def _library() -> ctypes.CDLL:
-    """Return the library that CuPy has loaded."""
+def _function(name: str) -> Callable[..., int]:
+    """Return a function of the library that CuPy has loaded."""
     version = cublas.getVersion(cupy.cuda.device.get_cublas_handle())
-    return ctypes.CDLL(f"libcublas.so.{version // PER_MAJOR}")
+    found: Any = ctypes.CDLL(f"libcublas.so.{version // PER_MAJOR}")[f"cublas{name}"]
+    found.argtypes = PARAMETERS[name]
+    return found  # type: ignore[no-any-return]
 
 
 @cache
@@ -72,20 +76,12 @@ def _operation(transposed: bool) -> int:
     return int(cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N)
 
 
-def _scalars(like: Array, *numbers: int) -> list[ctypes.c_void_p]:
-    """Return where numbers are; cuBLAS has read them once a call has returned, and they live as long as the process."""
-    return [ctypes.c_void_p(_constant(number, like.dtype.char).ctypes.data) for number in numbers]
-
-
 @cache
 def _constant(number: int, kind: str) -> Any:
+    """Return a number that cuBLAS is given by its address."""
     return np.array(number, kind)
 
 
-def _integers(*numbers: int) -> list[ctypes.c_int64]:
-    return [ctypes.c_int64(number) for number in numbers]
-
-
-def _matrix(array: Array) -> tuple[ctypes.c_void_p, ctypes.c_int64]:
+def _matrix(array: Array) -> tuple[int, int]:
     """Return a matrix as cuBLAS takes it: its address, and the numbers from row to row."""
-    return ctypes.c_void_p(array.data.ptr), ctypes.c_int64(array.strides[0] // array.itemsize)
+    return array.data.ptr, array.strides[0] // array.itemsize
