@@ -74,17 +74,15 @@ def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ..
 
 def _compiled(block: NDArray[Any]) -> Facts | None:
     """Return the facts of a block by compiled code; None where squares overflow, or an element is not finite."""
-    kind = np.dtype(np.float32) if block.dtype.itemsize < 4 else np.dtype(np.float64)
-    kind = (
-        block.dtype if block.dtype.kind == "f" and block.dtype.itemsize in EXPONENTS and block.dtype.isnative else kind
-    )
+    single = block.dtype.itemsize < 4 or block.dtype == np.float32  # no element is rounded
+    kind = np.dtype(np.float32 if single else np.float64)
     flat = np.array(block, kind, order="C", copy=None).reshape(-1)
     bits = flat.view(f"i{kind.itemsize}")
-    low, high, squares, single, zeros, bad = _look(flat, bits, EXPONENTS[kind.itemsize])
+    low, high, squares, rounded, zeros, bad = _look(flat, bits, EXPONENTS[kind.itemsize])
     largest = max(abs(low), abs(high))
     if bad or not NO_OVERFLOW[0] < largest < NO_OVERFLOW[1]:
         return None
-    return Facts(low, high, squares / largest**2, single / largest**2, flat.size - zeros, -1)
+    return Facts(low, high, squares / largest**2, rounded / largest**2, flat.size - zeros, -1)
 
 
 @reduction
