@@ -17,7 +17,7 @@ import threadpoolctl
 from amped.assembly import bring_up, decomposition, open_tensor, place
 from amped.decomp import driver
 from amped.operators.dense_plan import DensePlan
-from amped.options import DTYPES, WORKSPACE, Options
+from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from partitioner.dense import DenseTensor
 from partitioner.threads import usable_cores
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-rank", type=int, default=32, help="the largest rank for elem, slice and tile (32)")
     parser.add_argument("--peers", nargs="*", default=["einsum", "products", "copy"], help="to compare with (all)")
     parser.add_argument("--threads", type=int, help="host threads (all cores)")
-    parser.add_argument("--workspace", type=int, default=WORKSPACE, help="bytes (350 MiB)")
+    parser.add_argument("--workspace", type=int, help="bytes (350 MB, or what saves a pass)")
     parser.add_argument("--repeats", type=int, default=5, help="sweeps of each, in turn (5)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
     parser.add_argument("--name", help="of the result (dense-DEVICE)")
