@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
-from partitioner.dense import DenseTensor, Facts, Stored, joined
+from partitioner.dense import DenseTensor, Stored
 from partitioner.digest import MASK
+from partitioner.facts import Facts, joined
 from partitioner.hosts import check_same
 from partitioner.readers import PLAIN, Form, open_dense
 from partitioner.threads import usable_cores
@@ -99,8 +100,19 @@ class DenseSource:
         found: int = sum(self._comm.allgather(mine)) & MASK
         return found
 
-    def block(self, grid: Grid) -> NDArray[Any] | Stored:
-        """Return this rank's block, with modes in memory order: a view of the tensor where it can be one."""
+    @property
+    def on_gpu(self) -> bool:
+        """Whether elements are in the memory of the GPU that one rank alone computes with."""
+        return self._tensor is not None and self._tensor.on_gpu is not None and self._comm.size == 1
+
+    def block(self, grid: Grid, on_host: bool = True) -> Any:
+        """Return this rank's block, with modes in memory order: a view of the tensor where it can be one.
+
+        It is on the GPU if the tensor is, and the device is not the host.
+        """
+        if self.on_gpu and not on_host:
+            assert self._tensor is not None
+            return self._tensor.on_gpu.array
         if self.in_file or self._comm.size == 1:
             assert self._tensor is not None
             memory, place = self._tensor.memory, grid.block(self._comm.rank)
