@@ -50,9 +50,10 @@ def layout_of(shape: Sequence[int]) -> Layout | None:
     return Layout(shifts, (1 << bits) - 1)
 
 
-def packed_bytes(order: int, nonzeros: int, threads: int) -> int:
+def packed_bytes(shape: Sequence[int], nonzeros: int, threads: int) -> int:
     """Return the bytes that building a store takes at most."""
-    return nonzeros * 12 + threads * (RANGE * (4 * order + 4) + checked.BLOCK)
+    ranges = threads * min(nonzeros, RANGE) * (12 + 4 * len(shape))
+    return nonzeros * 12 + ranges + (threads + 2) * 8 * max(shape)
 
 
 def sort_keys(keys: Keys, threads: int) -> None:

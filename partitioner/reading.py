@@ -103,7 +103,7 @@ class Reading:
         part: Any = self._part
         mine = getattr(part, "packable", False) and not self.form.compact
         room = budget - int(psutil.Process().memory_info().rss) - READING
-        fits = mine and packed_bytes(self.order, part.expected, self.threads) <= room
+        fits = mine and packed_bytes(part.lengths, part.expected, self.threads) <= room
         if not self.ranks.allgather(fits)[0]:
             return False
 

@@ -26,6 +26,7 @@ UNITS = {
 MONTHS = {"month": 1, "quarter": 3, "year": 12, "decade": 120, "century": 1200, "millennium": 12_000}
 FEW = 10_000  # bins that are filled in any case
 SPARSE = 4  # times as many bins as labels: from there on, with more than `FEW`, no empty bin is kept
+COARSE = UNITS["hour"]  # the least step of times that look like bins, however many of these are empty
 TELLING = 8  # labels from which their common step is taken for that of the bins
 
 
@@ -80,7 +81,8 @@ def _of_times(used: NDArray[Any], unit: str | None, bucket: bool) -> Filled | No
         return None  # nanoseconds: no bins
     ticks = moments.astype(np.int64)
     step = UNITS.get(unit or "") or _common_step(ticks, list(UNITS.values()), bucket)
-    labels = _steps(int(ticks[0]), int(ticks[-1]), step, used.size).astype(moments.dtype).astype(used.dtype)
+    few = FEW if unit or bucket or step >= COARSE else 0
+    labels = _steps(int(ticks[0]), int(ticks[-1]), step, used.size, few).astype(moments.dtype).astype(used.dtype)
     return _among_times(labels, used)
 
 
@@ -105,9 +107,9 @@ def _common_step(ticks: NDArray[np.int64], units: Sequence[int], exact: bool) ->
     return max((unit for unit in units if step % unit == 0), default=step)
 
 
-def _steps(low: int, high: int, step: int, used: int) -> NDArray[np.int64]:
-    """Return the bins from `low` to `high`; nothing if too many would be empty."""
+def _steps(low: int, high: int, step: int, used: int, few: int = FEW) -> NDArray[np.int64]:
+    """Return the bins from `low` to `high`; one alone if too many would be empty, and there were more than `few`."""
     count = (high - low) // max(1, step) + 1
-    if count > max(FEW, SPARSE * used):
+    if count > max(few, SPARSE * used):
         return np.array([low], np.int64)
     return np.arange(low, high + 1, max(1, step), dtype=np.int64)

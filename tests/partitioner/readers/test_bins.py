@@ -61,6 +61,8 @@ def test_parts_of_a_time(used: Any, function: str | None, unit: str | None, size
         # Too few of the bins would be used, or there are none.
         (moments("1900-01-01", "2026-01-01T00:00:01"), None, None, 2),
         (moments("1970-01-01", "9999-12-31", dtype="M8[D]"), None, None, 2),
+        (moments("2026-01-01T00:00", "2026-01-01T01:01", "2026-01-01T03:00"), None, None, 3),
+        (moments("2026-01-01T00:00", "2026-01-01T00:01", "2026-01-01T00:03"), None, None, 4),
         (moments("2026-01-01T00:00:00.000000001", "2026-01-02", dtype="M8[ns]"), None, None, 2),
     ],
 )
