@@ -67,7 +67,7 @@ CHANGES: dict[str, list[Any]] = {
     "path": ["other.tns"],
     "memory": [1 << 30],
     "force": [True],
-    "form": [Form(no_values=True), Form(compact=True)],
+    "form": [Form(no_values=True), Form(compact=True), Form(key=("who", "what")), Form(value="cost")],
 }
 """What the last rank is given in its place."""
 OWN = ("ranks", "progress")  # of partition(): not compared
@@ -151,7 +151,8 @@ def flags() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("verb", "given"), flags(), ids=lambda case: case if isinstance(case, str) else case[0])
 def test_a_flag_that_one_rank_has_otherwise(comm: Comm, last: bool, verb: str, given: list[str]) -> None:
-    line = [verb, "n.tns", *([] if verb == "info" else ["--rank", "3"]), *(given if last else [])]
+    needed = {"info": [], "table": ["--output", "store"]}.get(verb, ["--rank", "3"])
+    line = [verb, "n.tns", *needed, *(given if last else [])]
     with pytest.raises(
         amped.InputError, match=f"^the command line: {given[0]} is .* on rank 0 and .* on rank {comm.size - 1};"
     ):
