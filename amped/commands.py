@@ -44,13 +44,14 @@ from .operators.source import Source
 from .parallel.mpi import SingleComm, on_root, share, together
 from .parallel.pace import first_limit
 from .parallel.stopping import StopRequest
+from .report import components, text
 from .report import dense as dense_text
-from .report import text
 from .report.metrics import Metrics, versions
 from .report.progress import Display, display, say
 from .requests import FACTS, RUN
 
 SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
+SHOWN = 10  # components that a terminal shows once a model is there
 
 
 def cpd(request: requests.Cpd, session: Session) -> int:
@@ -81,14 +82,14 @@ def cpd(request: requests.Cpd, session: Session) -> int:
             origin = origin._replace(seed=request.seed + best)
             job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
         record = _record(job, origin, method, time.perf_counter() - began)
-        saved = request.checkpoint is not None and not comm.bcast(saver.failed)
+        saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
             with STAGES.of("write"):
                 model = method.model().labelled(source.labels)
                 result = on_root(comm, lambda: _write_model(job, model, record)) or ""
-        _close(job, method, stop, rule, record, result)
+        _close(job, method, stop, rule, record, result, model)
         return job.exit_code(stop.exit_code, saver.failed)
 
 
@@ -205,8 +206,9 @@ def _close(
     rule: driver.Rule,
     record: dict[str, Any],
     result: str,
+    model: KruskalTensor | None,
 ) -> None:
-    """Say how the run went."""
+    """Say how the run went, and what it found."""
     memory = job.memory_line(method.operator)
     job.tell_stages()
     job.metrics.event("end", **record)
@@ -218,6 +220,8 @@ def _close(
     if (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
         job.display.note(f"warning: {warning}")
     job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
+    if model is not None:
+        job.display.components(lambda: components.text(model, most=SHOWN))
 
 
 def mttkrp(request: requests.Mttkrp, session: Session) -> int:

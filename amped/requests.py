@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from partitioner.flags import byte_count, flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
-from partitioner.readers import Form
+from partitioner.given import whole
+from partitioner.readers import PLAIN, Form
 
 from . import checkpoint
 from .decomp.constraints import Wanted, modes_of, ridge_of
@@ -39,6 +40,7 @@ class Request:
         "metavar": "TENSOR",
         "help": ".tns, .tns.gz, .npz, a store, .npy (dense), or a table: .csv, .json, .parquet",
     }
+    COMPUTES: ClassVar[bool] = True  # whether it takes flags that say how to compute and how to read
     tensor: Path
     options: Options
     form: Form
@@ -326,6 +328,28 @@ class Plan(Modelled):
         super().check()
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Show(Request):
+    """What ``show`` takes."""
+
+    POSITIONAL: ClassVar[dict[str, Any]] = {
+        "type": path,
+        "metavar": "MODEL",
+        "help": "folder that cpd has written, or its model.npz",
+    }
+    COMPUTES: ClassVar[bool] = False
+    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
+
+    @classmethod
+    def of(cls: type[R], args: argparse.Namespace) -> R:
+        given = vars(args)
+        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        return cls(options=Options(), form=PLAIN, **own)
+
+    def check(self) -> None:
+        whole("--top", self.top, 1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

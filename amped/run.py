@@ -17,7 +17,7 @@ from partitioner.flags import Parser, add_flags, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
-from . import commands, requests, tables
+from . import commands, requests, results, tables
 from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
@@ -33,6 +33,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
     commands.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),
+    results.show: (requests.Show, "amped show flights-rank10 --top 5"),
     tables.table: (
         requests.Table,
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
@@ -53,10 +54,11 @@ def parser() -> Parser:
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", **request.POSITIONAL)
         add_flags(verb, request, leave_out=Request)
-        shared = verb.add_argument_group("how to compute")
-        add_flags(shared, Options)
-        add_flags(shared, Request)
-        add_flags(verb.add_argument_group("how to read"), Form)
+        if request.COMPUTES:
+            shared = verb.add_argument_group("how to compute")
+            add_flags(shared, Options)
+            add_flags(shared, Request)
+            add_flags(verb.add_argument_group("how to read"), Form)
     return top
 
 

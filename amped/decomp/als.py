@@ -186,7 +186,8 @@ class CpAls:
         """See `Method`: columns of unit norm, the one that `constraints` say, weights descending."""
         state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
         found = KruskalTensor(state.arrays["weights"], factors, state.series["fit"], state.converged)
-        return found.arrange(state.arrays["scales"], self.constraints.norm)
+        found.arrange(state.arrays["scales"], self.constraints.norm)
+        return found if self.constraints else found.signed()
 
     @contextmanager
     def _telling(self, mode: int) -> Iterator[None]:

@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
+from partitioner.given import whole
 from partitioner.labels import Labels, find, named
+from partitioner.readers import read
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, read_npz, write_npz
+from .explained import Component, Residuals, components, inner_product, readable_signs, residuals, shares
 
 PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
 """What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
@@ -148,6 +153,100 @@ class KruskalTensor:
         """
         return PROJECTIONS[0](self, X, mode, nonnegative=nonnegative, ridge=ridge, deadline=deadline, **options)
 
+    def signed(self) -> KruskalTensor:
+        """Give columns, in place, signs that make their bulk positive; components stay as they are."""
+        bulk = [_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
+        sizes = [np.where((size := _column_norms(f, 2)) > 0, size, 1) for f in self.factors]
+        for factor, signs in zip(self.factors, readable_signs(np.divide(bulk, np.square(sizes))), strict=True):
+            if (signs < 0).any():
+                own = signs.astype(factor.dtype)
+                _by_rows(lambda rows, own=own: np.multiply(rows, own, out=rows), factor, ARRANGED_ROWS)  # type: ignore[misc]
+        return self
+
+    def shares(self) -> NDArray[np.float64]:
+        """Return each component's share of the model, (R,); they add up to 1.
+
+        Of its sum, where no number is negative; otherwise of its squared norm.
+        """
+        return shares(self.weights, self.factors)
+
+    def top(self, count: int = 5) -> list[Component]:
+        """Return the components, each with up to `count` labels a mode that have most of it.
+
+        Returns
+        -------
+        list of Component
+            `number`, `weight`, `share` of the model, and `top`: for each mode (label, number in the column), the
+            largest magnitude first. Without labels indices stand in their place; zeros are left out.
+
+        Examples
+        --------
+        >>> for label, number in model.top(5)[0].top[1]: print(label, number)  # doctest: +SKIP
+        """
+        return components(self.weights, self.factors, self.labels, whole("count", count, 1))
+
+    def frame(self, mode: int) -> Any:
+        """Return a factor matrix as a pandas DataFrame: a row for each label, a column for each component.
+
+        Raise `InputError` if there is no such mode, or pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise InputError("frame(): pandas is not installed") from None
+        mode = whole("mode", mode, 0, len(self.factors) - 1)
+        if self.labels is None:
+            return pandas.DataFrame(self.factors[mode])
+        labels, names = self.labels[mode], self.labels.names
+        index = pandas.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
+        return pandas.DataFrame(self.factors[mode], index=index)
+
+    def score(self, X: Any) -> float:
+        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.
+
+        Parameters
+        ----------
+        X : SparseTensor, DenseTensor, array or path
+            Of this model's shape. It is computed on this process's host, in double precision.
+
+        Raises
+        ------
+        InputError
+            If the shapes differ, or `X` is all zeros.
+        """
+        tensor = self._given(X)
+        norm = tensor.norm()
+        if not norm:
+            raise InputError("X has no values but zeros")
+        inner = inner_product(self.weights, self.factors, tensor)
+        return 1 - float(np.sqrt(max(0.0, norm**2 + self.norm() ** 2 - 2 * inner))) / norm
+
+    def residuals(self, X: Any, count: int = 10) -> Residuals:
+        """Return where this model explains a tensor least: values that it does not expect, and their labels.
+
+        Parameters
+        ----------
+        X : SparseTensor, DenseTensor, array or path
+            Of this model's shape. Of a sparse one the nonzeros are looked at: not what is absent, but expected.
+        count : int
+            How many values, and labels of each mode, are returned at most.
+
+        Returns
+        -------
+        Residuals
+            `entries`: (labels, value, expected), the farthest first; `labels`: of each mode (label, share of all
+            squared distances); `squared`: their sum.
+        """
+        return residuals(self.weights, self.factors, self._given(X), self.labels, whole("count", count, 1))
+
+    def _given(self, X: Any) -> SparseTensor | DenseTensor:
+        tensor = X if isinstance(X, (SparseTensor, DenseTensor)) else None
+        if tensor is None:
+            tensor = read(X) if isinstance(X, (str, os.PathLike)) else DenseTensor(X)
+        if tensor.shape != self.shape:
+            raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
+        return tensor
+
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor, without forming it."""
         grams = [f.astype(np.float64, copy=False) for f in self.factors]
@@ -209,8 +308,14 @@ def _column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64
         found: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)
         return found
 
-    total = sum(_by_rows(lambda rows: powers(rows).sum(axis=0), factor, BLOCK_ROWS), np.zeros(factor.shape[1]))
+    total = _sums(powers, factor)
     return np.sqrt(total) if norm == 2 else total
+
+
+def _sums(of: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the sums of columns, (R,), of what is made of some rows."""
+    parts = _by_rows(lambda rows: of(rows).sum(axis=0, dtype=np.float64), factor, BLOCK_ROWS)
+    return sum(parts, np.zeros(factor.shape[1]))
 
 
 def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from ..errors import OutputError
 from ..parallel.mpi import launched
@@ -38,6 +39,9 @@ class Display:
 
     def iteration(self, number: int, of: int, facts: str) -> None:
         """Show what an iteration has reached."""
+
+    def components(self, made: Callable[[], str]) -> None:
+        """Show a person what a model says; in logs and pipes that is left to whoever asks for it."""
 
     def close(self) -> None:
         """Take the live display away."""
@@ -106,6 +110,9 @@ class Live(Plain):
     def iteration(self, number: int, of: int, facts: str) -> None:
         self._show("iterating", number, of, facts)
         self.note(f"iteration {number:3d}  {facts}")
+
+    def components(self, made: Callable[[], str]) -> None:
+        self.note(made())
 
     def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
         if name not in self._tasks:

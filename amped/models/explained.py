@@ -1,0 +1,176 @@
+"""What a CP model says: the labels that make up its components, and how well it explains a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
+from partitioner.labels import Labels
+from partitioner.threads import side_by_side, usable_cores
+
+BLOCK = 1 << 16  # coordinates whose values are computed at once by a thread
+DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are there at once
+
+Item = tuple[Any, float]
+"""A label, or an index where there are no labels, and its number in a column."""
+
+
+class Component(NamedTuple):
+    """One component: what it weighs, and the labels that have most of it."""
+
+    number: int
+    weight: float
+    share: float  # of the model: of what its components add up to
+    top: tuple[tuple[Item, ...], ...]  # of each mode, the largest magnitude first
+
+
+class Entry(NamedTuple):
+    """A value that a tensor holds, and what a model says of it."""
+
+    labels: tuple[Any, ...]
+    value: float
+    expected: float
+
+
+class Residuals(NamedTuple):
+    """Where a model explains a tensor least."""
+
+    entries: tuple[Entry, ...]  # those values that are farthest from what is expected
+    labels: tuple[tuple[Item, ...], ...]  # of each mode, with their shares of `squared`
+    squared: float  # distances of all values that the tensor holds, squared and added up
+
+
+def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return each component's share of the model, (R,); they add up to 1.
+
+    Where no number is negative, a share is of the model's sum. Otherwise it is of its squared norm: the inner product
+    of the component with the whole model, which is below 0 for one that takes away from others more than it adds.
+    """
+    if all(f.min(initial=0) >= 0 for f in factors):
+        parts = weights * np.prod([f.sum(axis=0, dtype=np.float64) for f in factors], axis=0)
+    else:
+        exact = [f.astype(np.float64, copy=False) for f in factors]
+        parts = weights * (np.prod([f.T @ f for f in exact], axis=0) @ weights)
+    total = parts.sum()
+    found: NDArray[np.float64] = parts / total if total > 0 else np.zeros_like(parts)
+    return found
+
+
+def components(
+    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], labels: Labels | None, count: int
+) -> list[Component]:
+    """Return the components in their order, with up to `count` labels a mode; zeros are left out."""
+    parts = shares(weights, factors)
+    tops = [tops_of(factor, None if labels is None else labels[mode], count) for mode, factor in enumerate(factors)]
+    return [
+        Component(r, float(weights[r]), float(parts[r]), tuple(top[r] for top in tops)) for r in range(weights.size)
+    ]
+
+
+def tops_of(factor: NDArray[Any], labels: NDArray[Any] | None, count: int) -> list[tuple[Item, ...]]:
+    """Return, for each column, its largest numbers and their labels."""
+    sizes = np.abs(factor)
+    count = min(count, len(factor))
+    found = []
+    for r in range(factor.shape[1]):
+        rows = np.argpartition(-sizes[:, r], count - 1)[:count] if count else np.empty(0, np.intp)
+        rows = rows[np.lexsort((rows, -sizes[rows, r]))]
+        found.append(tuple((label_of(labels, row), float(factor[row, r])) for row in rows if factor[row, r]))
+    return found
+
+
+def label_of(labels: NDArray[Any] | None, row: int) -> Any:
+    """Return what a row stands for: a number, text or time of Python's or NumPy's; its index without labels."""
+    if labels is None:
+        return int(row)
+    label = labels[row]
+    return label.item() if isinstance(label, np.generic) and label.dtype.kind in "biuf" else label
+
+
+def readable_signs(bulk: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return signs for the columns, (order, R), that leave all components as they are, and make their bulk positive.
+
+    The bulk of a column is the sum of its squares with their numbers' signs, divided by that of its squares. Signs come
+    in pairs: where that leaves one mode over, it is the one that is least clear.
+    """
+    signs = np.where(bulk < 0, -1.0, 1.0)
+    odd = np.flatnonzero(np.prod(signs, axis=0) < 0)
+    signs[np.argmin(np.abs(bulk[:, odd]), axis=0), odd] *= -1
+    return signs
+
+
+def values_at(
+    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], columns: Sequence[NDArray[np.integer[Any]]]
+) -> NDArray[np.float64]:
+    """Return the model's values at some coordinates, (n,), one array of indices a mode; in threads."""
+    count = len(columns[0])
+    found = np.empty(count)
+
+    def block(begin: int) -> None:
+        part = slice(begin, begin + BLOCK)
+        rows = weights[None, :] * factors[0][columns[0][part]]
+        for factor, column in zip(factors[1:], columns[1:], strict=True):
+            rows *= factor[column[part]]
+        found[part] = rows.sum(axis=1)
+
+    begins = range(0, count, BLOCK)
+    side_by_side(block, begins, min(usable_cores(), max(1, len(begins))))
+    return found
+
+
+Block = tuple[Sequence[NDArray[np.integer[Any]]], NDArray[Any]]
+"""Coordinates, one array of indices a mode, and the values there."""
+
+
+def blocks_of(tensor: SparseTensor | DenseTensor) -> Iterator[Block]:
+    """Yield what a tensor holds: its nonzeros, or all of its elements some at a time."""
+    if isinstance(tensor, SparseTensor):
+        yield list(tensor.columns), tensor.values
+        return
+    array = tensor.array().reshape(-1)
+    for begin in range(0, array.size, DENSE_BLOCK):
+        values = array[begin : begin + DENSE_BLOCK]
+        yield np.unravel_index(np.arange(begin, begin + values.size), tensor.shape), values
+
+
+def residuals(
+    weights: NDArray[np.float64],
+    factors: Sequence[NDArray[Any]],
+    tensor: SparseTensor | DenseTensor,
+    labels: Labels | None,
+    count: int,
+) -> Residuals:
+    """Return the held values, and the labels of each mode, that are farthest from what is expected."""
+    sums, farthest = [np.zeros(length) for length in tensor.shape], list[tuple[float, tuple[int, ...], float, float]]()
+    for columns, values in blocks_of(tensor):
+        expected = values_at(weights, factors, columns)
+        squares = np.square(values - expected)
+        for total, column in zip(sums, columns, strict=True):
+            total += np.bincount(column, squares, total.size)
+        few = min(count, squares.size)
+        for row in np.argpartition(-squares, few - 1)[:few] if few else ():
+            place = tuple(int(column[row]) for column in columns)
+            farthest.append((float(squares[row]), place, float(values[row]), float(expected[row])))
+        farthest = sorted(farthest, key=lambda each: (-each[0], each[1]))[:count]
+    known = [None] * len(sums) if labels is None else labels
+    entries = tuple(
+        Entry(tuple(map(label_of, known, place)), value, expected) for _, place, value, expected in farthest
+    )
+    squared = float(sums[0].sum())
+    by_mode = [
+        tops_of(total[:, None] / (squared or 1.0), each, count)[0] for total, each in zip(sums, known, strict=True)
+    ]
+    return Residuals(entries, tuple(by_mode), squared)
+
+
+def inner_product(
+    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
+) -> float:
+    """Return the inner product of a model with a tensor."""
+    parts = (values.astype(np.float64) @ values_at(weights, factors, columns) for columns, values in blocks_of(tensor))
+    return float(sum(parts))

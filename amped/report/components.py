@@ -1,0 +1,97 @@
+"""Components as a person reads them: a few lines each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+from ..models.explained import Component, Item
+from ..models.kruskal import KruskalTensor
+
+LONGEST = 28  # characters of a label
+WIDTH, LINES = 100, 2  # of a component's labels, where output goes to no terminal
+INDENT = "    "
+
+
+def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: int | None = None) -> str:
+    """Return the components of a model as text: a line of numbers each, and the labels that have most of it.
+
+    Parameters
+    ----------
+    model : KruskalTensor
+    count : int
+        Labels of a mode, at most; fewer where lines are too short for them.
+    most : int, optional
+        Components that are shown.
+    width : int, optional
+        Of lines; by default the terminal's.
+    """
+    width = width or shutil.get_terminal_size((WIDTH, 0)).columns
+    shown = model.top(count)[:most]
+    positive = all(f.min(initial=0) >= 0 for f in model.factors)
+    lines = list[str]()
+    for component in shown:
+        lines.append(
+            f"component {component.number + 1}: {component.share:.1%} of the model, weight {component.weight:.4g}"
+        )
+        lines += _labels(component, mode_names(model), positive, max(40, width))
+    if most is not None and model.rank > most:
+        lines.append(f"... and {model.rank - most} more components")
+    return "\n".join(lines)
+
+
+def mode_names(model: KruskalTensor) -> list[str]:
+    """Return what each mode is: its key of a table, or its number."""
+    names = model.labels.names if model.labels is not None else None
+    return [one_line(name) for name in names] if names else [f"mode {mode}" for mode in range(len(model.factors))]
+
+
+def _labels(component: Component, names: Sequence[str], positive: bool, width: int) -> list[str]:
+    """Return the labels of all modes in at most `LINES` lines, as many as there is room for."""
+    most = max(map(len, component.top))
+    for count in range(most, 0, -1):
+        parts = [_mode(name, top[:count], positive) for name, top in zip(names, component.top, strict=True)]
+        lines = _wrapped(parts, width - len(INDENT))
+        if len(lines) <= LINES or count == 1:
+            return [INDENT + line for line in lines]
+    return []
+
+
+def _mode(name: str, top: Sequence[Item], positive: bool) -> str:
+    numbers = (f"{shown(label)} {_number(number, positive)}" for label, number in top)
+    return f"{name}: " + (", ".join(numbers) or "nothing")
+
+
+def _number(number: float, positive: bool) -> str:
+    if positive and number < 1:
+        return f"{number:.1%}" if number < 0.1 else f"{number:.0%}"
+    return f"{number:+.2g}"
+
+
+def _wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """Return parts in lines; a part that is longer than a line has one of its own."""
+    lines = [""]
+    for part in parts:
+        longer = f"{lines[-1]}; {part}" if lines[-1] else part
+        if len(longer) <= width or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return lines
+
+
+def shown(label: Any) -> str:
+    """Return a label as text: short, in one line; between quotes if it might be taken for several."""
+    if label is None or label != label:  # NaN, NaT
+        return "(missing)"
+    if isinstance(label, bool):
+        return str(label).lower()
+    found = one_line(f"{label:.6g}" if isinstance(label, float) else str(label))
+    return f'"{found}"' if isinstance(label, str) and set(found) & set(",;:") else found
+
+
+def one_line(text: str) -> str:
+    """Return text without line breaks and control characters, cut short where it is long."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"

@@ -1,0 +1,70 @@
+"""Models that are there: the verb ``show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import refused, run_amped, succeeded
+
+import amped
+from amped.report import components
+
+
+@pytest.fixture
+def named_model() -> amped.KruskalTensor:
+    rng = np.random.default_rng(1)
+    model = amped.KruskalTensor(np.array([8.0, 2.0]), [rng.dirichlet(np.ones(n), 2).T for n in (4, 30, 3)])
+    names = [["UA", 'a, "b"', "x\ny\t", "é" * 100], np.arange(30), [True, False, True]]
+    return model.labelled(names)
+
+
+def test_show_names_the_labels_of_each_component(folder: Path, named_model: amped.KruskalTensor) -> None:
+    (folder / "out").mkdir()
+    named_model.save(folder / "out" / "model.npz")
+    (folder / "out" / "run.json").write_text('{"tensor": "x.tns", "fits": [0.1, 0.25], "iterations": 2}')
+    for place in ("out", "out/model.npz"):
+        told = succeeded(run_amped("show", place, "--top", 2)).out
+        lines = told.splitlines()
+        assert lines[0] == f"{place}: 2 components of x.tns; fit 0.25 after 2 iterations"
+        assert [line for line in lines if line.startswith("component")] == [
+            "component 1: 80.0% of the model, weight 8",
+            "component 2: 20.0% of the model, weight 2",
+        ]
+        assert max(map(len, lines)) <= 200
+    named_model.save(folder / "alone.npz")
+    assert succeeded(run_amped("show", "alone.npz")).out.startswith("alone.npz: 2 components\n")
+
+
+def test_labels_stay_in_their_line_and_lines_in_the_terminal(named_model: amped.KruskalTensor) -> None:
+    told = components.text(named_model, 10, width=80)
+    assert max(map(len, told.splitlines())) <= 80
+    assert len(told.splitlines()) <= 6, "three lines each"
+    assert "mode 0: " in told
+    assert "é" * 40 not in told
+    wide = components.text(named_model, 4, width=1000)
+    assert '"a, "b""' in wide
+    assert "x y " in wide
+    assert components.text(named_model, 3, most=1).endswith("... and 1 more components")
+    assert "(missing)" in components.text(
+        amped.KruskalTensor(np.ones(1), [np.ones((1, 1))] * 2).labelled([[None], [1]])
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["nothing"], ("nothing", "No such file")),
+        (["empty"], ("model.npz",)),
+        (["damaged.npz"], ("damaged.npz",)),
+        (["fine.npz", "--top", "0"], ("--top 0",)),
+        (["fine.npz", "--rank", "3"], ("--rank",)),
+    ],
+    ids=["nothing", "an empty folder", "no archive", "no labels", "another verb's flag"],
+)
+def test_what_is_no_model_is_refused(folder: Path, arguments: list[str], parts: tuple[str, ...]) -> None:
+    (folder / "empty").mkdir()
+    (folder / "damaged.npz").write_bytes(b"no archive")
+    amped.KruskalTensor(np.ones(1), [np.ones((2, 1))] * 2).save(folder / "fine.npz")
+    refused(run_amped("show", *arguments), *parts)
