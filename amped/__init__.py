@@ -16,6 +16,7 @@ from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor, load
 from .options import Options
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
+from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
 from .tables import from_frame
 
 __all__ = [

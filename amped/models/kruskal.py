@@ -23,6 +23,8 @@ from .explained import Component, Residuals, components, inner_product, readable
 
 PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
 """What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
+PICTURES: list[Callable[..., None]] = []
+"""What `KruskalTensor.plot` calls, in the same way."""
 
 MODEL = "model.npz"  # in an output folder
 BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
@@ -200,6 +202,13 @@ class KruskalTensor:
         labels, names = self.labels[mode], self.labels.names
         index = pandas.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
         return pandas.DataFrame(self.factors[mode], index=index)
+
+    def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
+        """Draw the components by modes: curves of ordered labels, bars of the `top` ones of others.
+
+        Raise `InputError` if Matplotlib is not installed, or `path` (``.png``, ``.svg``, ``.pdf``) cannot be written.
+        """
+        PICTURES[0](self, path, whole("top", top, 1))
 
     def score(self, X: Any) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.

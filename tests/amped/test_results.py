@@ -68,3 +68,17 @@ def test_what_is_no_model_is_refused(folder: Path, arguments: list[str], parts: 
     (folder / "damaged.npz").write_bytes(b"no archive")
     amped.KruskalTensor(np.ones(1), [np.ones((2, 1))] * 2).save(folder / "fine.npz")
     refused(run_amped("show", *arguments), *parts)
+
+
+def test_a_picture_takes_labels_of_any_kind(folder: Path, named_model: amped.KruskalTensor) -> None:
+    pytest.importorskip("matplotlib")
+    days = np.array(["2024-01-31", "2024-02-01", "NaT", "2024-02-03"], "M8[D]")
+    mixed = np.array(["$x^$", None, "b", "c"], object)
+    named_model.labelled([days, np.arange(30) * np.timedelta64(1, "h"), mixed[:3]]).plot(folder / "x.png")
+    assert (folder / "x.png").stat().st_size > 3000
+    named_model.labelled([mixed, np.where(np.arange(30) == 4, np.nan, 0.5), [True, False, True]]).plot(folder / "x.svg")
+    many = amped.KruskalTensor(np.ones(40), [np.eye(40)] * 2)
+    many.plot(folder / "z.png", top=1)
+    for wrong in ("no/such/folder.png", "x.docx"):
+        with pytest.raises(amped.InputError, match="no picture"):
+            many.plot(folder / wrong, top=1)

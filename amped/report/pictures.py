@@ -1,0 +1,113 @@
+"""A picture of a model: components by modes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..models import kruskal
+from ..models.explained import Component
+from ..models.kruskal import KruskalTensor
+from .components import mode_names, shown
+
+MOST = 32  # components of a picture
+ORDERED = "iufMmb"  # labels that are numbers or times
+WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: a mode, a component, and each label of its bars
+POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
+DOTS = 110  # an inch
+
+
+def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> None:
+    """Draw a model as a grid of components by modes.
+
+    Modes of numbers, times or indices are curves over all of them; others are bars of the `top` labels.
+
+    Parameters
+    ----------
+    model : KruskalTensor
+    path : path
+        ``.png``, ``.svg`` or ``.pdf``.
+    top : int
+
+    Raises
+    ------
+    InputError
+        If Matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plot(): Matplotlib is not installed") from None
+    components, names = model.top(top)[:MOST], mode_names(model)
+    size = WIDE * len(names), 0.5 + max(HIGH, EACH * top) * max(1, len(components))
+    figure = Figure(figsize=size, dpi=DOTS, layout="constrained")
+    panels = figure.subplots(max(1, len(components)), len(names), squeeze=False)
+    for row, component in zip(panels, components, strict=False):
+        for mode, axes in enumerate(row):
+            _panel(axes, model, component, mode)
+        told = f"{component.number + 1}\n{component.share:.0%}"
+        row[0].set_ylabel(told, rotation=0, labelpad=14, va="center", fontsize=9)
+    for axes, name in zip(panels[0], names, strict=True):
+        axes.set_title(_plain(name), fontsize=9)
+    if model.rank > MOST:
+        figure.supxlabel(f"{model.rank - MOST} more components", fontsize=8)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"no picture: {error}", path=path) from None
+
+
+def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> None:
+    labels = None if model.labels is None else model.labels[mode]
+    column = model.factors[mode][:, component.number]
+    if labels is None or labels.dtype.kind in ORDERED:
+        _curve(axes, np.arange(column.size) if labels is None else labels, column)
+    else:
+        _bars(axes, component, mode)
+    axes.tick_params(labelsize=7, length=2)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
+    """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
+    place = labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
+    known = ~np.isnat(place) if place.dtype.kind == "M" else np.isfinite(place)
+    place, column = place[known], column[known]
+    if column.size <= MOST * 2:
+        step = {"step": "mid"} if place.dtype.kind != "M" else {}
+        axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, **step)
+    axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if column.size <= MOST * 2 else "default")
+    axes.axhline(0, color="#999999", lw=0.5)
+    axes.locator_params(axis="y", nbins=3)
+    if place.dtype.kind != "M":
+        axes.locator_params(axis="x", nbins=5)
+    else:
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(minticks=2, maxticks=6)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        axes.xaxis.get_offset_text().set_size(6)
+
+
+def _bars(axes: Any, component: Component, mode: int) -> None:
+    """Draw the labels that have most of a column."""
+    items = component.top[mode]
+    numbers = [number for _, number in items]
+    axes.barh(range(len(items)), numbers, color=[POSITIVE if n >= 0 else NEGATIVE for n in numbers], height=0.7)
+    axes.set_yticks(range(len(items)), [_plain(shown(label)) for label, _ in items])
+    axes.invert_yaxis()
+    axes.locator_params(axis="x", nbins=4)
+
+
+def _plain(text: str) -> str:
+    """Return text in which nothing stands for a formula."""
+    return text.replace("$", r"\$")
+
+
+kruskal.PICTURES.append(draw)
