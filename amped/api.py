@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.dense import DenseTensor
+from partitioner.foreign import factors_of, tensor_of
 from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
@@ -37,15 +38,16 @@ def _tensor(name: str, given: Any) -> Any:
     """Return a tensor, a path or None; raise `InputError` if it is something else."""
     if given is None or isinstance(given, (SparseTensor, DenseTensor)):
         return given
-    if hasattr(given, "__array__") or hasattr(given, "__cuda_array_interface__"):
-        try:
-            return DenseTensor(given)
-        except InputError as error:
-            raise InputError(f"{name}: {error.cause}") from None
+    try:
+        found = tensor_of(given)
+    except InputError as error:
+        raise InputError(f"{name}: {error.cause}") from None
+    if found is not None:
+        return found
     try:
         return os.fspath(given)
     except TypeError:
-        wanted = "a SparseTensor, an array, or the path of a tensor"
+        wanted = "a tensor or array of a known library, or the path of a tensor"
         raise InputError(f"{name} is of type {type(given).__name__}: expected {wanted}") from None
 
 
@@ -65,7 +67,7 @@ def _matrices(name: str, given: Any) -> Any:
     if isinstance(given, (str, os.PathLike)):
         return os.fspath(given)
     try:
-        matrices = list(given)
+        matrices = factors_of(given) or list(given)
         for number, each in enumerate(matrices):
             refuse_masked(each, f"{name}[{number}]")
         return [np.asarray(each) for each in matrices]

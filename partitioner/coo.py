@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .arrays import AsArray
 from .errors import InputError
 from .indices import distinct, labels_of, renumbered
 from .labels import Labels
@@ -59,7 +60,7 @@ Hear = Callable[[int, Callable[[], ValueRange]], None]
 """Called with the number of duplicates that were merged, and what returns bounds on the values."""
 
 
-class SparseTensor:
+class SparseTensor(AsArray):
     """A sparse tensor: the indices and values of its nonzeros.
 
     Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero: duplicates are
@@ -287,7 +288,8 @@ class SparseTensor:
         return ValueRange(*ends(self.values), grain(self.values))
 
     def __repr__(self) -> str:
-        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype})"
+        named = f", modes {', '.join(self.labels.names)}" if self.labels is not None and self.labels.names else ""
+        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype}{named})"
 
 
 def ends(values: NDArray[np.floating]) -> tuple[float, float]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partitioner.arrays import library
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
+from partitioner.foreign import tensor_of
 from partitioner.given import whole
 from partitioner.labels import Labels, find, named
 from partitioner.readers import read
@@ -251,7 +253,9 @@ class KruskalTensor:
     def _given(self, X: Any) -> SparseTensor | DenseTensor:
         tensor = X if isinstance(X, (SparseTensor, DenseTensor)) else None
         if tensor is None:
-            tensor = read(X) if isinstance(X, (str, os.PathLike)) else DenseTensor(X)
+            tensor = read(X) if isinstance(X, (str, os.PathLike)) else tensor_of(X)
+        if tensor is None:
+            raise InputError(f"X is of type {type(X).__name__}: expected a tensor, an array, or the path of a tensor")
         if tensor.shape != self.shape:
             raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
         return tensor
@@ -292,6 +296,22 @@ class KruskalTensor:
             raise InputError(f"holds no {error}", path=path) from None
         except ValueError as error:
             raise InputError(getattr(error, "cause", str(error)), path=path) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the weights, then the list of factor matrices: ``weights, factors = model``, as TensorLy has it."""
+        yield self.weights
+        yield self.factors
+
+    def to_pyttb(self) -> Any:
+        """Return pyttb's `ktensor`, in float64; raise `InputError` if that is not installed."""
+        return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights)
+
+    def to_tensorly(self) -> Any:
+        """Return TensorLy's `CPTensor`, of NumPy arrays; raise `InputError` if that is not installed."""
+        library("tensorly")
+        from tensorly.cp_tensor import CPTensor
+
+        return CPTensor((self.weights, self.factors))
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"

@@ -14,6 +14,7 @@ from partitioner.dense import DenseTensor, Stored
 from partitioner.digest import MASK
 from partitioner.facts import Facts, joined
 from partitioner.hosts import check_same
+from partitioner.labels import Labels
 from partitioner.readers import PLAIN, Form, open_dense
 from partitioner.threads import usable_cores
 
@@ -37,7 +38,7 @@ class DenseSource:
         Whether elements stay in a file, which all ranks see, until they are used.
     """
 
-    duplicates, zeros, stored, labels = 0, 0, False, None
+    duplicates, zeros, stored = 0, 0, False
 
     def __init__(
         self, tensor: DenseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None, in_file: bool = False
@@ -45,12 +46,13 @@ class DenseSource:
         """Take the tensor of rank 0, or that of all ranks if it is `in_file`."""
         self._tensor, self._comm, self.path, self.in_file = tensor, comm, path, in_file
         root = self._root
-        known = comm.bcast(None if root is None else (root.shape, root.dtype, root.modes))
+        known = comm.bcast(None if root is None else (root.shape, root.dtype, root.modes, root.labels))
         if known is None:
             raise InputError("no tensor on rank 0")
         self.shape: tuple[int, ...] = known[0]
         self.value_dtype: np.dtype[Any] = known[1]
         self.modes: tuple[int, ...] = known[2]
+        self.labels: Labels | None = known[3]
         self.lengths = tuple(self.shape[m] for m in self.modes)
         self.nnz = math.prod(self.shape)
         self._facts = self._found()
