@@ -32,7 +32,8 @@ class AsArray:
     @property
     def dtype(self) -> np.dtype[np.floating]:
         """The type of the values."""
-        return np.dtype(self.values.dtype)
+        found: np.dtype[np.floating] = self.values.dtype
+        return found
 
     def __getitem__(self, place: Any) -> Self:
         """Return the part within slices of step 1, one a mode at most; it has its labels."""

@@ -90,7 +90,7 @@ WRONG_TYPES: list[tuple[str, Any, str]] = [
     ("callback", "print", "callback is of type str"),
     ("init", 5, "init: expected matrices"),
     ("init", [[[1.0], [1.0, 2.0]]] * 3, "init: expected matrices"),
-    ("X", 1.5, "X is of type float: expected a SparseTensor, an array, or the path"),
+    ("X", 1.5, "X is of type float: expected a tensor or array of a known library, or the path"),
     ("X", np.ones(3), "X: order 1 tensor"),
 ]
 
