@@ -13,6 +13,7 @@ from partitioner.readers import read
 
 from .api import cp_als, cp_apr, mttkrp
 from .errors import InputError, InputWarning
+from .estimators import CP
 from .models.kruskal import KruskalTensor, load
 from .options import Options
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
@@ -20,6 +21,7 @@ from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot ca
 from .tables import from_frame
 
 __all__ = [
+    "CP",
     "DenseTensor",
     "InputError",
     "InputWarning",

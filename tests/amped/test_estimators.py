@@ -1,0 +1,59 @@
+"""Estimators, as scikit-learn would use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from densecases import low_rank
+
+import amped
+from amped.errors import InputError
+
+ARRAY = abs(low_rank((12, 9, 8), 3))
+OPTIONS = {"device": "cpu", "precision": "fp64"}
+
+
+@pytest.mark.parametrize("mode", [0, 2])
+@pytest.mark.parametrize("how", [{}, {"nonnegative": True}], ids=str)
+def test_rows_of_samples_are_those_of_the_model(mode: int, how: dict[str, Any]) -> None:
+    found = amped.CP(3, mode=mode, max_iters=200, tol=1e-9, options=OPTIONS, **how)
+    rows = found.fit_transform(ARRAY)
+    assert rows.shape == (ARRAY.shape[mode], 3)
+    assert np.allclose(found.transform(ARRAY), rows, atol=2e-3 * abs(rows).max())
+    whole = [rows if m == mode else f for m, f in enumerate(found.model_.factors)]
+    assert np.allclose(amped.KruskalTensor(np.ones(3), whole).full(), found.model_.full())
+    assert found.score(ARRAY) == pytest.approx(found.model_.fits[-1], abs=1e-9)
+    few = np.moveaxis(np.moveaxis(ARRAY, mode, 0)[:5], 0, mode)
+    assert np.allclose(found.transform(few), found.transform(ARRAY)[:5], atol=1e-9)
+    assert found.n_features_in_ == ARRAY.size // ARRAY.shape[mode]
+
+
+def test_counts() -> None:
+    counts = np.random.default_rng(0).poisson(ARRAY)
+    tensor = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], counts.shape)
+    found = amped.CP(2, loss="poisson", max_iters=5, options=OPTIONS).fit(tensor)
+    assert found.model_.series["loglikelihood"]
+    assert (found.transform(tensor) >= 0).all()
+
+
+def test_parameters_are_kept_as_they_are() -> None:
+    found = amped.CP(4, nonnegative=True)
+    assert repr(found) == "CP(rank=4, nonnegative=True)"
+    assert found.get_params()["starts"] == 1
+    assert amped.CP(**found.get_params()).get_params() == found.get_params()
+    assert found.set_params(rank=7, seed=2).rank == 7
+    sklearn = pytest.importorskip("sklearn.base")
+    assert sklearn.clone(found).get_params() == found.get_params()
+
+
+def test_what_is_wrong_is_refused() -> None:
+    with pytest.raises(InputError, match="not fitted yet"):
+        amped.CP(2).transform(ARRAY)
+    with pytest.raises(InputError, match="no parameter 'ranks'"):
+        amped.CP(2).set_params(ranks=3)
+    with pytest.raises(InputError, match="loss 'l1'"):
+        amped.CP(2, loss="l1").fit(ARRAY)
+    with pytest.raises(InputError, match="mode 3"):
+        amped.CP(2, mode=3, options=OPTIONS).fit(ARRAY)
