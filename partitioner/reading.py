@@ -18,9 +18,9 @@ from .errors import InputError
 from .indices import joined, labels_of, renumbered
 from .labels import Labels
 from .ranks import Ranks, on_root, together
-from .readers import PLAIN, Form, Progress, chunks, open_part, settle, warn_of_keys
+from .readers import PLAIN, Form, Progress, chunks, is_table, open_part, settle, warn_of_keys
 from .stages import STAGES
-from .threads import fair_threads
+from .threads import fair_threads, lone_threads
 
 READING = 48 << 20  # bytes of read buffers, beside the nonzeros
 
@@ -82,7 +82,7 @@ class Reading:
     ) -> None:
         self.path, self.ranks, self.form, self.base = path, ranks, form, 0
         self.labels: Labels | None = None
-        self.threads = fair_threads(ranks)
+        self.threads = lone_threads(ranks) if is_table(path, form) else fair_threads(ranks)
         where = ranks.rank, ranks.size
         how: dict[str, Any] = {"threads": self.threads, "progress": progress, "form": form, **table}
         self._part = together(ranks, lambda: open_part(path, *where, **how))

@@ -100,6 +100,11 @@ class TablePart:
         self._state = _state(paths)
         self._paths = paths
         database = self._database = files.enter_context(Database(memory, threads, folder))
+        with database.naming(None):
+            self._look(database, source, paths)
+
+    def _look(self, database: Database, source: Any, paths: Sequence[str]) -> None:
+        """Find what there is to read, and its labels."""
         if paths:
             said = " ".join(filter(None, [*self._form.key, self._form.value, self._form.where]))
             database.open_files(paths, said)
