@@ -23,6 +23,7 @@ from .stages import STAGES
 from .threads import fair_threads, lone_threads
 
 READING = 48 << 20  # bytes of read buffers, beside the nonzeros
+STREAMING = 128 << 20  # bytes that DuckDB takes to stream rows, beside labels
 
 
 @dataclass
@@ -102,7 +103,7 @@ class Reading:
 
         part: Any = self._part
         mine = getattr(part, "packable", False) and not self.form.compact
-        room = budget - int(psutil.Process().memory_info().rss) - READING
+        room = budget - int(psutil.Process().memory_info().rss) - STREAMING
         fits = mine and packed_bytes(part.lengths, part.expected, self.threads) <= room
         if not self.ranks.allgather(fits)[0]:
             return False
