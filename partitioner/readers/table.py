@@ -115,8 +115,12 @@ class TablePart:
         keys = keys_of(database, self._form.key)
         value = Value.of(database, self._form.value)
         self._what = "groups of rows" if value.aggregate else "rows"
-        self._stage(database, keys, value, once)
-        facts = self._facts = _facts(database, keys, value, self._form)
+        with ExitStack() as watched:
+            if self._progress:
+                rows = database.expected_rows(paths, once)
+                watched.enter_context(database.watched(lambda part: self._look_on(part, rows)))
+            self._stage(database, keys, value, once)
+            facts = self._facts = _facts(database, keys, value, self._form)
         self._tell(keys, facts)
         self._take_labels(database, keys, value, facts)
         self.expected = facts.kept
@@ -137,6 +141,11 @@ class TablePart:
                 database.describe(f"SELECT 1 FROM {EVENTS}{where}")
         with database.naming(None):
             database.run(f"CREATE {kind} {ROWS} AS {select}")
+
+    def _look_on(self, part: float, rows: int | None) -> None:
+        """Tell of the first look at the rows."""
+        if self._progress:
+            self._progress(0 if rows is None else int(part * rows), rows)
 
     def _tell(self, keys: Sequence[Key], facts: Facts) -> None:
         """Refuse a table that has nothing to read, and tell of rows that are left out."""

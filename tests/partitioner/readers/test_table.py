@@ -432,11 +432,20 @@ def test_compact_leaves_out_empty_bins(tmp_path: Path, csv: Path) -> None:
         assert tensor.labels.names == tuple(keys)
 
 
-def test_progress_tells_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["parquet", "csv", "csv.gz"])
+def test_progress_tells_rows(tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partitioner.readers.database.EVERY", 0.001)
     told: list[tuple[int, int | None]] = []
     path = many(tmp_path / "events.parquet")
+    if ending != "parquet":
+        path = tmp_path / f"events.{ending}"
+        duckdb.connect().execute(f"COPY (FROM '{tmp_path / 'events.parquet'}') TO '{path}'").fetchall()
     read(path, keys=["host", "day"], progress=lambda done, total: told.append((done, total)))
+    assert told[0] == (0, None)
     assert told[-1] == (5000, 5000)
+    assert all(0 <= done <= (total or 0) for done, total in told)
+    totals = [total for _, total in told[1:] if total is not None]
+    assert all(abs(total - 5000) < 500 for total in totals)
 
 
 def test_what_is_spilled_is_removed(tmp_path: Path, csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
