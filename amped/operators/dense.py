@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, Stored, forget, pieces
+from partitioner.dense import DenseTensor, Stored, expect, forget, pieces
 from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
 from partitioner.threads import side_by_side, usable_cores
@@ -29,6 +29,7 @@ from .placement import Setting
 from .workspace import Workspace
 
 MAPPED = 1 << 22  # elements of a file that is mapped that are copied at once
+AHEAD = 4  # of these parts that are read ahead
 
 
 class _HostSlab(NamedTuple):
@@ -59,8 +60,13 @@ class _HostSlab(NamedTuple):
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of a contiguous array, and what is to be copied there."""
-    for place in _places(elements):
+    """Yield parts of a contiguous array, and what is to be copied there; a file is read some parts ahead."""
+    places = list(_places(elements))
+    mapped = isinstance(elements, np.memmap)
+    for number, place in enumerate(places):
+        for other in places[number + AHEAD : number + AHEAD + 1] if number else places[: AHEAD + 1]:
+            if mapped:
+                expect(elements[other])
         part = elements[place]
         yield target[place], part
         forget(part)
@@ -73,6 +79,7 @@ def _places(elements: NDArray[Any] | Stored) -> Iterator[tuple[slice, ...]]:
 
 def _copy(target: Array, elements: NDArray[Any], place: tuple[slice, ...]) -> None:
     part = elements[place]
+    expect(part)
     np.copyto(target[place], part, casting="same_kind")
     forget(part)
 
