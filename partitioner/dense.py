@@ -233,13 +233,22 @@ def forget(block: NDArray[Any] | Stored) -> None:
 
     The system may keep them as long as it has room, and reads them again if they are used again.
     """
+    _advise(block, "MADV_DONTNEED")
+
+
+def expect(block: NDArray[Any] | Stored) -> None:
+    """Let the system begin to read a block that is mapped from a file, in large pieces."""
+    _advise(block, "MADV_WILLNEED")
+
+
+def _advise(block: NDArray[Any] | Stored, advice: str) -> None:
     mapped = getattr(block, "_mmap", None)
-    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mapped, "madvise"):
+    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mmap, advice):
         return
     first = np.frombuffer(mapped, np.uint8).ctypes.data
     low, high = (bound - first for bound in np.lib.array_utils.byte_bounds(block))
     begin = low // mmap.PAGESIZE * mmap.PAGESIZE
-    mapped.madvise(mmap.MADV_DONTNEED, begin, high - begin)
+    mapped.madvise(getattr(mmap, advice), begin, high - begin)
 
 
 def pieces(shape: Sequence[int], place: Place, elements: int) -> Iterator[Place]:

@@ -26,7 +26,8 @@ from .shards import mode_order
 from .threads import side_by_side
 
 BITS = 63
-RANGE = 1 << 22  # nonzeros of a range of rows, for each thread
+RANGE = 1 << 22  # nonzeros of a range of rows at most, for each thread
+RANGES = 16  # of a mode at least, unless these have fewer than `PART // 16` nonzeros
 PART = 1 << 22  # numbers that a thread looks at together
 EXACT = 1 << 24  # counts up to here are exact in single precision
 
@@ -52,8 +53,13 @@ def layout_of(shape: Sequence[int]) -> Layout | None:
 
 def packed_bytes(shape: Sequence[int], nonzeros: int, threads: int) -> int:
     """Return the bytes that building a store takes at most."""
-    ranges = threads * min(nonzeros, RANGE) * (12 + 4 * len(shape))
+    ranges = threads * range_of(nonzeros) * (12 + 4 * len(shape))
     return nonzeros * 12 + ranges + (threads + 2) * 8 * max(shape)
+
+
+def range_of(nonzeros: int) -> int:
+    """Return how many nonzeros a range of rows may have."""
+    return min(RANGE, max(nonzeros // RANGES, PART // RANGES))
 
 
 def sort_keys(keys: Keys, threads: int) -> None:
@@ -146,7 +152,7 @@ class PackedTensor:
         self.shape, self.labels, self._layout, self._threads = shape, labels, layout, threads
         sort_keys(keys, threads)
         self.keys, self.values = count_equal(keys)
-        self.duplicates = keys.size - self.keys.size
+        self.duplicates, self._range_size = keys.size - self.keys.size, range_of(self.keys.size)
 
     @property
     def store_bytes(self) -> int:
@@ -203,16 +209,16 @@ class PackedTensor:
 
     def _copy(self, mode: int) -> Iterator[list[Piece]]:
         """Yield the nonzeros in the order of a mode copy, some pieces at a time."""
-        step = RANGE * self._threads
+        step = self._range_size * self._threads
         if mode == 0:
             for begin in range(0, self.keys.size, step):
                 yield [(self.keys[begin : begin + step], self.values[begin : begin + step])]
             return
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._rows(mode))])
-        ranges = _ranges(offsets)
+        ranges = _ranges(offsets, self._range_size)
         for at in range(0, len(ranges), self._threads):
             some = ranges[at : at + self._threads]
-            if any(offsets[last] - offsets[first] > RANGE for first, last in some):
+            if any(offsets[last] - offsets[first] > self._range_size for first, last in some):
                 for rows in some:
                     yield from ([piece] for piece in self._range(mode, *rows, offsets))
             else:
@@ -233,7 +239,7 @@ class PackedTensor:
         """Yield the nonzeros of some rows; in several pieces if it is one long row."""
         size = int(offsets[last] - offsets[first])
         where = self._layout.shifts[mode], self._layout.masks[mode], first
-        if size <= RANGE:
+        if size <= self._range_size:
             picked, values = np.empty(size, np.int64), np.empty(size, self.values.dtype)
             _pick(self.keys, self.values, *where, offsets[first:last] - offsets[first], picked, values)
             yield picked, values
@@ -250,12 +256,12 @@ class PackedTensor:
                 yield picked[: place[0]], chosen[: place[0]]
 
 
-def _ranges(offsets: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return ranges of rows of at most `RANGE` nonzeros, or one row that has more; rows without any are in some."""
+def _ranges(offsets: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
+    """Return ranges of rows of at most `size` nonzeros, or one row that has more; rows without any are in some."""
     found, first = list[tuple[int, int]](), 0
     rows = offsets.size - 1
     while first < rows:
-        last = int(np.searchsorted(offsets, offsets[first] + RANGE, "right")) - 1
+        last = int(np.searchsorted(offsets, offsets[first] + size, "right")) - 1
         last = min(max(last, first + 1), rows)
         found.append((first, last))
         first = last

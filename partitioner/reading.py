@@ -18,11 +18,12 @@ from .errors import InputError
 from .indices import joined, labels_of, renumbered
 from .labels import Labels
 from .ranks import Ranks, on_root, together
-from .readers import PLAIN, Form, Progress, chunks, open_part, settle, warn_of_keys
+from .readers import PLAIN, Form, Progress, chunks, is_table, open_part, settle, warn_of_keys
 from .stages import STAGES
-from .threads import fair_threads
+from .threads import fair_threads, lone_threads
 
 READING = 48 << 20  # bytes of read buffers, beside the nonzeros
+STREAMING = 128 << 20  # bytes that DuckDB takes to stream rows, beside labels
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Reading:
     ) -> None:
         self.path, self.ranks, self.form, self.base = path, ranks, form, 0
         self.labels: Labels | None = None
-        self.threads = fair_threads(ranks)
+        self.threads = lone_threads(ranks) if is_table(path, form) else fair_threads(ranks)
         where = ranks.rank, ranks.size
         how: dict[str, Any] = {"threads": self.threads, "progress": progress, "form": form, **table}
         self._part = together(ranks, lambda: open_part(path, *where, **how))
@@ -102,7 +103,7 @@ class Reading:
 
         part: Any = self._part
         mine = getattr(part, "packable", False) and not self.form.compact
-        room = budget - int(psutil.Process().memory_info().rss) - READING
+        room = budget - int(psutil.Process().memory_info().rss) - STREAMING
         fits = mine and packed_bytes(part.lengths, part.expected, self.threads) <= room
         if not self.ranks.allgather(fits)[0]:
             return False

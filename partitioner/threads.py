@@ -31,6 +31,12 @@ def fair_threads(ranks: Ranks) -> int:
     return min(share, int(wish)) if wish.isdigit() and int(wish) else share
 
 
+def lone_threads(ranks: Ranks) -> int:
+    """Return how many threads a rank may run while the others wait for it, each on a core of its own. Collective."""
+    fair = fair_threads(ranks)
+    return fair if os.environ.get("OMP_NUM_THREADS") else max(fair, usable_cores() - ranks.size + 1)
+
+
 def _own_cores() -> frozenset[int]:
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))

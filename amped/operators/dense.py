@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import Stored, forget, pieces
+from partitioner.dense import DenseTensor, Stored, expect, forget, pieces
+from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
+from partitioner.threads import side_by_side, usable_cores
 
 from ..backend.base import Array, Device, Slot
 from ..backend.dense import Form, Sweep
@@ -26,7 +28,8 @@ from .memory import SLOTS
 from .placement import Setting
 from .workspace import Workspace
 
-MAPPED = 1 << 20  # elements of a file that is mapped that are copied at once
+MAPPED = 1 << 22  # elements of a file that is mapped that are copied at once
+AHEAD = 4  # of these parts that are read ahead
 
 
 class _HostSlab(NamedTuple):
@@ -57,11 +60,28 @@ class _HostSlab(NamedTuple):
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of a contiguous array, and what is to be copied there; small ones of a file that is mapped."""
-    for place in pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE):
+    """Yield parts of a contiguous array, and what is to be copied there; a file is read some parts ahead."""
+    places = list(_places(elements))
+    mapped = isinstance(elements, np.memmap)
+    for number, place in enumerate(places):
+        for other in places[number + AHEAD : number + AHEAD + 1] if number else places[: AHEAD + 1]:
+            if mapped:
+                expect(elements[other])
         part = elements[place]
         yield target[place], part
         forget(part)
+
+
+def _places(elements: NDArray[Any] | Stored) -> Iterator[tuple[slice, ...]]:
+    """Yield where parts are that are copied at once; those of a file that is mapped are smaller."""
+    return pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE)
+
+
+def _copy(target: Array, elements: NDArray[Any], place: tuple[slice, ...]) -> None:
+    part = elements[place]
+    expect(part)
+    np.copyto(target[place], part, casting="same_kind")
+    forget(part)
 
 
 class _Slabs:
@@ -88,6 +108,10 @@ class _Slabs:
             self._converted = device.empty((plan.form.slab, *plan.form.lengths[1:]), plan.dtype)
         plain = isinstance(given, np.ndarray) and given.dtype == plan.sent and given.flags.c_contiguous
         self._lock = device.lock(given) if plain else None
+
+    def facts(self, threads: int) -> Facts:
+        """Return what is known of the elements that are on the device."""
+        return joined([DenseTensor(self._block).facts(threads=threads)] if self._count else [])
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -133,6 +157,9 @@ def _on_device(block: Any, plan: DensePlan, device: Device) -> Array:
         return target
     converts = plan.sent != plan.dtype
     room: Array = device.empty((min(PIECE, plan.form.elements),), plan.sent) if converts else None
+    if device.on_host and not isinstance(block, Stored):
+        side_by_side(lambda place: _copy(target, block, place), list(_places(block)), usable_cores())
+        return target
     for to, part in _parts(target, block):
         source = np.ascontiguousarray(part).reshape(-1)
         device.fill([room[: to.size] if converts else to.reshape(-1)], [source])
@@ -165,8 +192,6 @@ class DenseOperator(Factors):
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
-        check_range(source.value_range, options)
-        self.norm = source.held_norm(options.dtype)
         self.clock = machine.device.clock()
         self.plan = plan = together(comm, lambda: make_dense_plan(source, comm.rank, comm.size, setting))
         self.kernels = [plan.kernel.name] * len(source.shape)
@@ -175,6 +200,10 @@ class DenseOperator(Factors):
         with STAGES.of("copy"):
             block = source.block(plan.grid, on_host=machine.device.on_host or plan.streamed)
             self._slabs = _Slabs(block, plan, machine.device, self.clock)
+        if not plan.streamed:
+            source.found(self._slabs.facts(max(1, usable_cores() // comm.local_size)))
+        check_range(source.value_range, options)
+        self.norm = source.held_norm(options.dtype)
         self._sweep: Sweep | None = None
         self._doubled: _Doubled | None = None
         if plan.form.elements:

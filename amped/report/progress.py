@@ -79,7 +79,7 @@ class Live(Plain):
 
     def __init__(self) -> None:
         super().__init__()
-        self._opened, self._drawn = time.perf_counter(), 0.0  # reading comes first
+        self._opened, self._drawn, self._done = time.perf_counter(), 0.0, 0  # reading comes first
         from rich import progress
 
         columns = (progress.TextColumn("{task.description}"), progress.BarColumn(), progress.TaskProgressColumn())
@@ -103,8 +103,10 @@ class Live(Plain):
         now = time.perf_counter()
         if now - self._drawn < BETWEEN and done != total:
             return  # a fast reader tells of its blocks more often than anyone can look
-        self._drawn = now
-        speed = done / (now - self._opened) / 1e6
+        if done < self._done:  # a table is looked at twice
+            self._opened = now
+        self._drawn, self._done = now, done
+        speed = done / max(BETWEEN, now - self._opened) / 1e6
         self._show("reading", done, total, f"{done / 1e6:.{digits}f} {unit}, {speed:.{digits}f} {unit}/s")
 
     def iteration(self, number: int, of: int, facts: str) -> None:
@@ -117,7 +119,7 @@ class Live(Plain):
     def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task(name, total=total, facts=facts)
-        self._bars.update(self._tasks[name], completed=done, facts=facts, visible=done != total)
+        self._bars.update(self._tasks[name], completed=done, total=total, facts=facts, visible=done != total)
 
     def close(self) -> None:
         self._bars.stop()

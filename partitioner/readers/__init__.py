@@ -151,7 +151,8 @@ def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) ->
     from ..dense import DenseTensor
 
     if tensor.labels is not None:
-        raise InputError("a dense tensor has no labels: --compact (compact=True) does not go with --dense", path=path)
+        cause = "a dense tensor has no labels: tables and --compact (compact=True) do not go with --dense"
+        raise InputError(cause, path=path)
     try:
         return DenseTensor.of_sparse(tensor, psutil.virtual_memory().available)
     except InputError as error:

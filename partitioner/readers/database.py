@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from os import PathLike, fspath, symlink
-from os.path import abspath, join
+from os.path import abspath, getsize, join
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ FUNCTIONS = {
 }
 """DuckDB's functions that read tables, by the ending of a file's name."""
 
+EVERY = 0.1  # seconds from one look at a query's progress to the next
+SAMPLE = 1 << 16  # bytes from which the number of rows is estimated
 SHARE = 0.35  # of free memory: what DuckDB may use by default
 LEAST = 128 << 20  # bytes: with less it does not work
 GLOB = "*?["
@@ -53,6 +56,11 @@ def ending(path: str | PathLike[str]) -> str | None:
 def is_text(path: str | PathLike[str]) -> bool:
     """Tell whether reading a table again would be to parse it again."""
     return FUNCTIONS.get(ending(path) or "", "read_csv") != "read_parquet"
+
+
+def is_packed(path: str | PathLike[str]) -> bool:
+    """Tell whether a file is compressed, by its name."""
+    return fspath(path).lower().endswith((".gz", ".zst"))
 
 
 class Database:
@@ -82,7 +90,8 @@ class Database:
         self._columns: set[str] | None = None
         self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
         self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
-        self.run("SET enable_progress_bar = false")
+        for setting in ("enable_progress_bar = true", "enable_progress_bar_print = false", "progress_bar_time = 0"):
+            self.run(f"SET {setting}")  # so that `watched` knows
 
     def __enter__(self) -> Database:
         return self
@@ -131,6 +140,34 @@ class Database:
         """Return the rows of a query."""
         found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         return found
+
+    @contextmanager
+    def watched(self, tell: Callable[[float], None]) -> Iterator[None]:
+        """Tell now and then which part of the query within is done, from 0 to 1."""
+        ended = Event()
+
+        def look() -> None:
+            while not ended.wait(EVERY):
+                with suppress(self._errors, RuntimeError):
+                    tell(max(0.0, self._connection.query_progress() / 100))
+
+        thread = Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def expected_rows(self, paths: Sequence[str | PathLike[str]], once: bool) -> int | None:
+        """Return about how many rows the table has, None if that is not known before it is read."""
+        if not once:
+            return int(self.run(f"SELECT count(*) FROM {EVENTS}")[0][0])
+        if not paths or FUNCTIONS.get(ending(paths[0]) or "", "read_csv") != "read_csv" or is_packed(paths[0]):
+            return None
+        with open(paths[0], "rb") as file:
+            sample = file.read(SAMPLE)
+        return sum(map(getsize, paths)) * sample.count(b"\n") // max(1, len(sample))
 
     def describe(self, select: str) -> list[tuple[str, str]]:
         """Return the names and types of a query's columns."""

@@ -100,6 +100,11 @@ class TablePart:
         self._state = _state(paths)
         self._paths = paths
         database = self._database = files.enter_context(Database(memory, threads, folder))
+        with database.naming(None):
+            self._look(database, source, paths)
+
+    def _look(self, database: Database, source: Any, paths: Sequence[str]) -> None:
+        """Find what there is to read, and its labels."""
         if paths:
             said = " ".join(filter(None, [*self._form.key, self._form.value, self._form.where]))
             database.open_files(paths, said)
@@ -110,8 +115,12 @@ class TablePart:
         keys = keys_of(database, self._form.key)
         value = Value.of(database, self._form.value)
         self._what = "groups of rows" if value.aggregate else "rows"
-        self._stage(database, keys, value, once)
-        facts = self._facts = _facts(database, keys, value, self._form)
+        with ExitStack() as watched:
+            if self._progress:
+                rows = database.expected_rows(paths, once)
+                watched.enter_context(database.watched(lambda part: self._look_on(part, rows)))
+            self._stage(database, keys, value, once)
+            facts = self._facts = _facts(database, keys, value, self._form)
         self._tell(keys, facts)
         self._take_labels(database, keys, value, facts)
         self.expected = facts.kept
@@ -132,6 +141,11 @@ class TablePart:
                 database.describe(f"SELECT 1 FROM {EVENTS}{where}")
         with database.naming(None):
             database.run(f"CREATE {kind} {ROWS} AS {select}")
+
+    def _look_on(self, part: float, rows: int | None) -> None:
+        """Tell of the first look at the rows."""
+        if self._progress:
+            self._progress(0 if rows is None else int(part * rows), rows)
 
     def _tell(self, keys: Sequence[Key], facts: Facts) -> None:
         """Refuse a table that has nothing to read, and tell of rows that are left out."""

@@ -262,3 +262,25 @@ def test_compacted() -> None:
 def test_an_error_names_the_file() -> None:
     with pytest.raises(InputError, match=r"^some/file\.npz: negative"):
         SparseTensor.from_columns(np.array([[-1], [0]]), np.ones(1), path="some/file.npz")
+
+
+def test_labels_are_one_for_each_index() -> None:
+    tensor = SparseTensor([[0, 1], [1, 0]], [1.0, 2.0], (2, 3))
+    tensor.labels = [["a", "b"], [1.5, 2.5, 3.5]]  # type: ignore[assignment]
+    assert tensor.labels is not None
+    assert [each.tolist() for each in tensor.labels] == [["a", "b"], [1.5, 2.5, 3.5]]
+    for wrong in ([["a", "b"]], [["a"], [1, 2, 3]], [["a", "b"], [[1, 2, 3]]]):
+        with pytest.raises(InputError, match="labels of shapes"):
+            tensor.labels = wrong  # type: ignore[assignment]
+    tensor.labels = None
+    assert tensor.labels is None
+
+
+def test_longer_modes() -> None:
+    tensor = SparseTensor([[0, 1], [1, 0]], [1.0, 2.0])
+    tensor.lengthen((2, 5))
+    assert tensor.shape == (2, 5)
+    for wrong in ((1, 5), (2, 4), (2,), (2, 2**31), (2, 5.5)):
+        with pytest.raises(InputError):
+            tensor.lengthen(wrong)  # type: ignore[arg-type]
+    assert tensor.shape == (2, 5)

@@ -43,8 +43,28 @@ def test_reading_shows_its_speed_and_how_long_is_left(clock: list[float]) -> Non
         live.close()
 
 
+def test_rows_of_a_table_are_looked_at_twice(clock: list[float]) -> None:
+    live = progress.Live()
+    try:
+        live._bars.get_time = lambda: clock[0]
+        live.rows(0, None)
+        for rows, told in (
+            (8_000_000, "80% 8.0 million rows, 2.0"),
+            (0, "0% 0.0 million"),
+            (6_000_000, "60% 6.0 .* 1.5"),
+        ):
+            clock[0] += 4
+            live.rows(rows, 10_000_000)
+            assert re.search(f"reading .* {told}", shown(live))
+        live.rows(9_000_000, 9_000_000)
+        assert "reading" not in shown(live)
+    finally:
+        live.close()
+
+
 @pytest.mark.parametrize("display", [progress.Display, progress.Plain])
 def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Display], capsys: pytest.CaptureFixture[str]) -> None:
     with display() as silent:
         silent.reading(10**9, 2 * 10**9)
+        silent.rows(10, 20)
     assert capsys.readouterr() == ("", "")

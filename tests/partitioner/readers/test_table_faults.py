@@ -1,0 +1,147 @@
+"""Tables that are wrong, or ask for what they should not have: one line says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from events import sparse, write_csv
+
+from partitioner.build import partition
+from partitioner.errors import InputError, InputWarning
+from partitioner.readers import Form, read, table
+from partitioner.readers.database import Database
+
+duckdb = pytest.importorskip("duckdb")
+pyarrow = pytest.importorskip("pyarrow")
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    return write_csv(tmp_path / "events.csv")
+
+
+def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
+    secret = write_csv(tmp_path / "secret.csv")
+    seen_by_python = pyarrow.table({"x": [1]})  # noqa: F841
+    for key in (
+        f"(SELECT max(who) FROM '{secret}')",
+        f"(SELECT content FROM read_text('{secret}'))",
+        "(SELECT max(x) FROM seen_by_python)",
+        "(SELECT 1 FROM 'https://example.org/a.csv')",
+    ):
+        with pytest.raises(InputError, match="--key"):
+            read(csv, keys=["who", key])
+    with Database(None, 1) as database:
+        database.open_files([csv])
+        for statement in ("INSTALL httpfs", "LOAD httpfs", f"COPY (SELECT 1) TO '{tmp_path / 'out.csv'}'"):
+            with pytest.raises(duckdb.Error):
+                database.run(statement)
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"keys": ["whoo", "what"]}, "--key 'whoo': no column whoo; nearest: who"),
+        ({"keys": ["hour(nothing_like_it)", "what"]}, "no column nothing_like_it; columns: who, what, t, cost"),
+        ({"keys": ["hour(t", "what"]}, r"--key 'hour\(t': syntax error"),
+        ({"keys": ["hour(who)", "what"]}, r"--key 'hour\(who\)': .*No function matches.*hour"),
+        ({"keys": ["who::INT", "what"]}, "Could not convert string"),
+        ({"keys": ["who, what", "what", "x; SELECT 1"]}, "syntax error"),
+        ({"keys": ["who) FROM events WHERE (true", "what"]}, "one expression is expected"),
+        ({"keys": ["*", "what"]}, "one column is expected"),
+        ({"keys": ["count(*)", "what"]}, "--key 'count"),
+        ({"keys": ["who"]}, "1 key: a tensor has 2 to 8 modes"),
+        ({"keys": ["who"] * 9}, "9 keys: a tensor has 2 to 8 modes"),
+        ({}, "a table: --key EXPR"),
+        ({"keys": ["who", "what"], "value": "who"}, "--value 'who': is no number, but VARCHAR"),
+        ({"keys": ["who", "what"], "value": "t"}, "--value 't': is no number, but TIMESTAMP"),
+        ({"keys": ["who", "what"], "value": "costs"}, "--value 'costs': no column costs; nearest: cost"),
+        ({"keys": ["who", "what"], "value": "cost / 0"}, "a value is not finite"),
+        ({"keys": ["who", "what"], "value": "sum(cost) / 0"}, "a value is not finite"),
+        ({"keys": ["who", "what"], "value": "NULL::INT"}, "no row has a value: NULL::INT is missing in all 5"),
+        ({"keys": ["who", "what"], "value": "0"}, "every value is zero"),
+        ({"keys": ["who", "what"], "where": "cost > 99"}, "no row for which cost > 99"),
+        ({"keys": ["who", "what"], "where": "cots > 1"}, "--where 'cots > 1': no column cots; nearest: cost"),
+        ({"keys": ["who", "what"], "where": "cost >"}, "--where 'cost >': syntax error"),
+        ({"keys": ["NULL::INT", "what"]}, "no row has all its keys: of 5, 5 lack NULL::INT"),
+        ({"keys": ["who", "what"], "no_values": True}, "--no-values is not for tables"),
+        ({"keys": ["who", "what"], "dense": True}, "--dense is not for tables"),
+        ({"keys": ["who", "what"], "shape": (9, 9)}, "--shape is not for tables"),
+        ({"keys": ["who", "what"], "missing": "ignore"}, "missing 'ignore': expected 'drop' or 'keep'"),
+    ],
+)
+def test_what_is_wrong_is_said(csv: Path, how: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told) as error:
+        read(csv, **how)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [("", "events.csv"), ("who,what,t,cost\n", "no rows"), ("who\n\0\x01\xff\n", "events.csv")]
+)
+def test_files_that_are_no_tables(tmp_path: Path, content: str, told: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=told):
+        read(path, keys=["who", "what"])
+    with pytest.raises(InputError, match="no such file"):
+        read(tmp_path / "none.csv", keys=["who", "what"])
+    damaged = tmp_path / "events.parquet"
+    damaged.write_bytes(b"PAR1" + bytes(99))
+    with pytest.raises(InputError, match=r"events\.parquet"):
+        read(damaged, keys=["who", "what"])
+
+
+def test_keys_are_for_tables(tmp_path: Path, csv: Path) -> None:
+    store = partition(csv, tmp_path / "store", form=Form(key=("who", "what"))).path
+    np.savez(tmp_path / "x.npz", indices=[[0, 0]], values=[1.0])
+    np.save(tmp_path / "x.npy", np.ones((2, 2)))
+    for path in (store, tmp_path / "x.npz", tmp_path / "x.npy"):
+        with pytest.raises(InputError, match="a tensor, not a table"):
+            read(path, keys=["who", "what"])
+
+
+def test_a_file_of_another_name_is_a_table_where_it_has_keys(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.log")
+    assert sparse(read(path, keys=["who", "what"])).shape == (2, 2)
+
+
+def test_an_identifier_is_told_of(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [(f"id{k}", k % 2) for k in range(50)], "id,what")
+    with pytest.warns(InputWarning, match="--key 'id' has another label in each of 50 rows: is it an identifier"):
+        read(path, keys=["id", "what"])
+
+
+def test_too_many_labels(csv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_MODE_LENGTH", 2)
+    with pytest.raises(InputError, match="--key 't': 5 labels, a mode has at most 2"):
+        read(csv, keys=["t", "what"])
+
+
+def change(path: Path, column: str, after: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a table be written anew once its labels are known."""
+    other = table.TablePart._take_labels
+
+    def take(part: table.TablePart, *arguments: Any) -> None:
+        other(part, *arguments)
+        duckdb.from_arrow(pyarrow.table({"who": ["a", after], "what": [1, 2]})).write_parquet(str(path))
+
+    monkeypatch.setattr(table.TablePart, "_take_labels", take)
+
+
+@pytest.mark.parametrize("after", ["b", "c"])
+@pytest.mark.parametrize("to_store", [False, True])
+def test_a_table_that_changes_is_told_of(
+    tmp_path: Path, after: str, to_store: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "events.parquet"
+    duckdb.from_arrow(pyarrow.table({"who": ["a", "b"], "what": [1, 2]})).write_parquet(str(path))
+    change(path, "who", after, monkeypatch)
+    form = Form(key=("who", "what"))
+    with pytest.raises(InputError, match=r"events\.parquet.*(was changed while it was read|[Ee]rror)"):
+        partition(path, tmp_path / "store", form=form) if to_store else read(path, keys=form.key)
+    assert not (tmp_path / "store").exists()
