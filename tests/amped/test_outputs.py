@@ -122,7 +122,7 @@ def test_store(folder: Path) -> None:
     values = {f"store/mode{mode}.values.npy" for mode in range(3)}
     assert names(folder) == {"small.tns", "store/manifest.json"} | columns | values
     manifest = json.loads(Path("store/manifest.json").read_text())
-    assert (manifest["version"], manifest["shape"], manifest["nnz"]) == (3, list(SHAPE), 80)
+    assert (manifest["version"], manifest["shape"], manifest["nnz"]) == (4, list(SHAPE), 80)
     kept, read = Store("store").tensor(), amped.read(path)
     assert np.array_equal(kept.columns, read.columns)
     assert np.array_equal(kept.values, read.values)
@@ -398,16 +398,20 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_terminal_shows_progress_and_ends_with_the_report(folder: Path) -> None:
+def test_terminal_shows_progress_and_ends_with_the_components(folder: Path) -> None:
     path = small_tns(folder)
     result = on_terminal("cpd", path, "--rank", RANK, "--tol", 0, "--max-iters", 5, *CPU, cwd=folder)
     assert result.code == 0, result.out
     fits = json.loads((folder / "small-rank4" / "run.json").read_text())["fits"]
     text = plain(result.out)
     assert "Traceback" not in text
-    assert text.rstrip().endswith(
+    end = (
         f"fit {fits[-1]:.6f} after 5 iterations (not converged: --max-iters 5 reached); model in small-rank4/model.npz"
     )
+    told, components = text.split(end)
+    assert [line.split(":")[0] for line in components.splitlines() if line.startswith("comp")] == [
+        f"component {number}" for number in range(1, RANK + 1)
+    ]
     assert "small.tns: 9 x 7 x 5, 80 nonzeros" in text
     for number, fit in enumerate(fits, 1):
         assert f"iteration {number:3d}  fit {fit:.6f}" in text
