@@ -408,7 +408,7 @@ def test_terminal_shows_progress_and_ends_with_the_components(folder: Path) -> N
     end = (
         f"fit {fits[-1]:.6f} after 5 iterations (not converged: --max-iters 5 reached); model in small-rank4/model.npz"
     )
-    told, components = text.split(end)
+    components = text.split(end)[1]
     assert [line.split(":")[0] for line in components.splitlines() if line.startswith("comp")] == [
         f"component {number}" for number in range(1, RANK + 1)
     ]
