@@ -14,7 +14,9 @@ from partitioner.readers import read
 from .api import cp_als, cp_apr, mttkrp
 from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor, load
+from .models.semisparse import SemiSparseTensor
 from .options import Options
+from .products import ttm
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 
 __all__ = [
@@ -23,10 +25,12 @@ __all__ = [
     "InputWarning",
     "KruskalTensor",
     "Options",
+    "SemiSparseTensor",
     "SparseTensor",
     "cp_als",
     "cp_apr",
     "load",
     "mttkrp",
     "read",
+    "ttm",
 ]

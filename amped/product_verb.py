@@ -1,0 +1,89 @@
+"""The verb ``ttm``; see `amped.commands`."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import asdict
+
+import numpy as np
+
+from partitioner.stages import STAGES
+
+from . import requests
+from .assembly import Job, Session
+from .decomp.initial import initial_factor
+from .operators.semisparse import ProductSource
+from .operators.ttm_plan import TtmSetting
+from .parallel.mpi import together
+from .products import Product, Shape, open_semisparse, place_product, product_setting, product_source, write_product
+from .report.metrics import versions
+
+
+def ttm(request: requests.Ttm, session: Session) -> int:
+    """Multiply a sparse tensor with a matrix in one mode: that which a decomposition would start from."""
+    comm, options = session.comm, request.options
+    with Job(request, session) as job:
+        source = _source(job, request)
+        setting = together(comm, lambda: product_setting(source, request.mode, request.rank, job.machine, options))
+        matrix = initial_factor(source, request.mode, request.rank, comm, options.dtype, request.seed, request.init)
+        began = time.perf_counter()
+        product, shape = place_product(source, job.machine, setting), Shape(source, setting)
+        product.set_matrix(matrix)
+        del matrix
+        seconds = max(comm.allgather(time.perf_counter() - began))
+        job.say_machine()
+        _begin(job, source, setting, product, seconds)
+        _timed(job, product, setting, request.repeat)
+        if request.output is not None:
+            with STAGES.of("write"):
+                write_product(request.output, product, shape, request.output in job.outputs.replaced)
+            job.display.note(f"result in {request.output}")
+        job.display.note(job.memory_line(product))
+        job.tell_stages()
+        return job.exit_code()
+
+
+def _source(job: Job, request: requests.Ttm) -> ProductSource:
+    """Open the tensor, whether it is sparse or semi-sparse, and say what it is. Collective."""
+    with STAGES.of("read"):
+        semisparse = open_semisparse(request.tensor, job.comm)
+    if semisparse is None:
+        return product_source(job.open())
+    shape, dense = " x ".join(map(str, semisparse.shape)), ", ".join(map(str, semisparse.dense))
+    job.display.note(f"{request.tensor.name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")
+    return semisparse
+
+
+def _begin(job: Job, source: ProductSource, setting: TtmSetting, product: Product, seconds: float) -> None:
+    """Say what was placed, and how long sorting and packing took."""
+    planned = job.comm.allgather(product.plan.planned_bytes)
+    fibres = int(product.rows[-1])
+    job.metrics.event(
+        "start", tensor=str(job.request.tensor), shape=source.shape, nonzeros=source.nnz, mode=setting.mode,
+        rank=setting.rank, fibres=fibres, ranks=job.comm.size, kernels=product.kernels,
+        options=asdict(product.options), versions=versions(), planned_bytes=planned, placing_seconds=seconds,
+    )  # fmt: skip
+    job.display.note(f"mode {setting.mode}: {fibres:,} fibres, sorted and placed in {seconds:.3g} s")
+
+
+def _timed(job: Job, product: Product, setting: TtmSetting, repeat: int) -> None:
+    """Compute the product `repeat` times; report the median, and the norm of the result."""
+    comm, taken = job.comm, []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        product.compute()
+        product.synchronize()
+        taken.append(max(comm.allgather(time.perf_counter() - begin)))
+        split = job.metrics.spans(comm.allgather(product.clock.collect()))
+        job.metrics.event("ttm", mode=setting.mode, seconds=taken[-1], split=split)
+    parts = product.parts()
+
+    def add() -> float:
+        return sum(float(np.square(part.values, dtype=np.float64).sum()) for part in parts)
+
+    norm, median = math.sqrt(sum(comm.allgather(together(comm, add)))), statistics.median(taken)
+    rate = setting.total / median / 1e6
+    job.display.note(f"mode {setting.mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
+    job.metrics.event("result", mode=setting.mode, fibres=int(product.rows[-1]), norm=norm, seconds=median)
