@@ -49,15 +49,21 @@ def write_parts(
 
     Each rank holds some rows at a time. Every rank raises `InputError` if one cannot go on, or write the file.
     """
-    fault: InputError | None = None
+    fault, left = None, list(arrays)
     try:
         if comm.rank == 0:
-            write_whole(path, lambda file: _write(file, arrays, facts, comm), replace)
+            write_whole(path, lambda file: _write(file, left, facts, comm), replace)
         else:
-            for array in arrays:
-                _send(array, comm)
+            while left:
+                _send(left.pop(0), comm)
     except InputError as error:
         fault = error
+    for array in left:  # the other ranks would wait, or what they send be taken for something else
+        if comm.rank == 0:
+            for _ in _from_others(array, comm):
+                pass
+        else:
+            _count(0, comm)
 
     def tell() -> None:
         if fault is not None:
@@ -66,20 +72,17 @@ def write_parts(
     together(comm, tell)
 
 
-def _write(file: IO[bytes], arrays: Sequence[Rows], facts: Mapping[str, NDArray[Any]], comm: Comm) -> None:
-    """Write all arrays; whatever happens, take what the other ranks send."""
+def _write(file: IO[bytes], left: list[Rows], facts: Mapping[str, NDArray[Any]], comm: Comm) -> None:
+    """Write all arrays, and take each from the list once the other ranks have sent it, whatever happens to it."""
     fault: Exception | None = None
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, fact in facts.items():
             with archive.open(f"{name}.npy", "w") as member:
                 np.lib.format.write_array(member, np.asanyarray(fact), allow_pickle=False)
-        for array in arrays:
+        while left:
+            array, descr = left[0], np.lib.format.dtype_to_descr(left[0].dtype)
             with archive.open(f"{array.name}.npy", "w", force_zip64=True) as member:
-                form = {
-                    "descr": np.lib.format.dtype_to_descr(array.dtype),
-                    "fortran_order": False,
-                    "shape": array.shape,
-                }
+                form = {"descr": descr, "fortran_order": False, "shape": array.shape}
                 np.lib.format.write_array_header_1_0(member, form)
                 for rows in _received(array, comm):
                     if isinstance(rows, InputError):
@@ -89,8 +92,9 @@ def _write(file: IO[bytes], arrays: Sequence[Rows], facts: Mapping[str, NDArray[
                             member.write(np.ascontiguousarray(rows, array.dtype).reshape(-1).view(np.uint8).data)
                         except OSError as error:
                             fault = error
-        if fault is not None:
-            raise fault
+                left.pop(0)
+            if fault is not None:
+                raise fault
 
 
 def _received(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
@@ -99,6 +103,10 @@ def _received(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
         yield from array.mine()
     except InputError as error:
         yield error
+    yield from _from_others(array, comm)
+
+
+def _from_others(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
     width, nothing = int(np.prod(array.shape[1:])), np.empty(0, array.dtype)
     for rank in range(1, comm.size):
         count = np.ones(1, np.int64)
@@ -115,16 +123,17 @@ def _received(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
 
 def _send(array: Rows, comm: Comm) -> None:
     """Send this rank's rows to rank 0."""
-
-    def count(rows: int) -> None:
-        comm.swap(np.array([rows], np.int64), 0, np.empty(0, np.int64), 0)
-
     try:
         for rows in array.mine():
             if len(rows):
-                count(len(rows))
+                _count(len(rows), comm)
                 comm.swap(np.ascontiguousarray(rows, array.dtype).reshape(-1), 0, np.empty(0, array.dtype), 0)
     except InputError:
-        count(FAILED)
+        _count(FAILED, comm)
         raise
-    count(0)
+    _count(0, comm)
+
+
+def _count(rows: int, comm: Comm) -> None:
+    """Tell rank 0 how many rows come next."""
+    comm.swap(np.array([rows], np.int64), 0, np.empty(0, np.int64), 0)

@@ -27,7 +27,7 @@ from ..parallel.recorder import HERE
 from .limits import check_range
 from .memory import SLOTS
 from .semisparse import ProductSource
-from .ttm_plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
+from .ttm_plan import TtmPlan, TtmSetting, make_ttm_plan
 
 FETCHED = 1 << 28  # bytes of a result that come to the host together
 
@@ -97,12 +97,14 @@ class TtmOperator:
         self.clock.collect()
 
     def _planned(self, source: ProductSource, setting: TtmSetting) -> TtmPlan:
-        """Return the plan before fibres are counted; leave the device if nonzeros cannot be sorted there."""
+        """Return a plan as if there were one fibre: what is too much then always is.
+
+        Leave the device if nonzeros cannot be sorted there.
+        """
         comm, device = self.machine.comm, self.machine.device
         nnz = source.nnz * (comm.rank + 1) // comm.size - source.nnz * comm.rank // comm.size
-        others = tuple(source.shape[m] for m in source.sparse if m != setting.mode)
         loading = source.loading(comm.size, self.options.dtype, device.on_host)
-        plan = together(comm, lambda: make_ttm_plan(setting, nnz, most_fibres(nnz, others), loading))
+        plan = together(comm, lambda: make_ttm_plan(setting, nnz, min(1, nnz), loading))
         if loading.device is None or all(comm.allgather(plan.on_device)):
             return plan
         source.leave_device()

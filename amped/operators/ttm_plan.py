@@ -200,7 +200,8 @@ def _resident(need: _Need) -> TtmPlan | None:
         shards, out = need.shards(piece), need.fibres * need.row
         if shards + need.running(piece, out) <= need.room:
             return need.plan(piece, need.nnz, whole=True)
-        if need.out(piece) <= PIECE_BYTES and shards + need.running(piece, 0) <= need.room:
+        small = piece <= SMALLEST_SLOT or need.out(piece) <= PIECE_BYTES
+        if small and shards + need.running(piece, 0) <= need.room:
             return need.plan(piece, need.nnz, whole=False)
         if piece <= SMALLEST_SLOT:
             return None
@@ -210,7 +211,7 @@ def _resident(need: _Need) -> TtmPlan | None:
 def _streamed(need: _Need) -> TtmPlan:
     """Return a plan with pieces as large as fit; with placement 'auto' as many as fit stay."""
     piece = max(1, min(need.most(), max(SMALLEST_SLOT, -(-need.nnz // (2 * SLOTS)))))
-    while need.shard(piece) > SLOT_BYTES or need.out(piece) > PIECE_BYTES:
+    while piece > SMALLEST_SLOT and (need.shard(piece) > SLOT_BYTES or need.out(piece) > PIECE_BYTES):
         piece = -(-piece // 2)
     while (used := SLOTS * need.shard(piece) + need.running(piece, 0)) > need.room:
         if piece <= SMALLEST_SLOT:
