@@ -22,6 +22,7 @@ from . import (
     phi,
     readme,
     reliability,
+    spttm,
 )
 
 BENCHMARKS = {
@@ -38,6 +39,7 @@ BENCHMARKS = {
     "figures": figures,
     "readme": readme,
     "reliability": reliability,
+    "spttm": spttm,
 }
 
 

@@ -21,7 +21,17 @@ from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.products import product_setting
 
-SHAPES = [(9, 7), (9, 7, 5), (1, 40, 3), (30, 1, 1), (4, 5, 6, 3), (3, 2, 4, 2, 5), (2, 3, 2, 3, 2, 3), (1, 1), (300, 2, 2)]
+SHAPES = [
+    (9, 7),
+    (9, 7, 5),
+    (1, 40, 3),
+    (30, 1, 1),
+    (4, 5, 6, 3),
+    (3, 2, 4, 2, 5),
+    (2, 3, 2, 3, 2, 3),
+    (1, 1),
+    (300, 2, 2),
+]
 
 
 def dense_of(tensor: amped.SparseTensor) -> np.ndarray:
@@ -58,9 +68,7 @@ def small_pieces(piece: int) -> Iterator[None]:
         yield
 
 
-def operator_of(
-    source: ProductSource, device: Device, comm: Comm, mode: int, rank: int, **options: Any
-) -> TtmOperator:
+def operator_of(source: ProductSource, device: Device, comm: Comm, mode: int, rank: int, **options: Any) -> TtmOperator:
     """Return an operator on a device, whatever device its options name."""
     machine, chosen = connect(device, comm), Options(**options)
     return TtmOperator(source, machine, product_setting(source, mode, rank, machine, chosen))

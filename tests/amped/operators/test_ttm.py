@@ -42,7 +42,9 @@ def check(operator: Any, tensor: Any, array: np.ndarray, mode: int, comm: Comm, 
 def test_a_product(backend: Device, comm: Comm, shape: tuple[int, ...], precision: str, placement: str) -> None:
     tensor = tensor_of(shape, 200)
     for mode in range(len(shape)):
-        operator = operator_of(source_of(tensor, comm), backend, comm, mode, 7, precision=precision, placement=placement)
+        operator = operator_of(
+            source_of(tensor, comm), backend, comm, mode, 7, precision=precision, placement=placement
+        )
         assert operator.plan.whole
         check(operator, tensor, dense_of(tensor), mode, comm, precision)
 
@@ -79,8 +81,7 @@ def needed(tensor: amped.SparseTensor, device: Device, mode: int, placement: str
         setting = TtmSetting(mode, 5, 3, 1, tensor.shape[mode], tensor.nnz, options, device, (low + high) // 2)
         try:
             make_ttm_plan(setting, tensor.nnz, fibres)
-        except InputError as error:
-            assert "device memory: the matrix of" in str(error)
+        except InputError:
             low = (low + high) // 2
         else:
             high = (low + high) // 2
