@@ -6,28 +6,33 @@ import math
 import statistics
 import time
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 
 from partitioner.stages import STAGES
 
-from . import requests
+from . import commands, requests
 from .assembly import Job, Session
 from .decomp.initial import initial_factor
+from .errors import InputError
+from .operators.placement import Loading
 from .operators.semisparse import ProductSource
-from .operators.ttm_plan import TtmSetting
-from .parallel.mpi import together
+from .operators.ttm_plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
+from .parallel.mpi import on_root, together
 from .products import Product, Shape, open_semisparse, place_product, product_setting, product_source, write_product
 from .report.metrics import versions
+from .report.products import plan_text
+from .report.progress import say
 
 
 def ttm(request: requests.Ttm, session: Session) -> int:
     """Multiply a sparse tensor with a matrix in one mode: that which a decomposition would start from."""
     comm, options = session.comm, request.options
     with Job(request, session) as job:
-        source = _source(job, request)
+        source, opened = _source(job, request)
         setting = together(comm, lambda: product_setting(source, request.mode, request.rank, job.machine, options))
-        matrix = initial_factor(source, request.mode, request.rank, comm, options.dtype, request.seed, request.init)
+        matrix = initial_factor(opened, request.mode, request.rank, comm, options.dtype, request.seed, request.init)
         began = time.perf_counter()
         product, shape = place_product(source, job.machine, setting), Shape(source, setting)
         product.set_matrix(matrix)
@@ -45,15 +50,49 @@ def ttm(request: requests.Ttm, session: Session) -> int:
         return job.exit_code()
 
 
-def _source(job: Job, request: requests.Ttm) -> ProductSource:
-    """Open the tensor, whether it is sparse or semi-sparse, and say what it is. Collective."""
+def _source(job: Job, request: requests.Request) -> tuple[ProductSource, Any]:
+    """Open the tensor and say what it is; return it as what is multiplied, and as it was opened. Collective."""
     with STAGES.of("read"):
         semisparse = open_semisparse(request.tensor, job.comm)
     if semisparse is None:
-        return product_source(job.open())
+        opened = job.open()
+        return product_source(opened), opened
     shape, dense = " x ".join(map(str, semisparse.shape)), ", ".join(map(str, semisparse.dense))
     job.display.note(f"{request.tensor.name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")
-    return semisparse
+    return semisparse, semisparse
+
+
+def plan(request: requests.Plan, session: Session) -> int:
+    """Say what a run would need and take, and how it would be balanced."""
+    if request.mode is None:
+        return commands.plan(request, session)
+    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
+    with Job(request, session) as job:
+        source, _ = _source(job, request)
+        options, machine, mode = request.options, job.machine, request.mode
+        setting = together(comm, lambda: product_setting(source, mode, request.rank, machine, options))
+        if ranks != comm.size:  # other ranks than those started: all on one node
+            memory = options.device_memory or machine.device.memory(ranks)
+            setting = setting._replace(memory=memory)
+        loading = source.loading(ranks, options.dtype, machine.device.on_host)
+        plans = on_root(comm, lambda: _plans(source, setting, ranks, loading))
+        if plans is not None:
+            job.metrics.event(
+                "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, mode=mode,
+                rank=request.rank, ranks=ranks, options=asdict(options), fibres=sum(p.fibres for p in plans),
+                planned_bytes=[p.planned_bytes for p in plans],
+            )  # fmt: skip
+            say(plan_text(plans, machine.device))
+        return job.exit_code()
+
+
+def _plans(source: ProductSource, setting: TtmSetting, ranks: int, loading: Loading) -> list[TtmPlan]:
+    """Return the plan of each rank; how many fibres there are is known once they are sorted."""
+    if setting.mode in source.dense:
+        raise InputError(f"mode {setting.mode} is dense already: its product takes blocks of any size")
+    others = tuple(source.shape[m] for m in source.sparse if m != setting.mode)
+    shares = (source.nnz * (part + 1) // ranks - source.nnz * part // ranks for part in range(ranks))
+    return [make_ttm_plan(setting, nnz, most_fibres(nnz, others), loading) for nnz in shares]
 
 
 def _begin(job: Job, source: ProductSource, setting: TtmSetting, product: Product, seconds: float) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import refuse_masked
 from partitioner.indices import Labels
+from partitioner.readers import is_semisparse
 
 from .api import ARGUMENTS, argument_options
 from .assembly import bring_up, open_tensor, watched
@@ -18,7 +19,7 @@ from .backend.exchange import Machine
 from .decomp.initial import checked_matrix
 from .errors import InputError
 from .models.semisparse import SemiSparseTensor, facts_of
-from .models.semisparse_file import Rows, is_semisparse, write_parts
+from .models.semisparse_file import Rows, write_parts
 from .operators.dense_source import DenseSource
 from .operators.placement import check_rank
 from .operators.semisparse import ProductSource, SemiSparseProduct, SparseProduct
@@ -152,7 +153,7 @@ def _matrix(name: str, given: Any) -> Any:
 PRODUCTS = {
     **ARGUMENTS,
     "X": Argument(_operand, _shown_operand, of_root=True),
-    "matrix": Argument(_matrix, lambda given: f"a matrix of shape {given.shape}", of_root=True),
+    "matrix": Argument(_matrix, lambda given: f"a matrix of shape {np.shape(given)}", of_root=True),
     "output": Argument(lambda _, given: None if given is None else os.fspath(given)),
 }
 """How the arguments of `ttm` are taken, but for options."""

@@ -340,8 +340,12 @@ class Plan(Modelled):
     """What ``plan`` takes."""
 
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
+    mode: int | None = flag(None, "plan a product in this mode (ttm)", type=whole_number, metavar="N")
 
     def check(self) -> None:
         super().check()
+        constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
+        if self.mode is not None and (self.counts or self.method or constrained):
+            raise InputError("--mode plans a product (ttm): it goes with no method, loss or constraint")
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")

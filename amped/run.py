@@ -32,7 +32,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     commands.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
     commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
     product_verb.ttm: (requests.Ttm, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
-    commands.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
+    product_verb.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),
 }
 EXAMPLE = "uber393k_4d.tns.gz"

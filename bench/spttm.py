@@ -75,7 +75,7 @@ def run_mode(args: argparse.Namespace, source: DrawnSource, mode: int, machine: 
         if not args.no_peers:
             fibres = Fibres.of(source, mode, options.dtype, device.xp)
             works |= peers(fibres, device.xp.asarray(matrix), device)
-        if args.sequential and rank == SEQUENTIAL_RANK:
+        if args.sequential and rank == SEQUENTIAL_RANK and mode == source.sparse[-1]:  # as the paper does
             works["one thread"] = _alone(source, mode, matrix, options)
         each = _timed(works, device, mode, args.repeats)
         facts = {

@@ -70,6 +70,8 @@ def initial_factor(
     if init is None:
         return random_factor(length, rank, seed, mode, dtype)
     if init == "nvecs":
+        if not hasattr(source, "tensor"):
+            raise InputError("init 'nvecs' is for sparse tensors, not for semi-sparse ones")
         return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
 
     def read() -> NDArray[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -25,17 +24,6 @@ class Rows(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     mine: Callable[[], Iterator[NDArray[Any]]]  # this rank's rows, some at a time; called once the rows before are sent
-
-
-def is_semisparse(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a file is that of a semi-sparse tensor, by what it holds."""
-    if not os.fspath(path).lower().endswith(".npz") or not Path(path).is_file():
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return {"indices.npy", "values.npy", "mode.npy"} <= set(archive.namelist())
-    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError):
-        return False  # whoever reads it says what is wrong
 
 
 def write_parts(

@@ -26,6 +26,7 @@ from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .limits import check_range
 from .memory import SLOTS
+from .placement import Loading
 from .semisparse import ProductSource
 from .ttm_plan import TtmPlan, TtmSetting, make_ttm_plan
 
@@ -73,7 +74,7 @@ class TtmOperator:
         if source.value_range.largest:  # a chain may have come to nothing
             check_range(source.value_range, self.options)
         self.clock, self._mode = machine.device.clock(), setting.mode
-        plan = self._planned(source, setting)
+        plan, loading = self._planned(source, setting)
         plan.kernel.prepare(plan.form)
         with STAGES.of("sort"):
             columns = source.by_fibre(setting.mode, self.options.dtype)
@@ -84,7 +85,6 @@ class TtmOperator:
         starts = fibre_starts(keys, indices.size, machine.device.xp if _on_device(indices) else np)
         fibres = int(starts.size) - 1
         del starts
-        loading = source.loading(machine.comm.size, self.options.dtype, machine.device.on_host)._replace(device=None)
         self.plan = together(machine.comm, lambda: make_ttm_plan(setting, plan.nnz, fibres, loading))
         self.kernels = [self.plan.kernel.name]
         self._indices: list[NDArray[np.int32]] = []
@@ -96,8 +96,8 @@ class TtmOperator:
         self._place()
         self.clock.collect()
 
-    def _planned(self, source: ProductSource, setting: TtmSetting) -> TtmPlan:
-        """Return a plan as if there were one fibre: what is too much then always is.
+    def _planned(self, source: ProductSource, setting: TtmSetting) -> tuple[TtmPlan, Loading]:
+        """Return a plan as if there were one fibre (what is too much then always is), and how nonzeros are loaded.
 
         Leave the device if nonzeros cannot be sorted there.
         """
@@ -106,7 +106,7 @@ class TtmOperator:
         loading = source.loading(comm.size, self.options.dtype, device.on_host)
         plan = together(comm, lambda: make_ttm_plan(setting, nnz, min(1, nnz), loading))
         if loading.device is None or all(comm.allgather(plan.on_device)):
-            return plan
+            return plan, loading
         source.leave_device()
         return self._planned(source, setting)
 
@@ -167,6 +167,7 @@ class TtmOperator:
         if not plan.whole:
             rows = max((piece.fibres for piece in self._pieces), default=0)
         self._out = device.empty((rows, *row), form.dtype)
+        self._rows = [self._rows_of(piece) for piece in self._pieces]  # a GPU would wait for each to be made
         self._carry = device.empty(row, form.dtype)
         running = (plan.kernel.bytes(form, p.shard.nnz, p.fibres).running for p in self._pieces)
         self._scratch = device.empty((max(running, default=0),), np.uint8)
@@ -214,19 +215,18 @@ class TtmOperator:
 
     def _run(self, number: int, shard: Any, first: int) -> None:
         """Compute a piece, and add to its first row what the one before has of it."""
-        piece, rows = self._pieces[number], self._rows_of(number)
+        piece, rows = self._pieces[number], self._rows[number]
         continues = piece.continues and number > first
         with self.clock.span("compute", self._mode):
             if continues:
-                before = self._rows_of(number - 1)
+                before = self._rows[number - 1]
                 self._carry[...] = before[len(before) - 1]
             self.plan.kernel.run(shard, self._matrix, rows, self._scratch)
             if continues:
                 rows[0] += self._carry
 
-    def _rows_of(self, number: int) -> Array:
+    def _rows_of(self, piece: Piece) -> Array:
         """Return where the rows of a piece go."""
-        piece = self._pieces[number]
         begin = piece.row if self.plan.whole else 0
         return self._out[begin : begin + piece.fibres]
 
@@ -234,7 +234,7 @@ class TtmOperator:
         """Return what has been computed of the fibre that goes on to the next rank, if one does."""
         if not self._goes_on:
             return None
-        rows = self._rows_of(len(self._pieces) - 1)
+        rows = self._rows[-1]
         found: NDArray[np.float64] = self.machine.device.to_host(rows[len(rows) - 1]).astype(np.float64)
         return found
 

@@ -15,7 +15,7 @@ from .placement import ALREADY_LOADED, INDEX_BYTES, Loading
 
 FINDING = 17  # bytes a nonzero, and those of its indices, while it is found where fibres begin
 PIECE_BYTES = 1 << 30  # of a result that is computed in pieces
-WORDS = 8
+LIBRARIES = 60 << 20  # bytes of host memory that CuPy's own kernels take
 
 
 class TtmSetting(NamedTuple):
@@ -227,22 +227,20 @@ def _streamed(need: _Need) -> TtmPlan:
 
 def _with_loading(plan: TtmPlan, loading: Loading) -> TtmPlan:
     """Return a plan that counts how nonzeros are loaded: sorted on the device if there is room for that."""
-    setting, used, there = plan.setting, dict(plan.device_bytes), sum(plan.device_bytes.values())
-    on_device, passing = False, loading.device
-    share = setting.each * plan.nnz
-    if passing is not None and plan.resident == plan.pieces:
-        made = used["resident nonzeros"] + plan.kernel.bytes(plan.form, plan.piece, plan.fibres).making
-        peak = max(
-            passing.held + passing.sorting * setting.total, passing.held + share, share + made + FINDING * plan.piece
-        )
+    setting, used, passing = plan.setting, dict(plan.device_bytes), loading.device
+    share, device, on_device = setting.each * plan.nnz, setting.device, False
+    if passing is not None:
+        most = plan.kernel.bytes(plan.form, plan.piece, min(plan.piece, plan.fibres))
+        made = share + used["resident nonzeros"] + most.shard + most.making + FINDING * plan.piece
+        peak = max(passing.held + passing.sorting * setting.total + share, share + FINDING * plan.nnz, made)
         on_device = peak <= setting.memory
         if on_device:
-            used["working memory"] += max(0, peak - there)
-    device = setting.device
-    streamed = plan.nnz - plan.resident * plan.piece
+            used["working memory"] += max(0, peak - sum(used.values()))
     dealt = 0 if on_device else loading.dealing + loading.sorting + share
-    held = max(0, streamed) * setting.each + INDEX_BYTES * (setting.sparse - 1) * plan.fibres
-    beside = sum(used.values()) if device.on_host else 0
-    host = max(loading.reading, loading.tensor + max(dealt, held + beside + (share if device.on_host else 0)))
-    host += device.host_bytes + device.code_bytes
+    streamed = max(0, plan.nnz - plan.resident * plan.piece) * setting.each
+    held = streamed + INDEX_BYTES * (setting.sparse - 1) * plan.fibres
+    if device.on_host:
+        held += sum(used.values()) + share
+    host = max(loading.reading, loading.tensor + max(dealt, held))
+    host += device.host_bytes + device.code_bytes + (0 if device.on_host else LIBRARIES)
     return replace(plan, device_bytes=used, host_bytes=host, on_device=on_device)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
@@ -25,6 +25,15 @@ SETTLING = 256  # threads of a block that adds up carries
 CUTTING = 80  # bytes for each chunk while chunks are cut
 
 
+class Launch(NamedTuple):
+    """How ``ttm`` is launched."""
+
+    functions: tuple[Any, Any]  # `ttm` and `settle`
+    grid: tuple[int, int]
+    threads: int
+    row: int  # numbers of a fibre of the result
+
+
 @dataclass(frozen=True)
 class CudaFibres:
     """Nonzeros of fibres in one piece of memory. See `FibreShard` and ``ttm.cu``."""
@@ -32,6 +41,7 @@ class CudaFibres:
     memory: Any
     offsets: tuple[int, ...]  # of indices, values, chunks, and the levels of sums of carries
     sizes: tuple[int, ...]  # nonzeros, fibres, chunks, slots, then items of each level
+    launch: Launch | None = None  # None if there is nothing to compute
 
     @property
     def nnz(self) -> int:
@@ -54,9 +64,10 @@ class CudaFibres:
     def copied(self, buffer: Array) -> CudaFibres:
         return replace(self, memory=copied(self.memory, buffer))
 
-    def at(self, part: int) -> np.uint64:
-        """Return the device address of a part."""
-        return np.uint64(self.memory.data.ptr + self.offsets[part])
+    @cached_property
+    def read(self) -> tuple[np.uint64, ...]:
+        """The device addresses of the parts: a GPU waits for the host where a tensor is small."""
+        return tuple(np.uint64(self.memory.data.ptr + offset) for offset in self.offsets)
 
 
 class Fibres:
@@ -101,25 +112,26 @@ class Fibres:
             memory[at : at + table.nbytes] = table.view(np.uint8).reshape(-1)
         counts = int(starts.size - 1), len(chunks.table), chunks.slots, *map(len, chunks.levels)
         self._device.trim()
-        return CudaFibres(memory, offsets, (nnz, *counts))
+        return CudaFibres(memory, offsets, (nnz, *counts), self._launch(form, len(chunks.table)))
+
+    def _launch(self, form: Form, chunks: int) -> Launch:
+        lanes, groups = ttm_code.lanes(form), ttm_code.groups(form)
+        grid = -(-chunks // groups), -(-form.width * ttm_code.vectors(form) // lanes)
+        functions = _compiled(replace(form, length=0, nnz=0), self._device.number)
+        return Launch(functions, grid, lanes * groups, form.width * form.stride)
 
     def run(self, shard: CudaFibres, matrix: Array, out: Array, scratch: Array = None) -> None:
         """See `TtmKernel`; queued on the current stream."""
-        if not shard.nnz:
+        if shard.launch is None:
             return
-        form = Form(len(matrix), matrix.shape[1], matrix.dtype, shard.nnz, out.shape[1])
-        functions = _compiled(replace(form, length=0, nnz=0), self._device.number)
+        (compute, settle), grid, threads, row = shard.launch
         _, _, chunks, slots, *levels = shard.sizes
-        row = form.width * form.stride
         if scratch is None:
             scratch = cupy.empty(slots * row * 8, np.uint8)
-        lanes, groups = ttm_code.lanes(form), ttm_code.groups(form)
-        grid = -(-chunks // groups), -(-form.width * ttm_code.vectors(form) // lanes)
-        arguments = shard.at(0), shard.at(1), shard.at(2), np.int32(chunks), matrix, out, scratch
-        functions[0](grid, (lanes * groups,), arguments)
-        for level, items in enumerate(levels):
-            settled = shard.at(3 + level), np.int32(items), scratch, out
-            functions[1]((-(-items * row // SETTLING),), (SETTLING,), settled)
+        indices, values, table, *items = shard.read
+        compute(grid, (threads,), (indices, values, table, np.int32(chunks), matrix, out, scratch))
+        for count, level in zip(levels, items, strict=True):
+            settle((-(-count * row // SETTLING),), (SETTLING,), (level, np.int32(count), scratch, out))
 
 
 def providers(device: CudaDevice) -> Sequence[TtmKernel]:
