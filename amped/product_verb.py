@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.coo import BLOCK
 from partitioner.stages import STAGES
 
 from . import commands, requests
@@ -120,7 +121,12 @@ def _timed(job: Job, product: Product, setting: TtmSetting, repeat: int) -> None
     parts = product.parts()
 
     def add() -> float:
-        return sum(float(np.square(part.values, dtype=np.float64).sum()) for part in parts)
+        found = 0.0
+        for part in parts:
+            numbers = part.values.reshape(-1)
+            for begin in range(0, numbers.size, BLOCK):
+                found += float(np.square(numbers[begin : begin + BLOCK], dtype=np.float64).sum())
+        return found
 
     norm, median = math.sqrt(sum(comm.allgather(together(comm, add)))), statistics.median(taken)
     rate = setting.total / median / 1e6

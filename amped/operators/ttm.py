@@ -30,7 +30,7 @@ from .placement import Loading
 from .semisparse import ProductSource
 from .ttm_plan import TtmPlan, TtmSetting, make_ttm_plan
 
-FETCHED = 1 << 28  # bytes of a result that come to the host together
+FETCHED = 1 << 26  # bytes of a result that come to the host together
 
 
 @dataclass(frozen=True)

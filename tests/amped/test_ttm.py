@@ -36,8 +36,8 @@ def product(*arguments: Any, **options: Any) -> SemiSparseTensor:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", sorted({*BUNDLED, *SMALL} - {"matmul_2-2-2", "aminoacid_3d"}))
 def test_references(device: str, name: str, precision: str) -> None:
-    wanted = reference("ttm.json", f"{name}|R16")
     given = load(name)
+    wanted = reference("ttm.json", f"{name}|R16")
     for mode, (want, matrix) in enumerate(zip(wanted, splitmix_factors(given.shape, 16), strict=True)):
         found = product(given, matrix, mode, device=device, precision=precision)
         values = found.values.astype(np.float64)

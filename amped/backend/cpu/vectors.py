@@ -217,7 +217,7 @@ def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> 
             builder.branch(end)
         choice.add_case(ir.Constant(how.type, PAST), past)
         with builder.goto_block(past):
-            store = builder.store(value, address, align=LINE)
+            store = builder.store(value, address, align=min(LINE, item * vector.count))
             one = ir.Constant(ir.IntType(32), 1)
             store.set_metadata("nontemporal", builder.module.add_metadata([one]))
             builder.branch(end)

@@ -17,9 +17,10 @@ from ..fibres import add_carries, fibre_sums
 from ..shard import constant
 from ..sums import lanes_of
 from ..threads import check
-from ..vectors import LINE, PAST, STORE
+from ..vectors import LANE, LINE, PAST, STORE
 
-AHEAD = 12  # nonzeros whose rows are fetched ahead
+AHEAD = 12  # nonzeros whose rows are fetched ahead, unless the matrix stays in the nearest cache
+NEAR = 32 << 10  # bytes
 TURNS = 32  # chunks for each thread: a thread that is ahead takes more of them
 SMALLEST = 4096  # nonzeros of a chunk: below this another one costs more than it evens out
 SLACK = 16  # nonzeros that the end of a chunk is moved by at most, to that of a fibre
@@ -99,11 +100,12 @@ class Fibres:
         rows, slots = out.reshape(-1, stride), shard.chunks.slots * width + threads.count
         size = slots * stride * 8
         carries = np.empty((slots, stride)) if scratch is None else scratch[:size].view(np.float64).reshape(-1, stride)
-        aligned = out.ctypes.data % LINE == 0 and stride * out.itemsize % LINE == 0
+        aligned = out.ctypes.data % LINE == 0 and stride * out.itemsize % LANE == 0
         way = PAST if aligned and out.nbytes > CACHED else STORE
         nonzeros, turn = (shard.starts, shard.indices, shard.values), np.zeros(1, np.int64)
         called = min(threads.count, len(shard.chunks.table))
-        given = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, AHEAD
+        ahead = AHEAD if matrix.nbytes > NEAR else 0
+        given = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, ahead
         check(fibre_sums(0, threads.team, called, turn, *given, *lanes_of(matrix)))
         for items in shard.chunks.levels:
             add_carries(items, carries, rows, width)
