@@ -202,6 +202,7 @@ def kept_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
 class _Ones:
     """Values of an archive that has none. See `_Array`."""
 
+    by_columns = False
     dtype = np.dtype(np.float64)
 
     def __init__(self, count: int) -> None:
@@ -259,7 +260,7 @@ class _Array:
         if stream.read(6) != b"\x93NUMPY":
             raise InputError(f"'{self._name}' is not an array")
         stream.seek(0)
-        self.shape, self._by_columns, self.dtype = read_header(stream)
+        self.shape, self.by_columns, self.dtype = read_header(stream)
         if self.dtype.hasobject:
             raise InputError(f"{self._trouble}: an array of objects")
         self._begin = stream.tell()
@@ -284,7 +285,7 @@ class _Array:
         """Return `count` rows, transposed as by `rows`; by any thread, each row once."""
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._trouble):
-            if self._by_columns:
+            if self.by_columns:
                 return np.stack([self._at(column * rows + begin, count) for column in range(columns)])
             return self._at(begin * columns, count * columns).reshape(count, columns).T
 
@@ -302,12 +303,12 @@ class _Array:
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._trouble), ExitStack() as files:
             # A Fortran-order array is read by one stream per column.
-            streams = [files.enter_context(self._open()) for _ in range(columns if self._by_columns else 1)]
+            streams = [files.enter_context(self._open()) for _ in range(columns if self.by_columns else 1)]
             for column, stream in enumerate(streams):
                 _skip(stream, column * rows * self.dtype.itemsize)
             for start in range(0, rows, count):
                 n = min(count, rows - start)
-                if self._by_columns:
+                if self.by_columns:
                     yield np.stack([self._numbers(stream, n) for stream in streams])
                 else:
                     yield self._numbers(streams[0], n * columns).reshape(n, columns).T

@@ -69,7 +69,7 @@ class SemiSparsePart(ArchivePart):
                     fibre, number = np.nonzero(values.T)
                     columns = np.empty((self.order, fibre.size), np.int64)
                     columns[sparse] = indices[:, fibre]
-                    columns[self._modes] = np.unravel_index(number, self._axes)
+                    columns[self._modes] = np.unravel_index(number, self._axes, "F" if self._values.by_columns else "C")
                     piece = self._checked(columns, values.T[fibre, number], self._nonzeros) if fibre.size else None
                     told, self._nonzeros = told + values.shape[1], self._nonzeros + fibre.size
                     if self._progress:
