@@ -87,16 +87,34 @@ def _levels(fibres: Array, xp: Any) -> tuple[tuple[Array, ...], int]:
     return tuple(levels), slots
 
 
+COUNTED = 1 << 24  # nonzeros looked at together
+
+
 def fibre_starts(columns: Sequence[Array], nonzeros: int, xp: Any) -> Array:
     """Return where fibres begin, and the end, (fibres + 1,) int64.
 
     `columns` are the indices of all modes but the fibres' own, sorted; none if there is a single fibre.
     """
-    first = xp.zeros(nonzeros, np.bool_)
-    first[:1] = True
-    for column in columns:
-        first[1:] |= column[1:] != column[:-1]
+    first = _first(columns, 0, nonzeros, xp)
     starts = xp.empty(int(xp.count_nonzero(first)) + 1, np.int64)
     starts[:-1] = xp.flatnonzero(first)
     starts[-1] = nonzeros
     return starts
+
+
+def count_fibres(columns: Sequence[Array], nonzeros: int, xp: Any) -> int:
+    """Return how many fibres there are; see `fibre_starts`."""
+    blocks = range(0, nonzeros, COUNTED)
+    return sum(int(xp.count_nonzero(_first(columns, b, min(b + COUNTED, nonzeros), xp))) for b in blocks)
+
+
+def _first(columns: Sequence[Array], begin: int, end: int, xp: Any) -> Array:
+    """Return which of some nonzeros are the first of their fibres."""
+    first = xp.zeros(end - begin, np.bool_)
+    if begin == 0:
+        first[:1] = True
+    before = max(0, begin - 1)
+    for column in columns:
+        part = column[before:end]
+        first[before + 1 - begin :] |= part[1:] != part[:-1]
+    return first

@@ -18,7 +18,7 @@ from partitioner.stages import STAGES
 
 from ..backend.base import Array, Slot
 from ..backend.exchange import Machine
-from ..backend.fibres import fibre_starts
+from ..backend.fibres import count_fibres, fibre_starts
 from ..backend.rows import block_rows
 from ..errors import InputError
 from ..options import Options
@@ -82,9 +82,7 @@ class TtmOperator:
         *keys, indices, values = columns
         del columns
         self._edges(keys, indices.size)
-        starts = fibre_starts(keys, indices.size, machine.device.xp if _on_device(indices) else np)
-        fibres = int(starts.size) - 1
-        del starts
+        fibres = count_fibres(keys, int(indices.size), machine.device.xp if _on_device(indices) else np)
         self.plan = together(machine.comm, lambda: make_ttm_plan(setting, plan.nnz, fibres, loading))
         self.kernels = [self.plan.kernel.name]
         self._indices: list[NDArray[np.int32]] = []

@@ -8,7 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import in_process, on_ranks, random_tensor, refused, run_amped, small_tns, succeeded, write_factors
+from command import (
+    in_process,
+    on_ranks,
+    random_tensor,
+    refused,
+    run_amped,
+    run_partitioner,
+    small_tns,
+    succeeded,
+    write_factors,
+)
 from oracle import BUNDLED, PRECISIONS, SMALL, load, reference, splitmix_factors
 from ttmcases import dense_of, dense_product, small_pieces, tensor_of
 
@@ -240,6 +250,19 @@ def test_a_full_disk(folder: Path) -> None:
     done = in_process("ttm", path, "--mode", 1, "--rank", 2, "--output", "/dev/full", *CPU)
     assert done.code == 2
     assert "Traceback" not in done.err
+
+
+def test_results_are_tensors_for_every_verb(folder: Path) -> None:
+    """A store, a model: of the file, and of the tensor in memory."""
+    path = small_tns(folder)
+    succeeded(run_amped("ttm", path, "--mode", 1, "--rank", 3, "--precision", "fp64", "--output", "y.npz", *CPU))
+    succeeded(run_partitioner("y.npz", "--output", "store"))
+    start = write_factors(folder / "start.npz", (9, 3, 5), 2)
+    how: dict[str, Any] = {"init": start, "max_iters": 3, "tol": 0, "device": "cpu", "precision": "fp64"}
+    y = SemiSparseTensor.load("y.npz")
+    fits = [amped.cp_als(given, 2, **how).fits for given in (y, "y.npz", "store", y.to_sparse())]
+    for found in fits[1:]:
+        np.testing.assert_allclose(found, fits[0], rtol=1e-12)
 
 
 def test_eigenvectors_are_a_start_of_sparse_tensors(folder: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amped.backend import fibres
 from amped.backend.base import Device
 from amped.backend.cpu.kernels import ttm as cpu_ttm
-from amped.backend.fibres import cut_chunks, fibre_starts
+from amped.backend.fibres import count_fibres, cut_chunks, fibre_starts
 from amped.backend.providers import ttm_kernels
 from amped.backend.ttm import Form
 
@@ -72,6 +72,16 @@ def test_fibres_begin_where_an_index_differs() -> None:
     assert fibre_starts(columns, 5, np).tolist() == [0, 2, 3, 5]
     assert fibre_starts([], 5, np).tolist() == [0, 5]
     assert fibre_starts([np.zeros(0, int)], 0, np).tolist() == [0]
+
+
+@pytest.mark.parametrize("block", [1, 2, 7, 1000])
+def test_fibres_are_counted_in_blocks(block: int) -> None:
+    rng = np.random.default_rng(block)
+    columns = [np.sort(rng.integers(0, 30, 200)), np.zeros(200, int)]
+    with mock.patch.object(fibres, "COUNTED", block):
+        assert count_fibres(columns, 200, np) == np.unique(columns[0]).size
+        assert count_fibres([], 200, np) == 1
+        assert count_fibres([np.zeros(0, int)], 0, np) == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
