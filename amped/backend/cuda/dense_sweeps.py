@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import cupy
 import numpy as np
-from cupy.cuda import cublas
 
 from partitioner.cuda_code import allow_shared, load
 
 from ..base import Array
 from ..dense import Form
+from .blas import multiply, multiply_parts
 from .dense_code import (
     DEPTH,
     DEPTH_BYTES,
@@ -306,33 +305,6 @@ class ModeByMode:
 
     def changed(self, mode: int) -> None:
         """See `Sweep`: nothing is kept."""
-
-
-def multiply(matrix: Array, product: Array, out: Array, adds: bool, transposed: bool) -> None:
-    """Queue ``out = matrix @ product``, or that of the transposed matrix, or add that to `out`."""
-    handle, columns = cupy.cuda.device.get_cublas_handle(), product.shape[1]
-    call = cublas.dgemm if matrix.dtype == np.float64 else cublas.sgemm
-    one, other = np.array(1, matrix.dtype), np.array(adds, matrix.dtype)
-    depth, rows = matrix.shape if transposed else matrix.shape[::-1]
-    call(
-        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N,
-        columns, rows, depth, one.ctypes.data, product.data.ptr, product.strides[0] // product.itemsize,
-        matrix.data.ptr, matrix.strides[0] // matrix.itemsize,
-        other.ctypes.data, out.data.ptr, out.strides[0] // out.itemsize,
-    )  # fmt: skip
-
-
-def multiply_parts(matrix: Array, product: Array, parts: Array, count: int, rows: int, transposed: bool) -> None:
-    """Queue `count` products of equal shares of the depth, in single precision: into ``parts``, one after the other."""
-    handle, columns = cupy.cuda.device.get_cublas_handle(), product.shape[1]
-    depth = len(product) // count
-    one, none, pitch = np.ones(1, np.float32), np.zeros(1, np.float32), matrix.strides[0] // matrix.itemsize
-    cublas.sgemmStridedBatched(
-        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N,
-        columns, rows, depth, one.ctypes.data, product.data.ptr, columns, depth * columns,
-        matrix.data.ptr, pitch, depth * (pitch if transposed else 1),
-        none.ctypes.data, parts.data.ptr, columns, rows * columns, count,
-    )  # fmt: skip
 
 
 def pack(factors: Sequence[Array], lengths: Sequence[int]) -> Any:
