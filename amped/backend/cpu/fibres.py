@@ -7,7 +7,7 @@ import numpy as np
 from partitioner.jit import jit
 
 from .team import add, fork, inlined, join
-from .vectors import ADD, LANE, STORE, add_scaled, fence, prefetch, put, zero
+from .vectors import ADD, LANE, add_scaled, fence, prefetch, put, zero
 
 RUN = 256  # nonzeros: the longest sum in the matrix's precision
 
@@ -62,7 +62,15 @@ def fibre_sums(  # type: ignore[no-untyped-def]
             while start < end:
                 after = np.int64(starts[fibre + 1])
                 stop, row = min(after, end), fibre * width + w
-                if stop - start > RUN:
+                if stop == after and stop - start <= RUN:
+                    # Repeated for the tail instead of in a function, where sums would go through memory.
+                    for column in range(0, rest, step):
+                        total = _sum(nonzeros, matrices, width, w, start, stop, end, ahead, column, lanes)
+                        put(out, row, column, total, way)
+                    if tail is not None:
+                        remainder = _sum(nonzeros, matrices, width, w, start, stop, end, ahead, rest, tail)
+                        put(out, row, rest, remainder, way)
+                else:
                     for column in range(matrix.shape[1]):
                         carries[own, column] = 0.0
                     for first in range(start, stop, RUN):
@@ -78,20 +86,6 @@ def fibre_sums(  # type: ignore[no-untyped-def]
                             out[row, column] = carries[own, column]
                         else:
                             carries[chunks[c, 3] * width + w, column] = carries[own, column]
-                else:
-                    # Repeated for the tail instead of in a function, where sums would go through memory.
-                    for column in range(0, rest, step):
-                        total = _sum(nonzeros, matrices, width, w, start, stop, end, ahead, column, lanes)
-                        if stop == after:
-                            put(out, row, column, total, way)
-                        else:
-                            put(carries, chunks[c, 3] * width + w, column, total, STORE)
-                    if tail is not None:
-                        remainder = _sum(nonzeros, matrices, width, w, start, stop, end, ahead, rest, tail)
-                        if stop == after:
-                            put(out, row, rest, remainder, way)
-                        else:
-                            put(carries, chunks[c, 3] * width + w, rest, remainder, STORE)
                 start, fibre = stop, fibre + 1
         c = add(turn, 0, 1)
     fence()
