@@ -50,15 +50,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the result (spttm-DEVICE)")
 
 
-def floor(case: dict[str, Any], speeds: dict[str, Any]) -> float:
-    """Return the least seconds: nonzeros read, fibres written, rows gathered, one after the other at full speed."""
+def moved_bytes(case: dict[str, Any]) -> tuple[float, float]:
+    """Return the bytes of nonzeros and fibres, each read or written once, and of the rows that are gathered."""
     item = 4 if case["precision"] == "fp32" else 8
     row = case["rank"] * item
-    moved = case["nonzeros"] * (4 + item) + case["fibres"] * row
+    return case["nonzeros"] * (4 + item) + case["fibres"] * row, case["nonzeros"] * row
+
+
+def floor(case: dict[str, Any], speeds: dict[str, Any]) -> float:
+    """Return the least seconds: nonzeros read, fibres written, rows gathered, one after the other at full speed."""
+    moved, gathered = moved_bytes(case)
+    matrix = case["length"] * gathered / case["nonzeros"]
     sizes = {float(size) * 1e6: rate for size, rate in speeds["gather"].items()}
-    fitting = [rate for size, rate in sorted(sizes.items()) if size >= case["length"] * row]
+    fitting = [rate for size, rate in sorted(sizes.items()) if size >= matrix]
     rate = fitting[0] if fitting else sizes[max(sizes)]
-    return float(moved / speeds["copy"][0] / 1e9 + case["nonzeros"] * row / rate / 1e9)
+    return float(moved / speeds["copy"][0] / 1e9 + gathered / rate / 1e9)
+
+
+def roofline(case: dict[str, Any]) -> dict[str, float]:
+    """Return billions of operations a second, and operations for each byte that is moved or gathered."""
+    operations = 2 * case["nonzeros"] * case["rank"]
+    seconds = case["milliseconds"]["amped"]["median"] / 1e3
+    return {"gigaflops": operations / seconds / 1e9, "flops_a_byte": operations / sum(moved_bytes(case))}
 
 
 def run_mode(args: argparse.Namespace, source: DrawnSource, mode: int, machine: Machine, precision: str) -> list[Any]:
@@ -181,7 +194,7 @@ def run_all(args: argparse.Namespace, machine: Machine) -> dict[str, Any]:
         for mode in args.modes or source.sparse:
             for precision in args.precision:
                 for case in run_mode(args, source, mode, machine, precision):
-                    case = {"shape": shape, **case}
+                    case = {"shape": shape, **case, **roofline(case)}
                     if speeds:
                         case["floor_milliseconds"] = floor(case, speeds) * 1e3
                     _say(shape, case)

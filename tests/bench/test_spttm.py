@@ -61,6 +61,8 @@ def test_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert case["fibres"] <= case["nonzeros"] <= 3000
     first = cases[0]
     moved, gathered = 8 * first["nonzeros"] + 16 * first["fibres"], 16 * first["nonzeros"]
+    assert first["flops_a_byte"] == pytest.approx(2 * 4 * first["nonzeros"] / (moved + gathered))
+    assert first["gigaflops"] == pytest.approx(8 * first["nonzeros"] / first["milliseconds"]["amped"]["median"] / 1e6)
     assert first["floor_milliseconds"] == pytest.approx(moved / 1e7 + gathered / 5e6)
 
 

@@ -23,6 +23,7 @@ from ..source import unit
 
 SETTLING = 256  # threads of a block that adds up carries
 CUTTING = 80  # bytes for each chunk while chunks are cut
+MARKING = 24  # bytes for each fibre while its last nonzero is marked
 
 
 class Launch(NamedTuple):
@@ -89,7 +90,7 @@ class Fibres:
         slots = most_slots(chunks)
         padded = (nnz + ttm_code.PADDING) * (4 + form.width * form.dtype.itemsize)
         shard = padded + 16 * (chunks + slots) + 8 * ALIGNMENT
-        return Bytes(shard, CUTTING * chunks + nnz, slots * form.width * form.stride * 8)
+        return Bytes(shard, CUTTING * chunks + MARKING * fibres, slots * form.width * form.stride * 8)
 
     def make(self, indices: Array, values: Array, starts: Array, form: Form) -> CudaFibres:
         nnz, width, pad = int(indices.size), form.width, ttm_code.PADDING
