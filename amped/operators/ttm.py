@@ -142,6 +142,7 @@ class TtmOperator:
                 shard = shard.unloaded()
             made.append(Piece(shard, fibres, row, continues, leaves))
             row += fibres - leaves
+            del some, starts, first, shard  # before the next piece's are there
         return made
 
     def _on_device(self, array: Array) -> Array:
