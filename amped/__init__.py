@@ -15,7 +15,9 @@ from .api import cp_als, cp_apr, mttkrp
 from .errors import InputError, InputWarning
 from .estimators import CP
 from .models.kruskal import KruskalTensor, load
+from .models.semisparse import SemiSparseTensor
 from .options import Options
+from .products import ttm
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
 from .tables import from_frame
@@ -27,6 +29,7 @@ __all__ = [
     "InputWarning",
     "KruskalTensor",
     "Options",
+    "SemiSparseTensor",
     "SparseTensor",
     "cp_als",
     "cp_apr",
@@ -34,4 +37,5 @@ __all__ = [
     "load",
     "mttkrp",
     "read",
+    "ttm",
 ]

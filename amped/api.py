@@ -25,6 +25,7 @@ from .decomp.poisson import MOST_INNER, Poisson, PoissonMethod
 from .decomp.starts import Restartable, best_of
 from .errors import InputError
 from .models.kruskal import KruskalTensor
+from .models.semisparse import SemiSparseTensor
 from .operators.limits import check_result
 from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
@@ -38,6 +39,8 @@ def _tensor(name: str, given: Any) -> Any:
     """Return a tensor, a path or None; raise `InputError` if it is something else."""
     if given is None or isinstance(given, (SparseTensor, DenseTensor)):
         return given
+    if isinstance(given, SemiSparseTensor):
+        return given.to_sparse()
     try:
         found = tensor_of(given)
     except InputError as error:

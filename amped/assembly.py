@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
@@ -24,7 +24,7 @@ from .backend.base import Device
 from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
-from .backend.providers import dense_kernels
+from .backend.providers import dense_kernels, ttm_kernels
 from .decomp import als, apr
 from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method, Spans
@@ -68,7 +68,8 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 def _check_options(options: Options, device: Device) -> None:
     """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
-    if options.kernel == "auto" or options.kernel not in {kernel.name for kernel in dense_kernels(device)}:
+    others = {kernel.name for family in (dense_kernels, ttm_kernels) for kernel in family(device)}
+    if options.kernel == "auto" or options.kernel not in others:
         check_options(options, device)
 
 
@@ -268,6 +269,14 @@ def opened(tensor: Tensor, comm: Comm, options: Options, deadline: float | None)
         yield machine, source
 
 
+class Placed(Protocol):
+    """What is placed on devices by a plan."""
+
+    @property
+    def plan(self) -> Any:
+        """Has `device_bytes`, by use, and `host_bytes`."""
+
+
 class Session(NamedTuple):
     """What a command line runs in: its ranks, who asks it to stop, and what ends it if it hangs."""
 
@@ -356,7 +365,7 @@ class Job:
             choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip
 
-    def memory_line(self, operator: Operator) -> str:
+    def memory_line(self, operator: Placed) -> str:
         """Return the memory used and planned, each of the rank that used most; collective."""
         used, plan = self.machine.device.peak_bytes(), operator.plan
         mine = {"host": (peak_resident_bytes() - self._resting, plan.host_bytes)}

@@ -319,13 +319,46 @@ class Mttkrp(Started):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Ttm(Started):
+    """What ``ttm`` takes."""
+
+    mode: int = flag(MISSING, "the mode that is multiplied, counted from 0", type=whole_number, metavar="N")
+    repeat: int = flag(1, "repeat, and report the median time", type=whole_number, metavar="K")
+    output: Path | None = flag(None, "write indices, values, mode, shape", type=path, metavar="FILE.npz")
+
+    def check(self) -> None:
+        if self.repeat < 1:
+            raise InputError(f"--repeat {self.repeat}: at least 1")
+        if self.mode < 0:
+            raise InputError(f"--mode {self.mode}: counted from 0")
+        super().check()
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        return {**super().inputs, "--init": None if self.init in (None, "nvecs") else Path(str(self.init))}
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {**super().outputs, "--output": self.output}
+
+    def claim(self, outputs: Outputs) -> Path | None:
+        if self.output is not None:
+            outputs.file(self.output, self.force)
+        return self.output
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Plan(Modelled):
     """What ``plan`` takes."""
 
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
+    mode: int | None = flag(None, "plan a product in this mode (ttm)", type=whole_number, metavar="N")
 
     def check(self) -> None:
         super().check()
+        constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
+        if self.mode is not None and (self.counts or self.method or constrained):
+            raise InputError("--mode plans a product (ttm): it goes with no method, loss or constraint")
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
 

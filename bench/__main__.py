@@ -23,6 +23,7 @@ from . import (
     phi,
     readme,
     reliability,
+    spttm,
     table,
 )
 
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "figures": figures,
     "readme": readme,
     "reliability": reliability,
+    "spttm": spttm,
     "table": table,
 }
 

@@ -71,6 +71,8 @@ def draw(path: Path) -> None:
         figure = _iterations(pyplot, [case for case in result["iterations"] if "skipped" not in case])
     elif "dense" in result:
         figure = _dense(pyplot, result["dense"])
+    elif "spttm" in result:
+        figure = _products(pyplot, result["spttm"])
     elif "answers" in result:
         figure = _answers(pyplot, result["answers"])
     elif "counts" in result:
@@ -264,4 +266,30 @@ def _dense(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
     panels[1, 0].set_ylabel("MiB beside the tensor")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(names) + 1, frameon=False)
     figure.subplots_adjust(bottom=0.18)
+    return figure
+
+
+def _products(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
+    """How many times as fast as others products are, by mode and columns: a panel for each tensor."""
+    shapes = list(dict.fromkeys(case["shape"] for case in cases))
+    figure, panels = pyplot.subplots(1, len(shapes), figsize=(3.2 * len(shapes), 3.2), squeeze=False, sharey=True)
+    for axes, shape in zip(panels[0], shapes, strict=True):
+        some = [case for case in cases if case["shape"] == shape]
+        for mode in sorted({case["mode"] for case in some}):
+            of_mode = sorted((case for case in some if case["mode"] == mode), key=lambda case: case["rank"])
+            for style, pick in (("o-", lambda others: others[0]), ("s--", min)):
+                gains = []
+                for case in of_mode:
+                    times = {name: found["median"] for name, found in case["milliseconds"].items()}
+                    others = [t for name, t in times.items() if name not in ("amped", "one thread")]
+                    gains.append(pick(others) / times["amped"] if others else 1.0)
+                name = f"mode {mode}" + (", fastest other" if pick is min else "")
+                axes.plot([case["rank"] for case in of_mode], gains, style, color=f"C{mode}", label=name)
+        axes.set(title=shape, xlabel="columns", xscale="log")
+        axes.set_xticks(sorted({case["rank"] for case in some}), minor=False)
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+        axes.axhline(1, color="black", linewidth=0.5)
+    panels[0][0].set_ylabel("times as fast as CSR times dense")
+    panels[0][-1].legend(fontsize="x-small")
     return figure

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dense, equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort
+from . import dense, equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort, ttm
 from .base import Device
 
 
@@ -28,6 +28,11 @@ def mttkrp_kernels(device: Device) -> Sequence[mttkrp.Kernel]:
 def dense_kernels(device: Device) -> Sequence[dense.DenseKernel]:
     """Return the kernels of dense tensors, the default first; none on a device that has no such."""
     return _providers(device, dense.FAMILY)
+
+
+def ttm_kernels(device: Device) -> Sequence[ttm.TtmKernel]:
+    """Return the kernels of sparse tensors times matrices, the default first."""
+    return _providers(device, ttm.FAMILY)
 
 
 def phis(device: Device) -> Sequence[phi.Phi]:

@@ -59,6 +59,47 @@ def initial_factors(
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
 
 
+def initial_factor(
+    source: Any, mode: int, rank: int, comm: Comm, dtype: np.dtype[Any], seed: int = 0, init: str | None = None
+) -> NDArray[Any]:
+    """Return one mode's (I_n, R) matrix of those that `initial_factors` returns, as it is. Collective.
+
+    Others are not made, and need not be in the file. Of `source` the shape counts, and for "nvecs" the nonzeros.
+    """
+    length = source.shape[mode]
+    if init is None:
+        return random_factor(length, rank, seed, mode, dtype)
+    if init == "nvecs":
+        if not hasattr(source, "tensor"):
+            raise InputError("init 'nvecs' is for sparse tensors, not for semi-sparse ones")
+        return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
+
+    def read() -> NDArray[Any]:
+        found = factors_in(read_npz(init), init)
+        if mode >= len(found):
+            raise InputError(f"holds no factor_{mode}", path=init)
+        return checked_matrix(found[mode], f"factor_{mode}", (length, rank), dtype, init)
+
+    return share(comm, on_root(comm, read))
+
+
+def checked_matrix(
+    given: NDArray[Any],
+    name: str,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    path: str | os.PathLike[str] | None = None,
+) -> NDArray[Any]:
+    """Return a matrix as `dtype`; raise `InputError` unless it is a finite one of that shape."""
+    check_factor(given, name, path)
+    if given.shape != shape:
+        raise InputError(f"{name} is {given.shape}, expected {shape}", path=path)
+    with np.errstate(over="ignore"):
+        found = np.ascontiguousarray(given, dtype)
+    check_factor(found, f"{name}, as {dtype},", path)
+    return found
+
+
 def unit_sums(factors: Sequence[NDArray[Any]], how: str | None) -> tuple[list[NDArray[Any]], NDArray[np.float64]]:
     """Return matrices with columns of unit sum, and the products of the sums that were taken out.
 

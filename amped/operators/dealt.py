@@ -26,7 +26,7 @@ from partitioner.threads import usable_cores
 
 from ..errors import InputError
 from ..parallel.mpi import Comm
-from .held import Facts, Held, Kind, Room, hold_together
+from .held import Facts, Held, Kind, Room, equal_parts, hold_together
 from .placement import Loading, nonzero_bytes
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
@@ -162,6 +162,12 @@ class DealtSource:
             yield columns[m]
         yield values
 
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        if self._held is not None:
+            return self._held.by_fibre(mode, dtype, self._comm.rank, self._comm.size)
+        columns, values = self._ordered()
+        return deal_fibres(columns, values.astype(dtype, copy=False), mode, self._comm, self._threads)
+
     def tensor(self) -> SparseTensor | None:
         runs = self._runs(range(len(self.shape)), len(self.shape), self.value_dtype)
         mine = self._ordered()
@@ -189,6 +195,46 @@ class DealtSource:
 
     def leave_device(self) -> None:
         self._held = None
+
+
+def deal_fibres(
+    columns: NDArray[np.int32], values: NDArray[Any], mode: int, comm: Comm, threads: int | None = None
+) -> list[Any]:
+    """Return what `Source.by_fibre` does, from nonzeros of which ranks 0, 1, ... have some, in order. Collective."""
+    order = len(columns)
+    others = [m for m in range(order) if m != mode]
+    if mode < order - 1:
+        lengths = [int(column.max(initial=0)) + 1 for column in columns]
+        run = sort_nonzeros(columns, values, others, lengths, threads=threads)[:2] if values.size else (columns, values)
+        runs = Runs(others, order, values.dtype, EVERYTHING, comm, threads or usable_cores())
+        runs.add(*run, in_order=True)
+        del run
+        empty = np.empty((order, 0), np.int32), np.empty(0, values.dtype)
+        columns, values = next(iter([*runs.pieces(runs.shares()), empty]))
+    return evened([*(columns[m] for m in (*others, mode)), values], comm)
+
+
+def evened(arrays: list[NDArray[Any]], comm: Comm) -> list[NDArray[Any]]:
+    """Return equal shares of arrays of which ranks 0, 1, ... have parts, in turn. Collective."""
+    ends = np.cumsum([0, *comm.allgather(int(arrays[0].size))])
+    wanted = equal_parts(int(ends[-1]), comm.size)
+    if comm.size == 1 or np.array_equal(ends, wanted):
+        return arrays
+
+    def overlap(holder: int, owner: int) -> tuple[int, int]:
+        return max(int(ends[holder]), int(wanted[owner])), min(int(ends[holder + 1]), int(wanted[owner + 1]))
+
+    found = []
+    for array in arrays:
+        mine = np.empty(int(wanted[comm.rank + 1] - wanted[comm.rank]), array.dtype)
+        for shift in range(comm.size):
+            to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+            begin, end = overlap(comm.rank, to)
+            given = array[begin - ends[comm.rank] : max(begin, end) - ends[comm.rank]]
+            begin, end = overlap(source, comm.rank)
+            comm.swap(given, to, mine[begin - wanted[comm.rank] : max(begin, end) - wanted[comm.rank]], source)
+        found.append(mine)
+    return found
 
 
 def _keys_at(cut: Cut) -> NDArray[np.int32]:

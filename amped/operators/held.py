@@ -144,6 +144,18 @@ class Held:
             yield self._sort.take(self._columns[m], places)
         yield self._sort.cast(self._sort.take(self._values, places), dtype)
 
+    def by_fibre(self, mode: int, dtype: np.dtype[Any], part: int, parts: int) -> list[Array]:
+        """Return part number `part` of nonzeros in the order of a mode's fibres; see `Source.by_fibre`."""
+        order, offsets = len(self._shape), equal_parts(int(self._values.size), parts)
+        others, mine = [m for m in range(order) if m != mode], slice(int(offsets[part]), int(offsets[part + 1]))
+        if mode == order - 1:  # in order already
+            share = [column[mine] for column in (*self._columns, self._values)]
+            return [*share[:-1], self._sort.cast(share[-1], dtype)]
+        lengths = [self._shape[m] for m in others]
+        places = self._sort.places([self._columns[m] for m in others], range(len(others)), lengths)[mine]
+        share = [self._sort.take(array, places) for array in (*self._columns, self._values)]
+        return [*(share[m] for m in (*others, mode)), self._sort.cast(share[-1], dtype)]
+
     def _rows(self, cut: Cut, part: int) -> tuple[int, int]:
         """Return the first row of a part's nonzeros, and the last one at most."""
         first, head = int(cut.rows[part]), int(cut.heads[part])
@@ -175,6 +187,11 @@ class Held:
         for target, source in zip((*columns, values), (*self._columns, self._values), strict=True):
             target[:] = device.to_host(source)
         return columns, values
+
+
+def equal_parts(nonzeros: int, parts: int) -> NDArray[np.int64]:
+    """Return where parts of equal numbers of nonzeros begin, and the end, (parts + 1,)."""
+    return np.array([nonzeros * part // parts for part in range(parts + 1)], np.int64)
 
 
 def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[Held, Facts] | None:

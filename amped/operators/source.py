@@ -17,13 +17,13 @@ from partitioner.indices import count_runs, distinct
 from partitioner.labels import Labels
 from partitioner.readers import PLAIN, Form, open_store, read_sparse
 from partitioner.shards import Cut, SortedTensor, counted_rows, cut_mode
-from partitioner.sort import key_bytes
+from partitioner.sort import key_bytes, sort_nonzeros
 from partitioner.store import Store
 
 from ..errors import InputError
 from ..parallel.mpi import Comm, on_root, together
-from .dealt import READER_BYTES, DealtSource, Offsets, Progress, dealt_loading, is_divisible
-from .held import Facts, Kind, Room, hold
+from .dealt import READER_BYTES, DealtSource, Offsets, Progress, deal_fibres, dealt_loading, is_divisible
+from .held import Facts, Kind, Room, equal_parts, hold
 from .placement import INDEX_BYTES, Loading, nonzero_bytes
 
 
@@ -83,6 +83,13 @@ class Source(Described, Protocol):
 
         Arrays, in device memory if the tensor is held there; if only the first `keep` nonzeros need to be in memory,
         perhaps a `StoredColumn`.
+        """
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        """Return this rank's equal share of the nonzeros, sorted by all other modes in turn, then by `mode`.
+
+        The columns of the other modes, ascending, that of `mode`, and the values; in device memory if the tensor is
+        held there. A fibre may lie on several ranks.
         """
 
     def tensor(self) -> SparseTensor | None:
@@ -150,6 +157,21 @@ class TensorSource:
             # No name for the whole column: it must be gone before the next one is gathered.
             yield self._comm.scatter(copy.column(k) if copy else None, cut.nonzeros, index)
         yield self._comm.scatter(copy.values if copy else None, cut.nonzeros, dtype)
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        comm, order = self._comm, len(self.shape)
+        if self._held is not None:
+            return self._held.by_fibre(mode, dtype, comm.rank, comm.size)
+        others, root = [m for m in range(order) if m != mode], self._root
+        there: Any = (None,) * (order + 1)
+        if root is not None:
+            there = *root.columns, root.values
+            if mode < order - 1:  # or they are in order already
+                done = sort_nonzeros(root.columns, root.values, others, self.shape, dtype=dtype)
+                there = *done.columns, done.values
+        parts, kinds = equal_parts(self.nnz, comm.size), [np.dtype(np.int32)] * order + [dtype]
+        wanted = (*others, mode, order)
+        return [comm.scatter(there[m], parts, kind) for m, kind in zip(wanted, kinds, strict=True)]
 
     @property
     def _root(self) -> SparseTensor | None:
@@ -219,6 +241,13 @@ class StoreSource:
             begin, end = head, max(head + 1, end)
         held = stop - start if keep is None else keep
         yield from together(self._comm, lambda: copy.share(start, stop, range(begin, end), held, dtype))
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        comm, copy = self._comm, self._store.mode(0)
+        start, stop = (int(n) for n in equal_parts(self.nnz, comm.size)[comm.rank : comm.rank + 2])
+        rows = range(self.shape[0])
+        *columns, values = together(comm, lambda: copy.share(start, stop, rows, stop - start, dtype))
+        return deal_fibres(np.stack(columns), values, mode, comm)
 
     def tensor(self) -> SparseTensor | None:
         return on_root(self._comm, self._store.tensor)

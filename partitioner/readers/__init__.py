@@ -14,8 +14,8 @@ from .form import PLAIN, Form, warn_of_keys
 from .pieces import Outcome, Part, Progress, chunks, collect, settle
 
 __all__ = [
-    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "collect", "is_dense", "is_table", "open_dense",
-    "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
+    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "collect", "is_dense", "is_semisparse", "is_table",
+    "open_dense", "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -130,6 +130,13 @@ def is_dense(path: str | PathLike[str]) -> bool:
     return split(path) is not None or (fspath(path).lower().endswith(".npy") and not Path(path).is_dir())
 
 
+def is_semisparse(path: str | PathLike[str]) -> bool:
+    """Return whether a file holds a semi-sparse tensor (sCOO), as ``ttm`` writes it."""
+    from .semisparse import is_semisparse as holds
+
+    return fspath(path).lower().endswith(".npz") and Path(path).is_file() and holds(path)
+
+
 def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
     """Open a file of a dense tensor; raise `InputError` if it would have to be read otherwise."""
     from .chunked import read_chunked, split
@@ -231,8 +238,10 @@ def open_part(
     no_values = form.no_values
     if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
+        from .semisparse import SemiSparsePart
 
-        return ArchivePart(path, part, progress=progress, no_values=no_values, threads=threads)
+        kind = SemiSparsePart if is_semisparse(path) else ArchivePart
+        return kind(path, part, progress=progress, no_values=no_values, threads=threads)
     from .tns import TextPart
 
     return TextPart(path, part, of, threads=threads, progress=progress, no_values=no_values)

@@ -56,6 +56,8 @@ class ArchivePart:
     unpickled.
     """
 
+    _plain = True  # whether a row of the arrays is a nonzero
+
     def __init__(
         self,
         path: str | PathLike[str],
@@ -78,16 +80,20 @@ class ArchivePart:
                 check_sizes(archive, self._total)
             self._indices = _Array(archive, "indices")
             self._values = _ones(archive, self._indices) if no_values else _Array(archive, "values")
-            self._check_forms()
+            self._check_forms(archive)
             self.lengths = _lengths(archive, self.order)
-            self._members = _members(file.fileno(), self._indices, self._values)
+            self._check_lengths()
+            self._members = self._plain and _members(file.fileno(), self._indices, self._values)
             self._files = files.pop_all()
         self._nonzeros = 0
         self.expected = self._values.shape[0] if part == 0 else 0
         self._pieces = self._read() if part == 0 else iter(list[Nonzeros]())
         self._left: Nonzeros | None = None  # did not fit the last pile
 
-    def _check_forms(self) -> None:
+    def _check_lengths(self) -> None:
+        """Refuse lengths of modes that do not go with the arrays."""
+
+    def _check_forms(self, archive: zipfile.ZipFile) -> None:
         indices, values = self._indices, self._values
         if len(indices.shape) != 2 or indices.dtype.kind not in "iu":
             raise InputError(f"'indices' is {indices}, expected (nnz, order) integers")
@@ -99,8 +105,7 @@ class ArchivePart:
         check_order(self.order)
         if count != nonzeros:
             raise InputError(f"{count} values for {nonzeros} rows of indices")
-        single = values.dtype.kind == "f" and values.dtype.itemsize == 4
-        self.dtype = np.dtype(np.float32 if single else np.float64)
+        self.dtype = kept_as(values.dtype)
 
     @property
     def outcome(self) -> Outcome:
@@ -189,9 +194,15 @@ class ArchivePart:
         raise InputError(f"value {value} of nonzero {nonzero} is not finite")
 
 
+def kept_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that values of an archive are kept in."""
+    return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize == 4 else np.float64)
+
+
 class _Ones:
     """Values of an archive that has none. See `_Array`."""
 
+    by_columns = False
     dtype = np.dtype(np.float64)
 
     def __init__(self, count: int) -> None:
@@ -249,7 +260,7 @@ class _Array:
         if stream.read(6) != b"\x93NUMPY":
             raise InputError(f"'{self._name}' is not an array")
         stream.seek(0)
-        self.shape, self._by_columns, self.dtype = read_header(stream)
+        self.shape, self.by_columns, self.dtype = read_header(stream)
         if self.dtype.hasobject:
             raise InputError(f"{self._trouble}: an array of objects")
         self._begin = stream.tell()
@@ -274,7 +285,7 @@ class _Array:
         """Return `count` rows, transposed as by `rows`; by any thread, each row once."""
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._trouble):
-            if self._by_columns:
+            if self.by_columns:
                 return np.stack([self._at(column * rows + begin, count) for column in range(columns)])
             return self._at(begin * columns, count * columns).reshape(count, columns).T
 
@@ -292,12 +303,12 @@ class _Array:
         rows, columns = (*self.shape, 1)[:2]
         with _damage(self._trouble), ExitStack() as files:
             # A Fortran-order array is read by one stream per column.
-            streams = [files.enter_context(self._open()) for _ in range(columns if self._by_columns else 1)]
+            streams = [files.enter_context(self._open()) for _ in range(columns if self.by_columns else 1)]
             for column, stream in enumerate(streams):
                 _skip(stream, column * rows * self.dtype.itemsize)
             for start in range(0, rows, count):
                 n = min(count, rows - start)
-                if self._by_columns:
+                if self.by_columns:
                     yield np.stack([self._numbers(stream, n) for stream in streams])
                 else:
                     yield self._numbers(streams[0], n * columns).reshape(n, columns).T
@@ -351,6 +362,15 @@ def _damage(trouble: str) -> Iterator[None]:
         raise
     except DAMAGED as error:
         raise InputError(f"{trouble}: {' '.join(str(error).split()) or type(error).__name__}") from None
+
+
+def small_integers(archive: zipfile.ZipFile, name: str, most: int) -> list[int]:
+    """Return a whole number, or a vector of at most so many, of an archive."""
+    array = _Array(archive, name)
+    if len(array.shape) > 1 or array.dtype.kind not in "iu" or math.prod(array.shape) > most:
+        raise InputError(f"'{name}' is {array}, expected a whole number or a few")
+    array.shape = (math.prod(array.shape),)
+    return [int(number) for piece in array.rows(most) for number in piece[0]]
 
 
 def _lengths(archive: zipfile.ZipFile, order: int) -> tuple[int, ...] | None:

@@ -36,7 +36,8 @@ CPU = ["--device", "cpu"]
 FLAGS = {
     "cpd": "--rank --max-iters --tol --seed --init --output --checkpoint --every --resume",
     "mttkrp": "--rank --mode --seed --init --repeat --output",
-    "plan": "--rank --ranks",
+    "ttm": "--rank --mode --seed --init --repeat --output",
+    "plan": "--rank --ranks --mode",
     "info": "",
 }
 SHARED = "--device --precision --placement --device-memory --kernel --deterministic --gather --threads --metrics "

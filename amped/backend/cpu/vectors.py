@@ -146,6 +146,20 @@ def accumulate_row(typing: Any, factor: Any, row: Any, column: Any, part: Any, t
     return total(factor, types.intp, types.intp, part, total), generate
 
 
+@operation
+def add_scaled(typing: Any, factor: Any, row: Any, column: Any, scalar: Any, total: Any) -> Any:
+    """Return `total` plus a number times a row of a factor matrix, from `column` on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        matrix, row, column, number, total_value = args
+        address = row_address(context, builder, factor, matrix, row, column)
+        stored, kind = context.get_value_type(factor.dtype), total_value.type
+        number = splat(builder, context.cast(builder, number, scalar, total.dtype), kind)
+        return fused(builder, total, number, load_piece(builder, address, stored, kind), total_value)
+
+    return total(factor, types.intp, types.intp, scalar, total), generate
+
+
 def _prefetch(builder: Any, address: Any, size: int) -> None:
     """Prefetch `size` bytes."""
     byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -183,26 +197,27 @@ def read_line(typing: Any, matrix: Any, at: Any) -> Any:
 
 @operation
 def put(typing: Any, out: Any, row: Any, column: Any, vector: Any, how: Any) -> Any:
-    """Write a vector to a row of a float64 matrix, from `column` on; `how` is STORE, ADD or PAST."""
+    """Write a vector to a row of a matrix of its type or float64, from `column` on; `how` is STORE, ADD or PAST."""
+    item = out.dtype.bitwidth // 8
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         matrix, row, column, value, how = args
-        wide = ir.VectorType(ir.DoubleType(), vector.count)
+        wide = ir.VectorType(context.get_value_type(out.dtype), vector.count)
         value = value if value.type == wide else builder.fpext(value, wide)
         address = builder.bitcast(row_address(context, builder, out, matrix, row, column), wide.as_pointer())
         end = builder.append_basic_block("put")
         choice = builder.switch(how, builder.append_basic_block("store"))
         with builder.goto_block(choice.default):
-            builder.store(value, address, align=8)
+            builder.store(value, address, align=item)
             builder.branch(end)
         added, past = builder.append_basic_block("add"), builder.append_basic_block("past")
         choice.add_case(ir.Constant(how.type, ADD), added)
         with builder.goto_block(added):
-            builder.store(builder.fadd(builder.load(address, align=8), value), address, align=8)
+            builder.store(builder.fadd(builder.load(address, align=item), value), address, align=item)
             builder.branch(end)
         choice.add_case(ir.Constant(how.type, PAST), past)
         with builder.goto_block(past):
-            store = builder.store(value, address, align=LINE)
+            store = builder.store(value, address, align=min(LINE, item * vector.count))
             one = ir.Constant(ir.IntType(32), 1)
             store.set_metadata("nontemporal", builder.module.add_metadata([one]))
             builder.branch(end)

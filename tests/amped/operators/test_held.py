@@ -58,6 +58,16 @@ def host(machine: Machine, arrays: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_fibres_are_those_that_the_host_sorts(machine: Machine, name: str) -> None:
+    found, expected = sources(name, machine)
+    for mode in range(len(expected.shape)):
+        for dtype in (np.dtype("f4"), np.dtype("f8")):
+            with np.errstate(over="ignore"):
+                mine, other = host(machine, found.by_fibre(mode, dtype)), expected.by_fibre(mode, dtype)
+            assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(mine, other, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_facts_and_shares_are_those_of_the_host(name: str, machine: Machine) -> None:
     there, expected = sources(name, machine)
     for fact in ("shape", "nnz", "duplicates", "zeros", "value_range", "value_dtype"):

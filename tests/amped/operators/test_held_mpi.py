@@ -48,6 +48,10 @@ def check_shares(found: Any, expected: Any, machine: Machine) -> None:
         for dtype in (np.dtype("f4"), np.dtype("f8")):
             for mine, other in zip(found.load(mode, cut, dtype), expected.load(mode, cut, dtype), strict=True):
                 assert machine.device.to_host(mine).tobytes() == other.tobytes()
+        for mine, other in zip(
+            found.by_fibre(mode, np.dtype("f8")), expected.by_fibre(mode, np.dtype("f8")), strict=True
+        ):
+            assert machine.device.to_host(mine).tobytes() == np.ascontiguousarray(other).tobytes()
 
 
 @pytest.mark.parametrize("name", CASES)

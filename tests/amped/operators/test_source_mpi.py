@@ -55,6 +55,10 @@ def test_shares_are_those_of_a_tensor_in_memory(comm: Comm, folder: Path, name: 
             for expected, found in shares:
                 assert found.dtype == expected.dtype
                 assert np.array_equal(found, expected)
+            of_fibres = zip(whole.by_fibre(mode, dtype), dealt.by_fibre(mode, dtype), strict=True)
+            assert all(
+                found.dtype == expected.dtype and np.array_equal(found, expected) for expected, found in of_fibres
+            )
     tensor, expected_tensor = dealt.tensor(), whole.tensor()
     if tensor is not None and expected_tensor is not None:
         assert np.array_equal(tensor.columns, expected_tensor.columns)

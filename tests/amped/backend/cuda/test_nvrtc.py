@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend.cuda import dense_code, phi_code, row_code
+from amped.backend.cuda import dense_code, phi_code, row_code, ttm_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.dense import Form
 from amped.backend.mttkrp import Share
 from amped.backend.rowproblems import RowMethod
+from amped.backend.ttm import Form as TtmForm
 from partitioner import words
 from partitioner.coo import ValueRange
 
@@ -275,6 +276,15 @@ def test_products_of_dense_blocks(columns: int, precision: str) -> None:
         macros = dense_code.multiply_macros(form, parts, transposed, vector)
         check(compiled("dense_multiply", macros, "sm_90"), {"multiply_block"}, FEW)
         assert dense_code.multiply_shared(form, transposed) <= LIMITS["sm_90"].shared
+
+
+@pytest.mark.parametrize("architecture", LIMITS)
+def test_products_of_fibres(architecture: str) -> None:
+    """Narrow and wide rows, of one group of threads and of several, of values of one number and of many."""
+    for rank, width, dtype in product((1, 7, 16, 32, 33, 64, 1024), (1, 3, 64), DTYPES.values()):
+        stride = -(-rank * dtype.itemsize // VECTOR) * VECTOR // dtype.itemsize
+        macros = ttm_code.macros(TtmForm(0, stride, dtype, 0, width))
+        check(compiled("ttm", macros, architecture), {"ttm", "settle"})
 
 
 @pytest.mark.parametrize("architecture", LIMITS)

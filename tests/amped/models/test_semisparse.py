@@ -1,0 +1,102 @@
+"""Semi-sparse tensors: kept, converted, saved and read."""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ttmcases import SHAPES, dense_of, tensor_of
+
+import amped
+from amped import InputError, SemiSparseTensor
+
+
+@pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) < 5], ids=str)
+def test_conversions(shape: tuple[int, ...]) -> None:
+    """To and from coordinates and arrays, with any modes dense, in any order; all of them, too."""
+    tensor = tensor_of(shape, 40)
+    array, order = dense_of(tensor), len(shape)
+    for count in range(1, order + 1):
+        for chosen in combinations(range(order), count):
+            for modes in list(permutations(chosen))[:3]:
+                for found in (SemiSparseTensor.from_sparse(tensor, modes), SemiSparseTensor.from_dense(array, modes)):
+                    np.testing.assert_array_equal(found.to_dense(), array)
+                    again = found.to_sparse()
+                    np.testing.assert_array_equal(again.columns, tensor.columns)
+                    np.testing.assert_array_equal(again.values, tensor.values)
+                    assert (found.shape, found.modes, found.order) == (shape, modes, order)
+                    assert found.values.shape == (found.fibres, *(shape[m] for m in modes))
+                    assert found.norm() == pytest.approx(tensor.norm(), rel=1e-12)
+                    assert found.nbytes == found.indices.nbytes + found.values.nbytes
+
+
+def test_fibres_are_sorted_and_summed() -> None:
+    found = SemiSparseTensor([[1, 0], [0, 2], [1, 0]], [[1, 2], [3, 4], [5, 6]], 1, (2, 2, 3))
+    assert found.indices.tolist() == [[0, 2], [1, 0]]
+    assert found.values.tolist() == [[3, 4], [6, 8]]
+    assert found.values.dtype == np.float64
+    assert SemiSparseTensor([[0]], np.ones((1, 2), np.float32), 0, (2, 5)).values.dtype == np.float32
+
+
+@pytest.mark.parametrize("modes", [1, (0, 2), (2, 0, 1)])
+def test_a_file(folder: Path, modes: Any) -> None:
+    tensor = tensor_of((5, 4, 3), 20)
+    tensor.labels = tuple(np.arange(n) * 10 for n in tensor.shape)
+    found = SemiSparseTensor.from_sparse(tensor, modes)
+    found.save("y.npz")
+    again = SemiSparseTensor.load("y.npz")
+    for name in ("indices", "values"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    assert (again.modes, again.shape) == (found.modes, found.shape)
+    assert again.labels is not None
+    assert [each.tolist() for each in again.labels] == [each.tolist() for each in tensor.labels]
+    with np.load("y.npz") as archive:
+        assert archive["mode"].shape == (() if modes == 1 else (len(modes),))
+    with pytest.raises(InputError, match="was written by something else"):
+        found.save("y.npz", replace=False)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"indices": [[0], [1]]}, r"indices are int64 of shape \(2, 1\): expected \(fibres, 2\)"),
+    ({"indices": [[0.5, 1], [1, 1]]}, "indices are float64"),
+    ({"indices": [[0, 3], [1, 1]]}, "an index of mode 2 is outside its length 3"),
+    ({"indices": [[-1, 0], [1, 1]]}, "an index of mode 0 is outside its length 2"),
+    ({"values": [[1, 2], [3, 4]]}, r"values are int64 of shape \(2, 2\): expected real ones of \(2, 4\)"),
+    ({"values": np.full((2, 4), np.nan)}, "a value is not finite"),
+    ({"values": np.full((2, 4), "x")}, "expected real ones"),
+    ({"modes": 3}, "mode 3: expected an integer from 0 to 2"),
+    ({"modes": ()}, "expected at least one, each once"),
+    ({"modes": (1, 1)}, "expected at least one, each once"),
+    ({"modes": 1.5}, "mode 1.5"),
+    ({"shape": (2, 0, 3)}, "length of a mode 0"),
+    ({"indices": np.ma.masked_equal([[0, 1], [1, 1]], 0)}, "indices has masked entries|indices have masked entries"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_does_not_go_together(change: dict[str, Any], message: str) -> None:
+    right = {"indices": [[0, 1], [1, 1]], "values": np.ones((2, 4)), "modes": 1, "shape": (2, 4, 3)}
+    SemiSparseTensor(**right)
+    with pytest.raises(InputError, match=message):
+        SemiSparseTensor(**{**right, **change})
+
+
+def test_files_that_are_others(folder: Path) -> None:
+    np.savez("t.npz", indices=[[0, 0]], values=[1.0])
+    np.savez("m.npz", indices=[[0]], values=[[1.0, 2.0]], mode="x", shape=[1, 2])
+    np.savez("s.npz", indices=[[7]], values=[[1.0, 2.0]], mode=1, shape=[1, 2])
+    for name, message in (("t", "holds no mode, shape"), ("m", "mode is <U1"), ("s", "an index of mode 0 is outside")):
+        with pytest.raises(InputError, match=f"{name}.npz: {message}"):
+            SemiSparseTensor.load(f"{name}.npz")
+    with pytest.raises(InputError, match="No such file"):
+        SemiSparseTensor.load("missing.npz")
+
+
+def test_what_it_looks_like() -> None:
+    assert repr(SemiSparseTensor.from_dense(np.eye(2), 0)) == (
+        "SemiSparseTensor(shape=(2, 2), mode=0, fibres=2, values=float64)"
+    )
+    assert "modes=(0, 1)" in repr(amped.SemiSparseTensor.from_dense(np.eye(2), (0, 1)))
