@@ -12,8 +12,11 @@ from partitioner.dense import DenseTensor
 from partitioner.readers import read
 
 from .api import cp_als, cp_apr, mttkrp
+from .api_tucker import tucker
 from .errors import InputError, InputWarning
-from .models.kruskal import KruskalTensor, load
+from .models.kruskal import KruskalTensor
+from .models.loading import load
+from .models.tucker import TuckerTensor
 from .options import Options
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 
@@ -24,9 +27,11 @@ __all__ = [
     "KruskalTensor",
     "Options",
     "SparseTensor",
+    "TuckerTensor",
     "cp_als",
     "cp_apr",
     "load",
     "mttkrp",
     "read",
+    "tucker",
 ]

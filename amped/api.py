@@ -18,7 +18,7 @@ from partitioner.stages import STAGES
 
 from .assembly import AnySource, Tensor, begin, counts, decomposition, opened, place, start
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
-from .decomp.driver import Method, Rule, Spans, run
+from .decomp.driver import Method, Model, Rule, Spans, run
 from .decomp.initial import Init
 from .decomp.poisson import MOST_INNER, Poisson, PoissonMethod
 from .decomp.starts import Restartable, best_of
@@ -135,7 +135,7 @@ def argument_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
 
 
-class _Start(NamedTuple):
+class Start(NamedTuple):
     """Where decompositions begin."""
 
     starts: int  # with seeds from `seed` on; the best is kept
@@ -143,9 +143,9 @@ class _Start(NamedTuple):
     init: Init | None
 
 
-def _decomposed(
-    method: Restartable, source: AnySource, where: _Start, rule: Rule, callback: Callable[[int, float], None] | None
-) -> KruskalTensor:
+def decomposed(
+    method: Restartable, source: AnySource, where: Start, rule: Rule, callback: Callable[[int, float], None] | None
+) -> Model:
     """Run a method; tell of each iteration and its most telling number; return the model. Collective."""
     comm, (starts, seed, init) = method.operator.machine.comm, where
     if comm.bcast(init is not None) and starts > 1:
@@ -244,7 +244,8 @@ def cp_als(
         constraints = wanted.of(len(source.shape))
         method = decomposition(source, rank, machine, chosen, budget, constraints)
         rule = Rule(max_iters, tol, deadline=deadline)
-        model = _decomposed(method, source, _Start(starts, seed, init), rule, callback)
+        model = decomposed(method, source, Start(starts, seed, init), rule, callback)
+    assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model
@@ -330,7 +331,9 @@ def cp_apr(
     with opened(X, comm, chosen, deadline) as (machine, source):
         apr = counts(source, rank, machine, chosen, asked, budget)
         rule = Rule(max_iters, tol, deadline=deadline)
-        return _decomposed(apr, source, _Start(starts, seed, init), rule, callback)
+        model = decomposed(apr, source, Start(starts, seed, init), rule, callback)
+    assert isinstance(model, KruskalTensor)
+    return model
 
 
 @collective(ARGUMENTS, argument_options)

@@ -8,13 +8,15 @@ import os
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from partitioner.flags import flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
 from partitioner.readers import Form
 
 from . import checkpoint
 from .decomp.constraints import Wanted, modes_of, ridge_of
+from .decomp.hosvd import METHODS as COMPRESSIONS
+from .decomp.hosvd import Compression
 from .decomp.poisson import Poisson
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
@@ -168,9 +170,10 @@ class Modelled(Ranked):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Started(Ranked):
+class Seeded(Request):
     """What verbs take that begin with factor matrices."""
 
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs"
     seed: int = flag(0, "of the random start (0)", type=whole_number, group="start")
     init: str | None = flag(
         None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
@@ -180,20 +183,24 @@ class Started(Ranked):
         super().check()
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: at least 0")
-        if self.init not in (None, "nvecs"):
+        if self.init not in self.named_starts:
             assert self.init is not None
             factors_in(read_npz(self.init), self.init)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Cpd(Modelled, Started):
-    """What ``cpd`` takes."""
+class Started(Seeded, Ranked):
+    """What verbs take that begin with factor matrices of equal ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Run(Seeded):
+    """What verbs take that decompose a tensor."""
 
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
     tol: float | None = flag(
         None, "stop when the fit changes less (1e-5), or no KKT violation is larger (1e-4); 0: never", type=real_number
     )
-    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
     output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
@@ -205,13 +212,6 @@ class Cpd(Modelled, Started):
         return {**super().outputs, **files}
 
     def check(self) -> None:
-        if self.wanted.fixed_modes and self.init is None and not self.resume:
-            raise InputError("--fixed-modes needs --init: the matrices to be kept")
-        if self.starts < 1:
-            raise InputError(f"--starts {self.starts}: at least 1")
-        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
-            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
-            raise InputError(f"--starts {self.starts}: {other}")
         if self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if self.tol is not None and not self.tol >= 0:
@@ -225,15 +225,40 @@ class Cpd(Modelled, Started):
         super().check()
 
     @property
+    def size(self) -> str:
+        """What a default folder's name says of the model."""
+        raise NotImplementedError
+
+    @property
     def tolerance(self) -> float:
-        return super().tolerance if self.tol is None else self.tol
+        """When it has converged; see `Rule`."""
+        raise NotImplementedError
+
+    @property
+    def iterations(self) -> int:
+        """How many there are at most."""
+        return self.max_iters
+
+    @property
+    def how_often(self) -> int:
+        """From how many starts."""
+        return 1
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What records say of what was asked for."""
+        raise NotImplementedError
+
+    def has_rank(self, rank: Any) -> bool:
+        """Tell whether a record's rank is the one that is asked for."""
+        raise NotImplementedError
 
     def claim(self, outputs: Outputs) -> Path:
         """See `Request`: the place is a folder."""
         if self.checkpoint is not None:
             self._claim_checkpoints(self.checkpoint, outputs)
         if self.output is None:
-            return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-rank{self.rank}"), MODEL)
+            return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-{self.size}"), MODEL)
         replace = self.force or self._is_ours(self.output)
         other = "is not of the run that goes on; " if self.resume else ""
         outputs.folder(self.output)
@@ -266,9 +291,89 @@ class Cpd(Modelled, Started):
             assert self.checkpoint is not None
             facts = {"shape": None, "nonzeros": None, **checkpoint.newest_facts(self.checkpoint)}
             same = first.get("tensor") == str(self.tensor), all(first.get(k) == facts[k] for k in ("shape", "nonzeros"))
-            return first.get("event") == "start" and first.get("rank") == self.rank and any(same)
+            return first.get("event") == "start" and self.has_rank(first.get("rank")) and any(same)
 
         return Metrics(self.metrics, self.force, extends if self.resume else None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Cpd(Modelled, Run):
+    """What ``cpd`` takes."""
+
+    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+
+    def check(self) -> None:
+        if self.wanted.fixed_modes and self.init is None and not self.resume:
+            raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.starts < 1:
+            raise InputError(f"--starts {self.starts}: at least 1")
+        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
+            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
+            raise InputError(f"--starts {self.starts}: {other}")
+        super().check()
+
+    @property
+    def tolerance(self) -> float:
+        return super().tolerance if self.tol is None else self.tol
+
+    @property
+    def size(self) -> str:
+        return f"rank{self.rank}"
+
+    @property
+    def how_often(self) -> int:
+        return self.starts
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"loss": self.loss}
+
+    def has_rank(self, rank: Any) -> bool:
+        return bool(rank == self.rank)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Tucker(Run):
+    """What ``tucker`` takes."""
+
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
+    rank: tuple[int, ...] | None = flag(
+        None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
+    )
+    error: float | None = flag(
+        None, "as few as leave out at most this part of the norm", type=real_number, metavar="E", group="size"
+    )
+    method: str = flag("hooi", "(hooi; hosvd and sthosvd do not iterate)", choices=COMPRESSIONS)
+
+    def check(self) -> None:
+        if self.rank is None and self.error is None:
+            raise InputError("--rank R1,R2,... or --error E: one of them is needed")
+        self.compression  # noqa: B018 - what is wrong with it
+        super().check()
+
+    @property
+    def compression(self) -> Compression:
+        """What is asked for."""
+        return Compression(self.method, self.rank, self.error, None if self.init == "random" else self.init)
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES["gaussian"] if self.tol is None else self.tol
+
+    @property
+    def iterations(self) -> int:
+        return self.max_iters if self.method == "hooi" else 1
+
+    @property
+    def size(self) -> str:
+        return "tucker"
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+    def has_rank(self, rank: Any) -> bool:
+        return self.rank is None or rank == list(self.rank)
 
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:
