@@ -11,10 +11,12 @@ from partitioner.stages import STAGES
 
 from .assembly import AnySource, placed_sparse, setting_for
 from .backend.exchange import Machine
-from .decomp.hosvd import Compression, allowed, sparse_factors
+from .decomp.hosvd import Compression, allowed, dense_factors, sparse_factors
 from .decomp.tucker import Tucker, check_ranks, solving_bytes
 from .operators.base import CoreOperator
+from .operators.dense_core import DenseCore
 from .operators.dense_source import DenseSource
+from .operators.lengths import check_lengths
 from .operators.placement import Setting
 from .options import Options
 from .parallel.mpi import together
@@ -47,11 +49,15 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
 def _spectra(
     source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int
 ) -> list[NDArray[Any]]:
-    assert not isinstance(source, DenseSource)
-    return sparse_factors(source, machine.comm, asked, asked.sequential, seed)
+    if isinstance(source, DenseSource):
+        memory = setting_for(source, asked.ranks or 1, machine, options).memory
+        return list(dense_factors(source, machine, options, asked, memory))
+    return list(sparse_factors(source, machine.comm, asked, asked.sequential, seed))
 
 
 def _placed(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
     setting = core_setting(source, ranks, machine, options)
-    assert not isinstance(source, DenseSource)
+    if isinstance(source, DenseSource):
+        check_lengths(source, setting, machine.comm)
+        return DenseCore(source, machine, setting)
     return placed_sparse(source, machine, setting, None)

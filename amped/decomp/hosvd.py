@@ -1,4 +1,4 @@
-"""Factor matrices from the spectra of a sparse tensor's unfoldings: HOSVD and ST-HOSVD, by ranks or by an error.
+"""Factor matrices from the spectra of a tensor's unfoldings: HOSVD and ST-HOSVD, by ranks or by an error.
 
 HOSVD (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) takes the leading left singular vectors of each
 unfolding, ST-HOSVD (Vannieuwenhoven, Vandebril and Meerbergen, SISC 34(2), 2012) those of the tensor that the modes
@@ -7,6 +7,7 @@ before have compressed already. The squared error is at most the sum of the squa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,10 +15,17 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.exchange import Machine
 from ..errors import InputError
+from ..operators.dense_block import DenseBlock
+from ..operators.dense_core import held, slices
+from ..operators.dense_source import DenseSource
+from ..operators.dense_unfolded import DenseUnfolded
+from ..operators.grid import Grid
 from ..operators.placement import MAX_RANK
 from ..operators.source import Source
 from ..operators.unfolded import Unfolded
+from ..options import Options
 from ..parallel.mpi import Comm
 from .initial import Init, random_factor
 from .leading_rows import MOST, leading
@@ -110,6 +118,31 @@ def sparse_factors(source: Source, comm: Comm, wanted: Compression, sequential: 
         squares = kept if sequential else squares
         done[mode] = found
     return [done[mode] for mode in range(order)]
+
+
+def dense_factors(
+    source: DenseSource, machine: Machine, options: Options, wanted: Compression, memory: int
+) -> list[Matrix]:
+    """Do the same with a dense tensor; modes are compressed in memory order, the slowest one, which is shared, last."""
+    comm, grid = machine.comm, slices(source, machine.comm.size)
+    sequential, order = wanted.sequential, len(source.modes)
+    left, squares = allowed(source.norm, wanted), source.norm**2
+    resident = options.placement != "stream" and 16 * math.prod(grid.shape(0)) < memory
+    block = DenseBlock(held(source, grid), machine, np.dtype(np.float64), resident)
+    found: dict[int, Matrix] = {}
+    for count, place in enumerate([*range(order - 1, 0, -1), 0]):
+        mode = source.modes[place]
+        unfolded = DenseUnfolded(block, place, machine, grid.rows(0) if not place and sequential else None)
+        if not place and not sequential and comm.size > 1:
+            columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))
+            unfolded = DenseUnfolded(DenseBlock(held(source, columns, 1), machine, block.dtype, False), 0, machine)
+        rank = wanted.ranks[mode] if wanted.ranks else None
+        found[mode], kept = truncated(unfolded, comm, rank, squares, left / (order - count), mode)
+        left -= max(0.0, squares - kept)
+        squares = kept if sequential else squares
+        if sequential and place:
+            block = block.contracted(machine.device.to_device(found[mode]), place)
+    return [found[mode] for mode in range(order)]
 
 
 def allowed(norm: float, wanted: Compression) -> float:

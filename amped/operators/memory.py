@@ -41,7 +41,7 @@ class ModePlan:
     phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
     rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
     ttmc: Ttmc | None = None  # what computes TTMc from the shards of each, if that is asked for
-    inputs: tuple[int, ...] = ()  # then the columns of the input modes' factor matrices
+    inputs: tuple[int, ...] = ()  # of TTMc, the columns of the input modes' factor matrices
     resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
     parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
     spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
@@ -69,12 +69,12 @@ class ModePlan:
     @property
     def width(self) -> int:
         """The columns of the output in memory."""
-        return width(self.inputs) if self.ttmc else self.share.stride
+        return width(self.inputs) if self.inputs else self.share.stride
 
     @property
     def columns(self) -> int:
         """The columns of the output that count."""
-        return self.width if self.ttmc else self.rank
+        return self.width if self.inputs else self.rank
 
     def shard_bytes(self, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that shards of so many nonzeros take."""
