@@ -22,6 +22,7 @@ from . import (
     phi,
     readme,
     reliability,
+    tucker,
 )
 
 BENCHMARKS = {
@@ -30,6 +31,7 @@ BENCHMARKS = {
     "cp-als": cp_als,
     "counts": counts,
     "dense": dense,
+    "tucker": tucker,
     "latency": latency,
     "answer": answer,
     "host": host,

@@ -38,6 +38,11 @@ struct Nonzeros {
 
 __device__ __forceinline__ Vector load(const real* at) { return *reinterpret_cast<const Vector*>(at); }
 
+template <typename T>
+struct __align__(sizeof(T) * BATCH) Batch {
+  T at[BATCH];
+};
+
 // A thread's share of the columns.
 struct Place {
   int b, c, w;
@@ -148,37 +153,36 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
   };
 
   for (long long x = begin; x < end; x += BATCH) {
-    int next[INPUTS + 1][BATCH];
-    real value[BATCH];
+    Batch<int> next[INPUTS + 1];  // columns end with unused memory: a whole batch can be read
+    const Batch<real> value = *reinterpret_cast<const Batch<real>*>(in.values + x);
     Vector rows[BATCH];
 #pragma unroll
-    for (int u = 0; u < BATCH; u++) {
-      const long long at = min(x + u, end - 1);
+    for (int m = 0; m <= INPUTS; m++) next[m] = *reinterpret_cast<const Batch<int>*>(in.column[m] + x);
 #pragma unroll
-      for (int m = 0; m <= INPUTS; m++) next[m][u] = __ldg(in.column[m] + at);
-      value[u] = x + u < end ? __ldg(in.values + at) : (real)0;
+    for (int u = 0; u < BATCH; u++) {
+      const int at = next[INPUTS].at[x + u < end ? u : 0];
+      rows[u] = load(in.factor[C] + (long long)at * STRIDE[C] + place.c);
     }
 #pragma unroll
-    for (int u = 0; u < BATCH; u++) rows[u] = load(in.factor[C] + (long long)next[INPUTS][u] * STRIDE[C] + place.c);
-#pragma unroll
     for (int u = 0; u < BATCH; u++) {
-      const bool other_row = next[0][u] != of;
+      if (x + u >= end) break;
+      const bool other_row = next[0].at[u] != of;
       bool other_slice = other_row;
 #pragma unroll
-      for (int m = 0; m < W_MODES; m++) other_slice |= next[m + 1][u] != index[m];
-      const bool other_fibre = other_slice || (INPUTS > 1 && next[B + 1][u] != index[B]);
+      for (int m = 0; m < W_MODES; m++) other_slice |= next[m + 1].at[u] != index[m];
+      const bool other_fibre = other_slice || (INPUTS > 1 && next[B + 1].at[u] != index[B]);
       if (other_fibre) {
         close(other_slice);
         if (other_row) {
           flush();
-          of = next[0][u];
+          of = next[0].at[u];
         }
-        if constexpr (INPUTS > 1) load_b(in, next[B + 1][u], place, b);
+        if constexpr (INPUTS > 1) load_b(in, next[B + 1].at[u], place, b);
 #pragma unroll
-        for (int m = 0; m < INPUTS - 1; m++) index[m] = next[m + 1][u];
+        for (int m = 0; m < INPUTS - 1; m++) index[m] = next[m + 1].at[u];
       }
 #pragma unroll
-      for (int e = 0; e < V; e++) fibre.at[e] += value[u] * rows[u].at[e];
+      for (int e = 0; e < V; e++) fibre.at[e] += value.at[u] * rows[u].at[e];
     }
   }
   close(true);

@@ -18,6 +18,7 @@ THREADS, MOST_LANES = 128, 32
 SHORT = 3  # input modes; with more, a thread takes as many registers as there are
 SUMS, BATCH, BLOCKS = 8, 4, 4  # vectors of a row that a thread holds; see `TtmcCode`
 CHUNK, LEAST_CHUNK, WAVES = 1024, 64, 8  # nonzeros of a chunk at most and at least; groups for each that can be there
+ALIGNED = 8  # nonzeros: a chunk begins with a whole batch
 RESIDENT = 512  # threads of a multiprocessor
 
 
@@ -78,7 +79,7 @@ class TtmcCode:
     def chunk(self, nnz: int, processors: int) -> int:
         """Return the nonzeros of a chunk, few enough to occupy every multiprocessor."""
         groups = max(1, processors * RESIDENT // self.lanes) * WAVES
-        return min(CHUNK, max(LEAST_CHUNK, -(-nnz // groups)))
+        return min(CHUNK, max(LEAST_CHUNK, -(-nnz // (groups * ALIGNED)) * ALIGNED))
 
     def chunks(self, nnz: int, processors: int) -> int:
         """Return how many there are."""
