@@ -176,15 +176,10 @@ def run_dense(args: argparse.Namespace, text: str, precision: str) -> dict[str, 
 
 
 def smooth(shape: tuple[int, ...], precision: str) -> NDArray[Any]:
-    """Return a smooth field: waves that run in all directions, and what falls off from a point."""
+    """Return a smooth field: a wave that runs across, and what falls off from a point."""
     dtype = DTYPES[precision]
-    axes = [
-        np.linspace(0, 1, n).astype(dtype).reshape([-1 if k == m else 1 for k in range(len(shape))])
-        for m, n in enumerate(shape)
-    ]
-    field = np.zeros(shape, dtype)
-    for wave in range(1, 4):
-        field += np.sin(sum(wave * (m + 1) * axis for m, axis in enumerate(axes))) / wave
+    axes = np.meshgrid(*(np.linspace(0, 1, n, dtype=dtype) for n in shape), indexing="ij", sparse=True)
+    field = np.sin(3 * sum((m + 1) * axis for m, axis in enumerate(axes)))
     field += 1 / (0.1 + sum((axis - 0.4) ** 2 for axis in axes))
     return field
 
