@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
-
-from numpy.typing import NDArray
 
 from partitioner.stages import STAGES
 
@@ -13,8 +11,8 @@ from .assembly import AnySource, placed_sparse, setting_for
 from .backend.exchange import Machine
 from .decomp.hosvd import Compression, allowed, dense_factors, sparse_factors
 from .decomp.tucker import Tucker, check_ranks, solving_bytes
-from .operators.base import CoreOperator
-from .operators.dense_core import DenseCore
+from .operators.dense_block import DenseBlock
+from .operators.dense_core import DenseCore, held, slices
 from .operators.dense_source import DenseSource
 from .operators.lengths import check_lengths
 from .operators.placement import Setting
@@ -36,28 +34,27 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
     InputError
         If the tensor has no decomposition of such ranks, or is zero.
     """
-    ranks, found = asked.ranks, None
+    ranks, found, block = asked.ranks, None, None
     together(machine.comm, lambda: (allowed(source.norm, asked), ranks and check_ranks(source.shape, ranks)))
     if asked.from_spectra:
         with STAGES.of("spectra"):
-            found = _spectra(source, machine, options, asked, seed)
+            if isinstance(source, DenseSource):
+                block = _block(source, machine, options)
+                found = dense_factors(source, machine, block, asked)
+            else:
+                found = sparse_factors(source, machine.comm, asked, asked.sequential, seed)
         ranks = tuple(factor.shape[1] for factor in found)
     assert ranks is not None
-    return Tucker(_placed(source, ranks, machine, options), asked.method, found)
-
-
-def _spectra(
-    source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int
-) -> list[NDArray[Any]]:
-    if isinstance(source, DenseSource):
-        memory = setting_for(source, asked.ranks or 1, machine, options).memory
-        return list(dense_factors(source, machine, options, asked, memory))
-    return list(sparse_factors(source, machine.comm, asked, asked.sequential, seed))
-
-
-def _placed(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
     setting = core_setting(source, ranks, machine, options)
     if isinstance(source, DenseSource):
         check_lengths(source, setting, machine.comm)
-        return DenseCore(source, machine, setting)
-    return placed_sparse(source, machine, setting, None)
+        return Tucker(DenseCore(source, machine, setting, block), asked.method, found)
+    return Tucker(placed_sparse(source, machine, setting, None), asked.method, found)
+
+
+def _block(source: DenseSource, machine: Machine, options: Options) -> DenseBlock:
+    """Return a rank's block: on the device, where it takes at most half of its memory."""
+    grid = slices(source, machine.comm.size)
+    room = setting_for(source, 1, machine, options).memory // 2
+    resident = options.placement != "stream" and math.prod(grid.shape(0)) * options.dtype.itemsize <= room
+    return DenseBlock(held(source, grid), machine, options.dtype, resident)

@@ -7,7 +7,6 @@ before have compressed already. The squared error is at most the sum of the squa
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,7 +24,6 @@ from ..operators.grid import Grid
 from ..operators.placement import MAX_RANK
 from ..operators.source import Source
 from ..operators.unfolded import Unfolded
-from ..options import Options
 from ..parallel.mpi import Comm
 from .initial import Init, random_factor
 from .leading_rows import MOST, leading
@@ -120,15 +118,15 @@ def sparse_factors(source: Source, comm: Comm, wanted: Compression, sequential: 
     return [done[mode] for mode in range(order)]
 
 
-def dense_factors(
-    source: DenseSource, machine: Machine, options: Options, wanted: Compression, memory: int
-) -> list[Matrix]:
-    """Do the same with a dense tensor; modes are compressed in memory order, the slowest one, which is shared, last."""
+def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, wanted: Compression) -> list[Matrix]:
+    """Do the same with a dense tensor, of which `whole` is a rank's block. Collective.
+
+    Modes are compressed from the last one in memory order to the slowest one, which ranks share.
+    """
     comm, grid = machine.comm, slices(source, machine.comm.size)
     sequential, order = wanted.sequential, len(source.modes)
     left, squares = allowed(source.norm, wanted), source.norm**2
-    resident = options.placement != "stream" and 16 * math.prod(grid.shape(0)) < memory
-    block = DenseBlock(held(source, grid), machine, np.dtype(np.float64), resident)
+    block = whole
     found: dict[int, Matrix] = {}
     for count, place in enumerate([*range(order - 1, 0, -1), 0]):
         mode = source.modes[place]

@@ -17,6 +17,7 @@ from ..operators.base import CoreOperator
 from .initial import random_factor
 
 MOST = 1024  # rows and columns of a matrix whose eigenvectors are computed as a whole
+LEAST_ON_DEVICE = 160  # rows of an eigenproblem that a GPU solves sooner than its host
 SMALL = 64  # up to so many rows a whole eigenproblem takes no longer than a part of it
 OVERSAMPLED = 10  # columns more than are wanted, of subspace iterations
 PASSES, SETTLED = 60, 1e-12  # of them at most; the relative growth of what the subspace captures, in the end
@@ -115,10 +116,17 @@ class LeadingRows:
 
     def _eigen(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
         """Return the leading eigenvalues and eigenvectors, the same on all ranks. Collective."""
-        mine = leading(self._device.to_host(matrix), count) if self._comm.rank == 0 else None
+        mine = self._root_eigen(matrix, count) if self._comm.rank == 0 else None
         found = self._comm.bcast(mine)
         assert found is not None
         return found
+
+    def _root_eigen(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
+        if self._device.on_host or len(matrix) < LEAST_ON_DEVICE:
+            return leading(self._device.to_host(matrix), count)
+        values, vectors = self._xp.linalg.eigh(matrix)
+        last = self._device.to_host(self._xp.ascontiguousarray(vectors[:, ::-1][:, :count]))
+        return self._device.to_host(values)[::-1][:count].copy(), last
 
     def _random(self, mode: int, columns: int) -> Array:
         owned = self._operator.plan.modes[mode].owned

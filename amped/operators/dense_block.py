@@ -34,7 +34,7 @@ class DenseBlock:
     elements : array, mapped file or `Stored`
     machine : Machine
     dtype : dtype
-        In which pieces are given.
+        In which they are held on the device.
     resident : bool
         Whether they are to be on the device; else each pass copies them there.
     """
@@ -64,30 +64,30 @@ class DenseBlock:
         step = max(1, piece_elements(self._device) * length // max(1, every))
         return [slice(at, min(at + step, length)) for at in range(0, length if every else 0, step)]
 
-    def each(self, work: Callable[[slice, Array], T], axis: int = 0) -> list[T]:
-        """Return what `work` makes of all pieces, ranges of a mode, in their order."""
+    def each(self, work: Callable[[slice, Array], T]) -> list[T]:
+        """Return what `work` makes of all pieces, ranges of the first mode, in their order."""
 
         def one(part: slice) -> T:
-            return work(part, self._piece((slice(None),) * axis + (part,)))
+            return work(part, self._piece((part,), self.dtype))
 
-        return side_by_side(one, self._cuts(axis), self._threads)
+        return side_by_side(one, self._cuts(0), self._threads)
 
-    def _piece(self, place: tuple[slice, ...]) -> Array:
+    def _piece(self, place: tuple[slice, ...], dtype: np.dtype[Any]) -> Array:
         given = self._elements[place]
         if isinstance(given, np.ndarray):
             found: NDArray[Any] = np.ascontiguousarray(given, self.dtype)
-            return self._device.to_device(found)
-        return self._device.xp.ascontiguousarray(given, self.dtype)
+            return self._device.to_device(found).astype(dtype, copy=False)
+        return self._device.xp.ascontiguousarray(given, dtype)
 
     def summed(self, work: Callable[[Array, Array], object], shape: tuple[int, ...], axis: int = 0) -> Array:
-        """Return what `work` adds of all pieces to sums in double precision."""
+        """Return what `work` adds of all pieces, in double precision, to sums; pieces are ranges of a mode."""
         cuts = self._cuts(axis)
         parts = [cuts[k :: self._threads] for k in range(min(self._threads, len(cuts)))]
 
         def some(mine: list[slice]) -> Array:
             total = self._device.zeros(shape, DOUBLE)
             for part in mine:
-                work(self._piece((slice(None),) * axis + (part,)), total)
+                work(self._piece((slice(None),) * axis + (part,), DOUBLE), total)
             return total
 
         found = side_by_side(some, parts, self._threads)
@@ -97,20 +97,19 @@ class DenseBlock:
         return total
 
     def contracted(self, factor: Array, axis: int) -> DenseBlock:
-        """Return the block times the transpose of a factor matrix in one mode, but the first one."""
+        """Return the block times the transpose of a factor matrix in one mode, but the first; in double precision."""
         shape = (*self.shape[:axis], factor.shape[1], *self.shape[axis + 1 :])
-        target, xp = self._device.empty(shape, self.dtype), self._device.xp
-        cast = factor.astype(self.dtype)
+        target, xp = self._device.empty(shape, DOUBLE), self._device.xp
 
-        def work(part: slice, piece: Array) -> None:
-            target[part] = contracted(xp, piece, cast, axis)
+        def work(part: slice) -> None:
+            target[part] = contracted(xp, self._piece((part,), DOUBLE), factor, axis)
 
-        self.each(work)
+        side_by_side(work, self._cuts(0), self._threads)
         found = DenseBlock.__new__(DenseBlock)
-        found.__dict__ |= {**self.__dict__, "shape": shape, "_elements": target}
+        found.__dict__ |= {**self.__dict__, "shape": shape, "dtype": DOUBLE, "_elements": target}
         return found
 
     @property
     def whole(self) -> Array:
-        """All elements, on the device."""
-        return self._piece((slice(None),))
+        """All elements, on the device, in double precision."""
+        return self._piece((slice(None),), DOUBLE)

@@ -54,7 +54,10 @@ def held(source: DenseSource, grid: Grid, cut: int = 0) -> NDArray[Any] | Stored
 class DenseCore(Factors):
     """TTMc of one dense tensor; making one is collective."""
 
-    def __init__(self, source: DenseSource, machine: Machine, setting: Setting) -> None:
+    def __init__(
+        self, source: DenseSource, machine: Machine, setting: Setting, block: DenseBlock | None = None
+    ) -> None:
+        """Load this rank's block of `source`, unless it is there."""
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
@@ -65,8 +68,10 @@ class DenseCore(Factors):
         self.kernels = [NAME] * len(source.shape)
         self.work = Workspace(self.plan, machine, options)
         self._grid = slices(source, comm.size)
-        with STAGES.of("copy"):
-            self._block = DenseBlock(held(source, self._grid), machine, options.dtype, not self.plan.slot)
+        if block is None:
+            with STAGES.of("copy"):
+                block = DenseBlock(held(source, self._grid), machine, options.dtype, not self.plan.slot)
+        self._block = block
         self._own = self._grid.block(comm.rank)[0]  # of the slowest mode
         self.clock.collect()
 

@@ -16,7 +16,8 @@ from .source import REALS
 
 THREADS, MOST_LANES = 128, 32
 SHORT = 3  # input modes; with more, a thread takes as many registers as there are
-SUMS, BATCH, BLOCKS = 8, 4, 4  # vectors of a row that a thread holds; see `TtmcCode`
+FASTEST = {np.dtype(np.float32): (8, 4, 4), np.dtype(np.float64): (16, 2, 3)}
+"""Of `TtmcCode`, on an H200, of (4, 4, 5), (4, 2, 6), (8, 2, 4), (8, 4, 4), (8, 8, 3), (16, 2, 3) and others."""
 CHUNK, LEAST_CHUNK, WAVES = 1024, 64, 8  # nonzeros of a chunk at most and at least; groups for each that can be there
 ALIGNED = 8  # nonzeros: a chunk begins with a whole batch
 RESIDENT = 512  # threads of a multiprocessor
@@ -28,9 +29,9 @@ class TtmcCode:
 
     ranks: tuple[int, ...]
     dtype: np.dtype[Any]
-    sums: int = SUMS
-    batch: int = BATCH  # of nonzeros that are loaded together, in single precision
-    blocks: int = BLOCKS  # of threads that a multiprocessor is to have room for
+    sums: int  # vectors of a row that a thread holds
+    batch: int  # of nonzeros that are loaded together
+    blocks: int  # of threads that a multiprocessor is to have room for
 
     @property
     def vector(self) -> int:
@@ -62,7 +63,7 @@ class TtmcCode:
             "REAL": REALS[self.dtype], "INPUTS": len(self.ranks), "RANKS": ",".join(map(str, self.ranks)),
             "STRIDES": ",".join(map(str, self.strides)), "BS": bs, "LANES_B": lanes_b, "LANES_C": lanes_c, "WS": ws,
             "PANELS_B": -(-of_b // (bs * lanes_b)), "PANELS_C": -(-self.strides[-1] // (lanes_c * self.vector)),
-            "PANELS_W": -(-of_w // ws), "THREADS": THREADS, "BATCH": max(1, self.batch * 4 // self.dtype.itemsize),
+            "PANELS_W": -(-of_w // ws), "THREADS": THREADS, "BATCH": self.batch,
             "BLOCKS": self.blocks if len(self.ranks) <= SHORT else 1,
         }  # fmt: skip
 
@@ -92,4 +93,5 @@ class TtmcCode:
 
 def code_of(ranks: Sequence[int], dtype: np.dtype[Any]) -> TtmcCode:
     """Return the code for input factor matrices of so many columns."""
-    return TtmcCode(tuple(ranks), np.dtype(dtype))
+    dtype = np.dtype(dtype)
+    return TtmcCode(tuple(ranks), dtype, *FASTEST[dtype])
