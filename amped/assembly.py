@@ -224,8 +224,11 @@ def begin(method: Method, source: Described, seed: int = 0, init: Init | None = 
     """Put the factor matrices to start from in place, as the method wants them. Collective."""
     operator = method.operator
     comm, dtype = operator.machine.comm, operator.options.dtype
-    if isinstance(method, Tucker) and method.found is not None:
-        factors, init = list(method.found), None
+    found = method.found if isinstance(method, Tucker) else None
+    if isinstance(method, Tucker) and (found is not None or (isinstance(init, str) and init == "random")):
+        init = None
+    if found is not None:
+        factors = list(found)
     else:
         factors = initial_factors(source, operator.ranks, comm, dtype, seed, init)
     how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")

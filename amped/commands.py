@@ -22,13 +22,16 @@ from partitioner.shards import Cut
 
 from . import assembly, requests
 from .assembly import AnySource, Job, Session, place, setting_for, start
+from .compression import core_setting
 from .decomp import als, apr
 from .decomp.constraints import Constraints
 from .decomp.prediction import Forecast, foretell, hopeless
+from .decomp.tucker import check_ranks
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import write_npz
 from .models.kruskal import named_labels
 from .operators.base import Operator
+from .operators.dense_core import make_core_plan
 from .operators.dense_plan import make_dense_plan
 from .operators.dense_source import DenseSource
 from .operators.lengths import check_lengths
@@ -126,11 +129,21 @@ def plan(request: requests.Plan, session: Session) -> int:
 
 def _advice(source: AnySource, request: requests.Plan) -> str | None:
     """Return a line where a tensor that is sparse would better be dense."""
-    return None if request.counts else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
+    return (
+        None
+        if request.counts or request.core
+        else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
+    )
 
 
 def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> None:
     """Say what a run of a dense tensor would need. Collective."""
+    if setting.ttmc:
+        cores = on_root(job.comm, lambda: [make_core_plan(source, part, ranks, setting) for part in range(ranks)])
+        if cores is not None:
+            _tell(job, source, cores, None)
+            say(dense_text.core_plan_text(cores, job.machine.device))
+        return
     plans = on_root(job.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)])
     if plans is not None:
         _tell(job, source, plans, None)
@@ -140,6 +153,9 @@ def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> 
 def _setting(job: Job, request: requests.Plan, source: AnySource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
+    if request.core is not None:
+        ranks = request.core
+        return core_setting(source, together(job.comm, lambda: check_ranks(source.shape, ranks)), machine, options)
     asked = request.poisson() if request.counts else None
     if asked:
         assembly.refuse_dense(source)
@@ -154,6 +170,8 @@ def _forecast(
 ) -> tuple[Forecast | None, str | None]:
     """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
     comm, ranks = job.comm, cuts[0].heads.size
+    if setting.ttmc:
+        return None, "of Tucker decompositions it is not foretold"
     if setting.phi:
         return None, "of CP-APR, outer iterations have as many updates as it takes"
     if ranks != comm.size:

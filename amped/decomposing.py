@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from partitioner.stages import STAGES
 
-from . import checkpoint, requests
+from . import checkpoint, requests, requests_tucker
 from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition
 from .compression import compressed
 from .decomp import als, apr, driver
@@ -47,7 +47,7 @@ def cpd(request: requests.Cpd, session: Session) -> int:
     return _decompose(request, session, _Cp(request))
 
 
-def tucker(request: requests.Tucker, session: Session) -> int:
+def tucker(request: requests_tucker.Tucker, session: Session) -> int:
     """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
     return _decompose(request, session, _Tucker(request))
 
@@ -116,7 +116,7 @@ class _Cp:
 class _Tucker:
     """Tucker decompositions. See `Kind`."""
 
-    def __init__(self, request: requests.Tucker) -> None:
+    def __init__(self, request: requests_tucker.Tucker) -> None:
         self._request = request
 
     def prepare(self, job: Job) -> None:

@@ -96,6 +96,11 @@ class Ranked(Request):
         super().check()
 
 
+def _one_or_more(text: str) -> int | tuple[int, ...]:
+    found = whole_numbers(text)
+    return found[0] if len(found) == 1 else found
+
+
 LOSSES = {"gaussian": ("als",), "poisson": ("mu", "pdnr", "pqnr")}  # and the methods for each, the first one by default
 METHODS = tuple(method for methods in LOSSES.values() for method in methods)
 
@@ -332,50 +337,6 @@ class Cpd(Modelled, Run):
         return bool(rank == self.rank)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Tucker(Run):
-    """What ``tucker`` takes."""
-
-    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
-    rank: tuple[int, ...] | None = flag(
-        None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
-    )
-    error: float | None = flag(
-        None, "as few as leave out at most this part of the norm", type=real_number, metavar="E", group="size"
-    )
-    method: str = flag("hooi", "(hooi; hosvd and sthosvd do not iterate)", choices=COMPRESSIONS)
-
-    def check(self) -> None:
-        if self.rank is None and self.error is None:
-            raise InputError("--rank R1,R2,... or --error E: one of them is needed")
-        self.compression  # noqa: B018 - what is wrong with it
-        super().check()
-
-    @property
-    def compression(self) -> Compression:
-        """What is asked for."""
-        return Compression(self.method, self.rank, self.error, None if self.init == "random" else self.init)
-
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCES["gaussian"] if self.tol is None else self.tol
-
-    @property
-    def iterations(self) -> int:
-        return self.max_iters if self.method == "hooi" else 1
-
-    @property
-    def size(self) -> str:
-        return "tucker"
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        return {"error": self.error}
-
-    def has_rank(self, rank: Any) -> bool:
-        return self.rank is None or rank == list(self.rank)
-
-
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
     name = Path(os.path.abspath(path)).name.replace(":", "-")
@@ -415,9 +376,22 @@ class Mttkrp(Started):
 class Plan(Modelled):
     """What ``plan`` takes."""
 
+    rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=_one_or_more, metavar="R")
+    method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
 
+    @property
+    def core(self) -> tuple[int, ...] | None:
+        """The ranks of a Tucker decomposition, if that is planned."""
+        return self.rank if isinstance(self.rank, tuple) else None
+
     def check(self) -> None:
-        super().check()
+        if self.core is None:
+            super().check()
+        elif self.method not in (None, *COMPRESSIONS):
+            raise InputError(f"--method {self.method} takes one --rank: of several, {', '.join(COMPRESSIONS)}")
+        else:
+            Compression(self.method or "hooi", self.core)
+            Request.check(self)
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")

@@ -17,7 +17,7 @@ from partitioner.flags import Parser, add_flags, path, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
-from . import commands, decomposing, requests
+from . import commands, decomposing, requests, requests_tucker
 from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
@@ -30,7 +30,7 @@ from .requests import Request
 Verb = Callable[[Any, Session], int]
 VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     decomposing.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
-    decomposing.tucker: (requests.Tucker, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
+    decomposing.tucker: (requests_tucker.Tucker, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
     commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
     commands.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,17 @@ def held(source: DenseSource, grid: Grid, cut: int = 0) -> NDArray[Any] | Stored
         return given
     lengths = [0 if place == cut else length for place, length in enumerate(source.lengths)]
     return np.empty(lengths, source.value_dtype)
+
+
+class CorePlan(Plan):
+    """What one rank holds of a dense tensor."""
+
+    counted: ClassVar[str] = "elements"
+
+    @property
+    def read_bytes(self) -> int:
+        """See `Plan`: each mode reads all elements."""
+        return len(self.modes) * self.piece * self.dtype.itemsize
 
 
 class DenseCore(Factors):
@@ -125,7 +136,7 @@ class DenseCore(Factors):
         return found.transpose(ascending).reshape(found.shape[order[mode]], -1)
 
 
-def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> Plan:
+def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> CorePlan:
     """Decide what a rank of so many keeps on its device; raise `InputError` if its memory cannot hold that."""
     options, device, grid = setting.options, setting.device, slices(source, ranks)
     if options.gather != "full" or options.kernel not in ("auto", NAME):
@@ -148,7 +159,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     used = {"resident elements": 0 if streamed else elements, **fixed, "working memory": working}
     host = device.host_bytes + (sum(used.values()) if device.on_host else 0)
     host += sum(m.rank * int(m.cut.rows[-1]) for m in modes) * item
-    return Plan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
+    return CorePlan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
 
 
 def _mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
