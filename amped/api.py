@@ -25,7 +25,7 @@ from .decomp.starts import Restartable, best_of
 from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .operators.limits import check_result
-from .operators.placement import MAX_RANK
+from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import OptionNames, Options, with_options
 from .parallel.calls import Argument, collective
@@ -105,7 +105,7 @@ def _poisson_method(name: str, given: Any) -> Any:
 
 ARGUMENTS = {
     "X": Argument(_tensor, _shown_tensor, of_root=True),
-    "rank": Argument(lambda name, given: whole(name, given, 1, MAX_RANK)),
+    "rank": Argument(lambda name, given: whole(name, given, 1, MAX_DENSE_RANK)),
     "max_iters": Argument(lambda name, given: whole(name, given, 1)),
     "tol": Argument(lambda name, given: real(name, given, "a number of at least 0")),
     "seed": Argument(lambda name, given: whole(name, given, 0)),

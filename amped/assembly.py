@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
+from partitioner.coo import SparseTensor, ValueRange
 from partitioner.dense import DenseTensor
 from partitioner.device import wake
 from partitioner.jit import load_compiler
@@ -106,6 +106,9 @@ def open_path(
     return of_array(on_root(comm, whole), comm, path)
 
 
+NO_VALUES = ValueRange(0.0, 0.0, 0.0)  # of dense tensors, whose plans do not depend on them
+
+
 def room_of(machine: Machine, options: Options) -> Room:
     """Return where a tensor may be held while it is loaded."""
     if options.placement == "stream":  # its shards are made on the host
@@ -125,7 +128,8 @@ def setting_for(
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
     ranks = (rank,) * len(source.shape) if isinstance(rank, int) else tuple(rank)
     ahead = solving is not nothing and machine.device.queues and asked is None
-    values, overlaps = source.value_range, machine.exchange.overlaps
+    values = NO_VALUES if isinstance(source, DenseSource) else source.value_range
+    overlaps = machine.exchange.overlaps
     return Setting(
         ranks,
         options,

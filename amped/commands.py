@@ -216,7 +216,7 @@ def _described(request: requests.Request, shown: Display, metrics: Metrics) -> s
     source = assembly.open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
     if isinstance(source, DenseSource):
         values = source.value_range[:2]
-        facts = {"shape": source.shape, "nonzeros": source.nonzeros, "norm": source.norm, "values": values}
+        facts = {"shape": source.shape, "nonzeros": source.facts.nonzeros, "norm": source.norm, "values": values}
         metrics.event("info", tensor=str(request.tensor), dense=True, **facts)
         return dense_text.description(request.tensor.name, source)
     tensor = source.tensor()

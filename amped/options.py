@@ -21,7 +21,6 @@ GatherName = Literal["full", "fp16", "bf16"]
 
 DTYPES: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 MOST = {"threads": 1 << 12, "device_memory": 1 << 62, "workspace": 1 << 62}
-WORKSPACE = 350 << 20  # bytes
 PLACEMENTS, GATHERS = get_args(PlacementName), get_args(GatherName)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -51,8 +50,9 @@ class Options:
     gather : {"full", "fp16", "bf16"}
         How a GPU reads factor matrices of precision fp32: as they are, or from copies in 16 bits. Each number then has
         a relative error of up to 5e-4 (fp16, to 65504) or 4e-3 (bf16). Sums are as precise as ever.
-    workspace : int
-        Bytes of scratch memory for partial results of dense tensors. With less, elements are read more often.
+    workspace : int, optional
+        Bytes of scratch memory for partial results of dense tensors. With less, elements are read more often. By
+        default 350 MB; more, if there is room, where elements are read less often then.
 
     Raises
     ------
@@ -68,7 +68,9 @@ class Options:
     device_memory: int | None = flag(None, "use no more of the device, e.g. 16G", type=byte_count, metavar="BYTES")
     threads: int | None = flag(None, "host threads of a rank (its share of the cores)", type=whole_number, metavar="T")
     gather: GatherName = flag("full", "16-bit factor rows: faster, 1e-3 (full)", choices=GATHERS)
-    workspace: int = flag(WORKSPACE, "partial results of dense tensors (350M)", type=byte_count, metavar="BYTES")
+    workspace: int | None = flag(
+        None, "partial results of dense tensors (350M, or what saves a pass)", type=byte_count, metavar="BYTES"
+    )
 
     def __post_init__(self) -> None:
         choices = {"device": DEVICES, "precision": tuple(DTYPES), "placement": PLACEMENTS, "gather": GATHERS}
@@ -81,7 +83,7 @@ class Options:
         if self.gather != "full" and self.precision != "fp32":
             raise InputError(f"gather {self.gather!r} is for precision 'fp32'")
         for name in MOST:
-            if (count := getattr(self, name)) is not None or name == "workspace":
+            if (count := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(name.replace("_", " "), count, 1, MOST[name]))
 
     @property
@@ -101,7 +103,7 @@ class OptionNames(TypedDict, total=False):
     device_memory: int | None
     threads: int | None
     gather: GatherName
-    workspace: int
+    workspace: int | None
 
 
 def with_options(function: Function) -> Function:

@@ -21,7 +21,7 @@ from .decomp.poisson import Poisson
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
 from .models.kruskal import MODEL
-from .operators.placement import check_rank
+from .operators.placement import MAX_DENSE_RANK, check_rank
 from .options import Options
 from .report.metrics import Metrics
 
@@ -89,10 +89,12 @@ class Request:
 class Ranked(Request):
     """What verbs take that need factor matrices."""
 
-    rank: int = flag(MISSING, "columns of the factor matrices, 1 to 1024", type=whole_number, metavar="R")
+    rank: int = flag(
+        MISSING, "columns of the factor matrices, 1 to 1024, of dense tensors to 4096", type=whole_number, metavar="R"
+    )
 
     def check(self) -> None:
-        check_rank(self.rank)
+        check_rank(self.rank, MAX_DENSE_RANK)
         super().check()
 
 

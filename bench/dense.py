@@ -7,36 +7,42 @@ import math
 import os
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import threadpoolctl
 
 from amped.assembly import bring_up, decomposition, open_tensor, place
 from amped.decomp import driver
-from amped.operators.dense_plan import DensePlan
-from amped.options import DTYPES, WORKSPACE, Options
+from amped.operators.dense import DenseOperator
+from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from partitioner.dense import DenseTensor
 from partitioner.threads import usable_cores
 
 from . import record
+from .dense_peers import Sweep, peers_of
 from .pictures import draw
 
 SHAPES = {
     "cpu": ("101x51x12x126", "200x200x200", "53x53x53x53", "24x24x24x24x24"),
-    "cuda": ("401x201x12x501", "800x800x800", "90x90x90x90x9", "150x150x150x150", "55x55x55x55x55"),
+    "cuda": (
+        "401x201x12x501",
+        "800x800x800",
+        "90x90x90x90x9",
+        "150x150x150x150",
+        "55x55x55x55x55",
+        "28x28x28x28x28x28",
+    ),
 }
 RANKS = {"cpu": (8, 32, 128, 500), "cuda": (8, 32, 128, 500, 2000)}
+MOST_EINSUM = 500  # columns: of more it takes seconds, and many times the tensor's memory
 SLOW = ("elem", "slice", "tile")  # of work that grows with the rank
-LETTERS = "abcdefgh"
 PAUSE = 0.03  # seconds after which idle threads of a library are asleep
 ITERATIONS = 6
-SQUARE = 4096  # rows of the product whose speed is the most that products reach
-
-Sweep = Callable[[], object]
+SQUARE = {"cpu": 2048, "cuda": 8192}  # rows of the product whose speed is the most that products reach
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,35 +55,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-rank", type=int, default=32, help="the largest rank for elem, slice and tile (32)")
     parser.add_argument("--peers", nargs="*", default=["einsum", "products", "copy"], help="to compare with (all)")
     parser.add_argument("--threads", type=int, help="host threads (all cores)")
-    parser.add_argument("--workspace", type=int, default=WORKSPACE, help="bytes (350 MiB)")
+    parser.add_argument("--workspace", type=int, help="bytes (350 MB, or what saves a pass)")
     parser.add_argument("--repeats", type=int, default=5, help="sweeps of each, in turn (5)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
     parser.add_argument("--name", help="of the result (dense-DEVICE)")
 
 
-def run_case(args: argparse.Namespace, shape: tuple[int, ...], precision: str, ranks: Sequence[int]) -> list[Any]:
-    """Time all ways to compute all modes of a tensor, in turn, by rank."""
-    array = np.random.default_rng(0).random(shape).astype(DTYPES[precision])
+def run_case(
+    args: argparse.Namespace, shape: tuple[int, ...], precision: str, ranks: Sequence[int], gigaflops: float
+) -> list[Any]:
+    """Time all ways to compute all modes of a tensor, in turn, by rank; products reach so many `gigaflops`."""
+    array = random_tensor(args.device, shape, precision)
     found = []
     for rank in ranks:
         factors = [np.random.default_rng(1 + m).random((n, rank)).astype(array.dtype) for m, n in enumerate(shape)]
-        ways: dict[str, Sweep] = {}
+        ways, known = dict[str, Sweep](), dict[str, Amped]()
         facts: dict[str, Any] = {"shape": shape, "precision": precision, "rank": rank, "scratch_bytes": {}}
         for name in args.kernels:
             if name not in SLOW or rank <= args.slow_rank:
-                ways[name], facts["scratch_bytes"][name] = _amped(args, array, factors, precision, name)
-        peers = _peers(args, array, factors)
-        ways |= {name: peers[name] for name in args.peers if name in peers}
+                known[name] = _amped(args, array, factors, precision, name)
+                ways[name], facts["scratch_bytes"][name] = known[name].sweep, known[name].scratch_bytes
+        peers = peers_of(args.device, args.threads, array, factors)
+        ways |= {
+            name: peers[name] for name in args.peers if name in peers and (name != "einsum" or rank <= MOST_EINSUM)
+        }
         each = _timed(ways, args.repeats)
+        if "copy" in each:
+            operations = 4 * math.prod(shape) * rank
+            facts["floor_milliseconds"] = max(float(np.median(each["copy"])), operations / gigaflops / 1e6)
         facts["milliseconds"] = {name: record.summary(times) for name, times in each.items()}
         facts["each"] = each
         if args.device == "cpu":
             held = facts["scratch_bytes"]  # allocated before
             facts["peak_bytes"] = {name: _peak(way) + held.get(name, 0) for name, way in ways.items()}
+        facts["modes_milliseconds"] = {name: _by_mode(amped.alone, args.repeats) for name, amped in known.items()}
+        ways.clear()
+        known.clear()
         facts["cp_als_milliseconds"] = _iteration(args, array, rank, precision)
         found.append(facts)
         _say(facts)
     return found
+
+
+def random_tensor(device: str, shape: tuple[int, ...], precision: str) -> Any:
+    """Return an array of random numbers from 0 to 1, in the device's memory."""
+    if device == "cpu":
+        return np.random.default_rng(0).random(shape).astype(DTYPES[precision])
+    import cupy
+
+    return cupy.random.default_rng(0).random(shape, dtype=DTYPES[precision])
 
 
 def _say(facts: dict[str, Any]) -> None:
@@ -85,21 +111,37 @@ def _say(facts: dict[str, Any]) -> None:
     told = ", ".join(f"{name} {t:.3g}" for name, t in times.items())
     shape = "x".join(map(str, facts["shape"]))
     gain = f"; {times['einsum'] / times['split']:.2f} x einsum" if {"split", "einsum"} <= set(times) else ""
+    if "floor_milliseconds" in facts and "split" in times:
+        gain += f"; {times['split'] / facts['floor_milliseconds']:.2f} x the floor"
     iteration = facts["cp_als_milliseconds"]
     print(f"{shape} {facts['precision']} rank {facts['rank']}, ms: {told}; CP-ALS {iteration:.3g}{gain}", flush=True)
 
 
 def _timed(ways: dict[str, Sweep], repeats: int) -> dict[str, list[float]]:
-    """Return milliseconds of each way; the first turn, which compiles, does not count."""
+    """Return milliseconds of each way; the first turn, which compiles, does not count.
+
+    What does not fit into memory is left out.
+    """
     each: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(1 + repeats):
-        for name, way in ways.items():
+        for name in list(each):
             time.sleep(PAUSE)
-            way()  # in a decomposition the sweep before was one, too
-            began = time.perf_counter()
-            way()
+            try:
+                ways[name]()  # in a decomposition the sweep before was one, too
+                began = time.perf_counter()
+                ways[name]()
+            except (MemoryError, RuntimeError) as error:
+                print(f"{name}: left out, {str(error).splitlines()[0][:100]}", flush=True)
+                del each[name]
+                continue
             each[name] += [(time.perf_counter() - began) * 1e3][:turn]
     return each
+
+
+def _by_mode(alone: Sequence[Sweep], repeats: int) -> list[float]:
+    """Return the median milliseconds of each mode alone."""
+    each = _timed({str(mode): way for mode, way in enumerate(alone)}, repeats)
+    return [float(np.median(times)) for times in each.values()]
 
 
 def _peak(way: Sweep) -> int:
@@ -118,24 +160,43 @@ def _options(args: argparse.Namespace, precision: str, kernel: str) -> Options:
     )  # type: ignore[arg-type]
 
 
-def _amped(
-    args: argparse.Namespace, array: np.ndarray, factors: Sequence[np.ndarray], precision: str, kernel: str
-) -> tuple[Sweep, int]:
-    """Return a sweep as CP-ALS makes it: each mode's matrix counts as new once it is computed."""
+class Amped(NamedTuple):
+    """What is timed of an operator."""
+
+    sweep: Sweep  # over all modes, as CP-ALS makes it: each mode's matrix counts as new once it is computed
+    alone: list[Sweep]  # each mode alone
+    scratch_bytes: int
+
+
+def _amped(args: argparse.Namespace, array: Any, factors: Sequence[np.ndarray], precision: str, kernel: str) -> Amped:
     options = _options(args, precision, kernel)
     machine = bring_up(options, SingleComm())
     operator = place(open_tensor(DenseTensor(array), machine, options), factors[0].shape[1], machine, options)
+    assert isinstance(operator, DenseOperator)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)
 
-    def sweep() -> None:
-        for mode in range(operator.order):
-            operator.mttkrp(mode)
-            operator.changed(mode)
-        operator.synchronize()
+    def compute(modes: Sequence[int]) -> Sweep:
+        def queue() -> None:
+            operator.forget()
+            for mode in modes:
+                operator.mttkrp(mode)
+                operator.changed(mode)
 
-    assert isinstance(operator.plan, DensePlan)
-    return sweep, operator.plan.kernel.bytes(operator.plan.form)
+        def run() -> None:
+            if not again:
+                queue()  # compiles
+                operator.synchronize()
+                replay = machine.device.note(queue, operator.matrices[:8], operator.clock)
+                again.append(queue if replay is None else lambda: (replay.launch(), replay.wait()))
+            again[0]()
+            operator.synchronize()
+
+        again = list[Sweep]()  # of what a device can note down: launched as CP-ALS does
+        return run
+
+    alone = [compute([mode]) for mode in range(operator.order)]
+    return Amped(compute(range(operator.order)), alone, operator.plan.kernel.bytes(operator.plan.form))
 
 
 def _iteration(args: argparse.Namespace, array: np.ndarray, rank: int, precision: str) -> float:
@@ -151,123 +212,26 @@ def _iteration(args: argparse.Namespace, array: np.ndarray, rank: int, precision
     return float(np.median(seconds[1:])) * 1e3
 
 
-def equations(order: int) -> list[str]:
-    """Return the MTTKRP of each mode as an equation of einsum."""
-    names = LETTERS[:order]
-    return [
-        ",".join([names, *(f"{n}z" for n in names if n != names[mode])]) + f"->{names[mode]}z" for mode in range(order)
-    ]
-
-
-def _peers(args: argparse.Namespace, array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, Sweep]:
-    """Return what a user would type: einsum; two plain matrix products of the whole tensor; a copy of it."""
-    if args.device == "cuda":
-        return _torch_peers(array, factors)
-    threads, target = args.threads or usable_cores(), np.empty_like(array)
-
-    def with_all_threads(work: Sweep) -> Sweep:
-        def sweep() -> None:
-            with threadpoolctl.threadpool_limits(threads):
-                work()
-
-        return sweep
-
-    def einsum(equation: str, *operands: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.einsum(equation, *operands, optimize=True)
-        return found
-
-    return {
-        "einsum": with_all_threads(_every_mode(einsum, array, factors)),
-        "products": with_all_threads(_two_products(einsum, array, factors)),
-        "copy": lambda: np.copyto(target, array),
-    }
-
-
-def _torch_peers(array: np.ndarray, factors: Sequence[np.ndarray]) -> dict[str, Sweep]:
-    try:
-        import torch
-    except ImportError:
-        print("no peers: PyTorch is not installed", flush=True)
-        return {}
-    torch.backends.cuda.matmul.allow_tf32 = False
-    tensor, matrices = torch.as_tensor(array, device="cuda"), [torch.as_tensor(f, device="cuda") for f in factors]
-    target = torch.empty_like(tensor)
-
-    def waited(work: Sweep) -> Sweep:
-        def sweep() -> None:
-            work()
-            torch.cuda.synchronize()
-
-        return sweep
-
-    return {
-        "einsum": waited(_every_mode(torch.einsum, tensor, matrices)),
-        "products": waited(_two_products(torch.einsum, tensor, matrices)),
-        "copy": waited(lambda: target.copy_(tensor)),
-    }
-
-
-def _every_mode(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Sweep:
-    def sweep() -> list[Any]:
-        order = len(factors)
-        return [
-            einsum(equation, tensor, *(factors[m] for m in range(order) if m != mode))
-            for mode, equation in enumerate(equations(order))
-        ]
-
-    return sweep
-
-
-def _two_products(einsum: Any, tensor: Any, factors: Sequence[Any]) -> Sweep:
-    """Modes in two groups of about equal numbers of indices; each product serves a group."""
-    lengths = [len(f) for f in factors]
-    at = min(range(1, len(lengths)), key=lambda k: math.prod(lengths[:k]) + math.prod(lengths[k:]))
-    matrix = tensor.reshape(math.prod(lengths[:at]), -1)
-
-    def khatri_rao(matrices: Sequence[Any]) -> Any:
-        found = matrices[0]
-        for other in matrices[1:]:
-            found = (found[:, None, :] * other[None, :, :]).reshape(-1, found.shape[1])
-        return found
-
-    def group(partial: Any, matrices: Sequence[Any]) -> list[Any]:
-        if len(matrices) == 1:
-            return [partial]
-        shaped, names = partial.reshape(*(len(m) for m in matrices), -1), LETTERS[: len(matrices)]
-        found = []
-        for mode in range(len(matrices)):
-            others = [m for m in range(len(matrices)) if m != mode]
-            equation = ",".join([f"{names}z", *(f"{names[m]}z" for m in others)]) + f"->{names[mode]}z"
-            found.append(einsum(equation, shaped, *(matrices[m] for m in others)))
-        return found
-
-    def sweep() -> list[Any]:
-        first = group(matrix @ khatri_rao(factors[at:]), factors[:at])
-        return first + group(matrix.T @ khatri_rao(factors[:at]), factors[at:])
-
-    return sweep
-
-
 def most_flops(args: argparse.Namespace, precision: str) -> float:
-    """Return the billions of operations a second of a large square matrix product on a CPU."""
-    a, b = (np.random.default_rng(k).random((SQUARE // 2,) * 2).astype(DTYPES[precision]) for k in range(2))
+    """Return the billions of operations a second of a large square matrix product."""
+    rows = SQUARE[args.device]
+    a, b = (random_tensor(args.device, (rows, rows), precision) for _ in range(2))
     seconds = []
     with threadpoolctl.threadpool_limits(args.threads or usable_cores()):
         for _ in range(4):
             began = time.perf_counter()
-            a @ b
+            (a @ b)[-1, -1].item()  # waits for a GPU
             seconds.append(time.perf_counter() - began)
-    return 2 * len(a) ** 3 / min(seconds) / 1e9
+    return 2 * rows**3 / min(seconds) / 1e9
 
 
 def run_all(args: argparse.Namespace) -> dict[str, Any]:
     """Measure all shapes, precisions and ranks."""
-    cases = []
+    cases, speeds = [], {precision: most_flops(args, precision) for precision in args.precision}
     for text in args.shapes or SHAPES[args.device]:
         shape = tuple(int(n) for n in text.split("x"))
         for precision in args.precision:
-            cases += run_case(args, shape, precision, args.ranks or RANKS[args.device])
-    speeds = {p: most_flops(args, p) for p in args.precision} if args.device == "cpu" else {}
+            cases += run_case(args, shape, precision, args.ranks or RANKS[args.device], speeds[precision])
     return {"dense": cases, "products_gigaflops": speeds, "load": os.getloadavg()[0]}
 
 

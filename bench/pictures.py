@@ -249,6 +249,9 @@ def _dense(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
             taken = [case.get("peak_bytes", case["scratch_bytes"]).get(name, 0) / 2**20 for case in known]
             if name != "copy" and any(taken):
                 lower.plot(ranks, taken, **style)
+        if all("floor_milliseconds" in case for case in rows):
+            floors = [case["floor_milliseconds"] for case in rows]
+            upper.plot([case["rank"] for case in rows], floors, "--", color="#555555", lw=1, label="floor")
         upper.set_title(f"{'×'.join(map(str, shape))}\n{precision}", fontsize=8)
         lower.set_xlabel("rank")
         lower.set_xscale("log")
@@ -259,6 +262,6 @@ def _dense(pyplot: Any, cases: Sequence[Mapping[str, Any]]) -> Any:
             axes.set_yscale("log")
     panels[0, 0].set_ylabel("ms, all modes")
     panels[1, 0].set_ylabel("MiB beside the tensor")
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(names), frameon=False)
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="lower center", ncols=len(names) + 1, frameon=False)
     figure.subplots_adjust(bottom=0.18)
     return figure

@@ -29,10 +29,15 @@ def load(source: Source) -> Any:
     return _loaded(source, cupy.cuda.runtime.getDevice())
 
 
-def allow_shared(function: Any, nbytes: int) -> None:
-    """Let a kernel be launched with so many bytes of shared memory."""
+def allow_shared(function: Any) -> None:
+    """Let a kernel be launched with all the shared memory that its GPU has for a block of threads.
+
+    One limit for all launches: a module is loaded once, and is launched with more and with less.
+    """
     driver = cupy.cuda.driver
-    driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, nbytes)
+    have: int = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
+    own: int = driver.funcGetAttribute(driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function.ptr)
+    driver.funcSetAttribute(function.ptr, driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, have - own)
 
 
 @cache

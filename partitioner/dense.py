@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
+from .facts import Facts, facts_of, joined
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
@@ -67,30 +68,6 @@ class Stored:
         return found
 
 
-class Facts(NamedTuple):
-    """What is known of some elements. Sums of squares are divided by the square of the `largest` magnitude.
-
-    `single` is that sum after the elements were rounded to single precision; `bad`, the number of the first element
-    that is not finite, in memory order, or -1.
-    """
-
-    low: float
-    high: float
-    squares: float
-    single: float
-    nonzeros: int
-    bad: int
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude."""
-        return max(abs(self.low), abs(self.high))
-
-    def norm(self, rounded: bool = False) -> float:
-        """Return the Frobenius norm."""
-        return self.largest * math.sqrt(self.single if rounded else self.squares)
-
-
 class DenseTensor:
     """A dense tensor: all elements, zeros among them.
 
@@ -99,7 +76,7 @@ class DenseTensor:
     array : array-like
         Of 2 to 8 dimensions; of floating-point numbers, integers or bools, which are kept as they are and converted
         when they are used. It is not copied if its modes lie in memory in any order without gaps (C, Fortran), and must
-        not change afterwards. From a GPU it is copied to the host.
+        not change afterwards. An array on a GPU (CuPy's, PyTorch's) stays there where one process computes on it.
 
     Attributes
     ----------
@@ -109,7 +86,9 @@ class DenseTensor:
     modes : tuple of int
         The modes in memory order: the one that varies slowest comes first. Modes of length 1 come last.
     memory : array or Stored
-        The elements with modes in memory order: C-contiguous, or in a file that another library reads.
+        The elements with modes in memory order: C-contiguous; or in a file that another library reads, or on a GPU.
+    on_gpu : GpuElements, or None
+        The elements that are in the current GPU's memory.
     path : path, or None
         The file that they are in.
 
@@ -120,7 +99,7 @@ class DenseTensor:
     """
 
     def __init__(self, array: Any, path: str | PathLike[str] | None = None) -> None:
-        self.path = path
+        self.path, self.on_gpu = path, None  # type: tuple[Any, Any]
         with _of(path):
             if isinstance(array, Stored):
                 check_elements(array.shape, array.dtype)
@@ -130,16 +109,26 @@ class DenseTensor:
                 self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
                 return
             refuse_masked(array, "the array")
-            found = _on_host(array)
-            check_elements(found.shape, found.dtype)
-            self.shape, self.dtype = found.shape, found.dtype
-            steps = [(found.shape[m] == 1, -abs(found.strides[m]), m) for m in range(found.ndim)]
-            self.modes = tuple(m for _, _, m in sorted(steps))
-            memory = found.transpose(self.modes)
-            if not memory.flags.c_contiguous:  # steps of zero, backwards, or over others
-                self.modes = tuple(sorted(range(found.ndim), key=lambda m: (found.shape[m] == 1, m)))
-                memory = np.ascontiguousarray(found.transpose(self.modes))
-            self.memory = memory
+            if hasattr(array, "__cuda_array_interface__"):
+                from .cuda_dense import GpuElements, on_gpu, without_gaps
+
+                self.on_gpu = GpuElements(self._ordered(on_gpu(array), without_gaps))
+                self.memory = Stored(self.on_gpu)
+            else:
+                self.memory = self._ordered(_on_host(array), np.ascontiguousarray)
+
+    def _ordered(self, array: Any, without_gaps: Callable[[Any], Any]) -> Any:
+        """Return an array with its modes in memory order; note what it is."""
+        self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype)
+        check_elements(self.shape, self.dtype)
+        steps = [(array.shape[m] == 1, -abs(array.strides[m]), m) for m in range(array.ndim)]
+        self.modes = tuple(m for _, _, m in sorted(steps))
+        memory = array.transpose(self.modes)
+        if memory.flags.c_contiguous:
+            return memory
+        # Steps of zero, backwards, or over others.
+        self.modes = tuple(sorted(range(array.ndim), key=lambda m: (array.shape[m] == 1, m)))
+        return without_gaps(array.transpose(self.modes))
 
     @classmethod
     def of_sparse(cls, tensor: SparseTensor, room: int | None = None) -> DenseTensor:
@@ -180,13 +169,16 @@ class DenseTensor:
 
     def facts(self, place: Place = (), threads: int | None = None) -> Facts:
         """Return what is known of the elements in ranges of the first modes in memory order, by default of all."""
+        if self.on_gpu is not None and not place:
+            found: Facts = self.on_gpu.facts()
+            return found
         parts = list(pieces(self.memory.shape, place, BLOCK))
         threads = min(threads or usable_cores(), max(1, len(parts)))
         return joined(side_by_side(self._facts, parts, threads))
 
     def _facts(self, place: Place) -> Facts:
         block = self.memory[place]
-        found = _facts(block, place, self.memory.shape)
+        found = facts_of(block, place, self.memory.shape)
         forget(block)
         return found
 
@@ -228,24 +220,22 @@ def forget(block: NDArray[Any] | Stored) -> None:
 
     The system may keep them as long as it has room, and reads them again if they are used again.
     """
+    _advise(block, "MADV_DONTNEED")
+
+
+def expect(block: NDArray[Any] | Stored) -> None:
+    """Let the system begin to read a block that is mapped from a file, in large pieces."""
+    _advise(block, "MADV_WILLNEED")
+
+
+def _advise(block: NDArray[Any] | Stored, advice: str) -> None:
     mapped = getattr(block, "_mmap", None)
-    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mapped, "madvise"):
+    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mmap, advice):
         return
     first = np.frombuffer(mapped, np.uint8).ctypes.data
     low, high = (bound - first for bound in np.lib.array_utils.byte_bounds(block))
     begin = low // mmap.PAGESIZE * mmap.PAGESIZE
-    mapped.madvise(mmap.MADV_DONTNEED, begin, high - begin)
-
-
-def joined(parts: Sequence[Facts]) -> Facts:
-    """Return the facts of all parts together."""
-    low, high = min([p.low for p in parts], default=math.inf), max([p.high for p in parts], default=-math.inf)
-    largest = max(abs(low), abs(high))
-    scales = [(p.largest / largest) ** 2 if 0 < largest < math.inf and p.low <= p.high else 0.0 for p in parts]
-    squares = math.fsum(p.squares * scale for p, scale in zip(parts, scales, strict=True))
-    single = math.fsum(p.single * scale for p, scale in zip(parts, scales, strict=True))
-    nonzeros = sum(p.nonzeros for p in parts)
-    return Facts(low, high, squares, single, nonzeros, min([p.bad for p in parts if p.bad >= 0], default=-1))
+    mapped.madvise(getattr(mmap, advice), begin, high - begin)
 
 
 def pieces(shape: Sequence[int], place: Place, elements: int) -> Iterator[Place]:
@@ -271,24 +261,6 @@ def blocks(tensor: DenseTensor, mode: int, elements: int) -> Iterator[Place]:
         yield tuple(slice(begin, begin + step) if m == mode else slice(None) for m in range(tensor.order))
 
 
-def _facts(block: NDArray[Any], place: Place, shape: tuple[int, ...]) -> Facts:
-    exact = block.astype(np.float64)
-    finite = np.isfinite(exact)
-    if not finite.all():
-        within = np.unravel_index(int(np.argmin(finite)), block.shape)
-        first = np.ravel_multi_index([int(at) + of.start for at, of in zip(within, place, strict=True)], shape)
-        return Facts(0.0, 0.0, 0.0, 0.0, 0, int(first))
-    low, high = float(exact.min()), float(exact.max())
-    largest = max(abs(low), abs(high))
-    if not largest:
-        return Facts(low, high, 0.0, 0.0, 0, -1)
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = exact.astype(np.float32).astype(np.float64) if block.dtype.itemsize > 2 else exact
-        single = math.inf if not np.isfinite(rounded).all() else float(np.square(rounded / largest).sum())
-        squares = float(np.square(exact / largest).sum())
-        return Facts(low, high, squares, single, int(np.count_nonzero(block)), -1)
-
-
 def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
     """Refuse a shape or a type that no dense tensor has."""
     if dtype.kind not in KINDS or dtype.itemsize > WIDEST:
@@ -300,13 +272,11 @@ def check_elements(shape: Sequence[int], dtype: np.dtype[Any]) -> None:
 
 
 def _on_host(array: Any) -> NDArray[Any]:
-    """Return an array of NumPy's; what is on a GPU is copied."""
+    """Return an array of NumPy's."""
     if isinstance(array, np.ndarray):
         return array if isinstance(array, np.memmap) else np.asarray(array)
     if hasattr(array, "detach"):  # torch
         array = array.detach().cpu()
-    elif hasattr(array, "__cuda_array_interface__"):
-        array = array.get()
     try:
         return np.asarray(array)
     except (TypeError, ValueError) as error:

@@ -28,13 +28,18 @@ def inner(function: Callable[..., Any]) -> Callable[..., Any]:
     return Compiled(function, no_cpython_wrapper=True)
 
 
+def reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile as `jit` does a function that may add up in any order, and whose result counts only without NaN."""
+    return Compiled(function, no_cpython_wrapper=False, reorders=True)
+
+
 class Compiled:
     """A function that is compiled when it is first called, from Python or from compiled code."""
 
-    def __init__(self, function: Callable[..., Any], *, no_cpython_wrapper: bool) -> None:
+    def __init__(self, function: Callable[..., Any], *, no_cpython_wrapper: bool, reorders: bool = False) -> None:
         assert isinstance(function, FunctionType)
         assert function.__closure__ is None  # captured values are not in the cache file's name
-        self._function, self._inner, self._made = function, no_cpython_wrapper, None
+        self._function, self._inner, self._reorders, self._made = function, no_cpython_wrapper, reorders, None
         update_wrapper(self, function)
 
     @property
@@ -45,7 +50,7 @@ class Compiled:
                 from .numba_code import dispatcher, let_call
 
                 let_call(Compiled)
-                self._made = self._made or dispatcher(self._function, self._inner)
+                self._made = self._made or dispatcher(self._function, self._inner, self._reorders)
         return self._made
 
     def __call__(self, *arguments: Any) -> Any:

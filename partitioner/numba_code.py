@@ -36,9 +36,10 @@ from .stages import STAGES
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
 
-def dispatcher(function: FunctionType, no_cpython_wrapper: bool) -> Any:
+def dispatcher(function: FunctionType, no_cpython_wrapper: bool, reorders: bool = False) -> Any:
     """Return what compiles a function for the types that it is called with, or finds its compiled forms on disk."""
-    make = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=no_cpython_wrapper)
+    fast = {"reassoc", "nsz", "contract", "nnan"} if reorders else False
+    make = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=no_cpython_wrapper, fastmath=fast)
     made = make(function)
     made._cache = _Cache(function)
     return made

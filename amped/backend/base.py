@@ -23,7 +23,10 @@ class Movable(Protocol):
         """The memory that it takes."""
 
     def copied(self, buffer: Array) -> Any:
-        """Queue a copy into `buffer`, a (bytes,) uint8 device array; return the same thing as it lies there."""
+        """Queue a copy into `buffer`, a (bytes,) uint8 device array; return the same thing as it lies there.
+
+        Or copy it, if it cannot be queued; on a GPU, the current stream is that of the slot's copies.
+        """
 
 
 class Slot(Protocol):
@@ -134,6 +137,10 @@ class Device(Protocol):
 
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
+
+    def lock(self, array: NDArray[Any]) -> object | None:
+        """Let slots be filled from a C-contiguous array in host memory at once, at the full speed of the link, as long
+        as what is returned lives. None if that cannot be: then `fill` does it."""
 
     def to_host(self, array: Array) -> NDArray[Any]:
         """Return the array's contents in host memory (on the host, the array itself)."""

@@ -1,10 +1,10 @@
-"""Equations whose solutions are constrained, on the host, whatever device has the rows; see `small`."""
+"""Equations whose solutions are constrained, of which the host decides what becomes of them; see `small`."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .base import Device
+from .base import Array, Device
 from .equations import NOT_FINITE, Bounds, Terms
 from .nonnegative import System
 from .small import SQUARES, HostEquations, Matrix, State, sums_of
@@ -32,7 +32,10 @@ class HostConstrained(HostEquations):
         return sums_of(self.totals, self._terms, mode, self._last)
 
     def start(self) -> None:
-        take_lengths_out(self._state, self._terms.norm)
+        state = self._state
+        state.grams[...] = self._down(self._grams)
+        take_lengths_out(state, self._terms.norm)
+        self._grams[...] = self._up(state.grams)
 
     def go_on(self, weights: Matrix) -> None:
         self._state.weights[...] = weights
@@ -48,19 +51,20 @@ class HostConstrained(HostEquations):
         self._prepare_system(state.scales[mode] * state.weights / state.divisor)
 
     def _prepare_system(self, begin: Matrix) -> None:
-        divisor, product = self._state.divisor, self._product(self._mode)
-        if not np.all(np.isfinite(product)):
+        divisor, product = self._up(self._state.divisor), self._product(self._mode)
+        if not bool(self._xp.all(self._xp.isfinite(product))):
             self._raise(NOT_FINITE)
             return
-        lost = np.diag(super()._product(self._mode)) == 0  # columns, by another mode: nothing tells them
+        lost = super()._product(self._mode).diagonal() == 0  # columns, by another mode: nothing tells them
         product[lost] = 0
-        right = self._other_scales(self._mode) * divisor
-        for place, numbers in zip(self.system, (product * np.outer(divisor, divisor), right, begin), strict=True):
-            place[...] = self._device.to_device(np.ascontiguousarray(numbers))
+        right = self._up(self._other_scales(self._mode)) * divisor
+        found = product * (divisor[:, None] * divisor), right, self._up(begin)
+        for place, numbers in zip(self.system, found, strict=True):
+            place[...] = numbers
 
-    def _product(self, mode: int) -> Matrix:
-        product = super()._product(mode)
-        product.flat[:: len(product) + 1] += self._ridge[mode]
+    def _product(self, mode: int) -> Array:
+        product, each = super()._product(mode), self._xp.arange(self._terms.rank)
+        product[each, each] += self._ridge[mode]
         return product
 
     def widen(self) -> None:
@@ -69,14 +73,14 @@ class HostConstrained(HostEquations):
         if self._mode in self._nonnegative:
             self._prepare_system(divisor / self._state.divisor)
 
-    def _take_out(self, mode: int, gram: Matrix, length: Matrix) -> None:
-        super()._take_out(mode, gram, np.sqrt(np.diag(gram)) * self._state.divisor)
+    def _take_out(self, mode: int, about: Matrix, length: Matrix) -> None:
+        super()._take_out(mode, length, length)
         self._state.weights[...] = self._state.norms[mode]
 
     def fit(self, exact: bool = False) -> None:
         super().fit(exact)
         state = self._state
-        state.facts[SQUARES] = state.weights**2 @ np.diag(np.multiply.reduce(state.grams))
+        state.facts[SQUARES] = state.weights**2 @ self._down(self._xp.prod(self._grams, axis=0).diagonal())
 
 
 def take_lengths_out(state: State, norm: float) -> None:

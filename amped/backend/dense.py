@@ -89,5 +89,8 @@ class DenseKernel(Protocol):
     def bytes(self, form: Form) -> int:
         """Return the bytes of scratch memory that `make` is given."""
 
+    def passes(self, form: Form) -> int:
+        """Return how often a sweep over all modes reads the elements, where each mode's factor matrix is then new."""
+
     def make(self, form: Form, scratch: Array) -> Sweep:
         """Return the sweep over a block, with (bytes,) uint8 scratch memory of its own."""

@@ -1,4 +1,4 @@
-"""Equations kept by the host, whatever device has the rows: a provider for all devices."""
+"""Equations of which the host decides what becomes of them, on any device: a provider for all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from .base import Device
 from .constrained import HostConstrained
 from .equations import Bounds, ConstrainedEquations, Equations, Terms
 from .small import HostEquations
+
+INVERTING = 6  # matrices that are there for a while
 
 
 class OnHost:
@@ -25,7 +27,8 @@ class OnHost:
         """See `Provider`: nothing is compiled."""
 
     def bytes(self, order: int, rank: int, parts: int) -> int:
-        return 8 * rank * (2 * rank + parts + 3)
+        matrices = 2 if self._device.on_host else 2 + order + INVERTING
+        return 8 * rank * (matrices * rank + parts + 3)
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return HostEquations(self._device, terms)

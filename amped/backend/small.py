@@ -1,7 +1,8 @@
-"""Small matrices on the host, in NumPy, whatever device has the rows; see `equations`."""
+"""Small matrices, of which the host decides what becomes of them, whatever device they are on; see `equations`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any
@@ -67,13 +68,15 @@ class State:
 
 
 class HostEquations:
-    """See `Equations`. Totals come from the device, and the inverse goes there: the host waits for each."""
+    """See `Equations`. Matrices are on the device, and computed there; vectors are the host's, which waits for them."""
 
     memory: Array | None = None
 
     def __init__(self, device: Device, terms: Terms) -> None:
         self._device, self._terms, rank = device, terms, terms.rank
+        self._xp: Any = device.xp
         self._state = State(np, terms.order, rank)
+        self._grams = self._state.grams if device.on_host else device.zeros((terms.order, rank, rank), np.float64)
         self.told_bytes = self._state.told_bytes
         self.inverse = device.zeros((rank, rank), np.float64)
         self.totals = device.zeros((rank + 2 + terms.parts, rank), np.float64)
@@ -97,28 +100,35 @@ class HostEquations:
         state.facts[[ITERATIONS, FIT, BEST, FLAGS]] = told.iterations, told.fit, best, 0
 
     def hold(self, mode: int) -> None:
-        scale = self._state.scales[mode]
-        self._state.grams[mode] = self._down(self.totals)[: scale.size] * np.outer(scale, scale)
+        self._hold(mode, self._state.scales[mode])
+
+    def _hold(self, mode: int, scale: Matrix) -> None:
+        """Keep the Gram matrix in `totals`, of columns with this scale."""
+        on_device = self._up(scale)
+        self._grams[mode] = self.totals[: scale.size] * (on_device[:, None] * on_device)
 
     def prepare(self, mode: int, double: bool = False) -> None:
         state, product = self._state, self._product(mode)
         self.totals.fill(0)
-        if not np.all(np.isfinite(product)):
+        if not bool(self._xp.all(self._xp.isfinite(product))):
             self._raise(NOT_FINITE)
             return
         most = np.inf if double else noise_limit(self._terms, state.facts[FIT])
-        inverse, condition = inverted(product, self._terms.cutoff, most)
+        inverse, condition = inverted(product, self._terms.cutoff, most, self._xp, self._inverse)
         if condition > most:
             self.totals[self._terms.rank + 1] = 1.0
         state.divisor[...] = state.norms[mode] * state.scales[mode]
-        inverse *= self._other_scales(mode)[:, None]
-        inverse /= state.divisor
-        self._up(inverse)
+        inverse *= self._up(self._other_scales(mode))[:, None]
+        inverse /= self._up(state.divisor)
+        self.inverse[...] = inverse
 
-    def _product(self, mode: int) -> Matrix:
+    def _inverse(self, gram: Array) -> Array:
+        """Return the inverse of a matrix that is positive definite, or raise `LinAlgError`."""
+        return self._xp.linalg.inv(gram)
+
+    def _product(self, mode: int) -> Array:
         """Return what is inverted to solve a mode."""
-        product: Matrix = np.multiply.reduce(np.delete(self._state.grams, mode, axis=0))
-        return product
+        return self._xp.prod(self._grams[[m for m in range(self._terms.order) if m != mode]], axis=0)
 
     def _other_scales(self, mode: int) -> Matrix:
         scales: Matrix = np.multiply.reduce(np.delete(self._state.scales, mode, axis=0))
@@ -128,32 +138,34 @@ class HostEquations:
         """See `Equations`: `prepare` has done so."""
 
     def widen(self) -> None:
-        largest, divisor = self._down(self.totals)[self._terms.rank + 2 :].max(axis=0), self._state.divisor
+        largest, divisor = self._down(self.totals[self._terms.rank + 2 :].max(axis=0)), self._state.divisor
         wider = widened(largest, divisor)
-        self._up(self._down(self.inverse) * (divisor / wider))
+        self.inverse *= self._up(divisor / wider)
         divisor[...] = wider
         self.totals.fill(0)
 
     def finish(self, mode: int, again: bool = False) -> None:
-        totals, rank, most, state = self._down(self.totals), self._terms.rank, self._terms.most, self._state
-        gram, largest = totals[:rank], totals[rank + 2 :].max(axis=0)
-        if totals[rank + 1].any():
+        totals, rank, most, state, xp = self.totals, self._terms.rank, self._terms.most, self._state, self._xp
+        gram = totals[:rank]
+        rows = totals[rank + 2 :].max(axis=0), gram.diagonal(), xp.abs(gram).max(axis=0), totals[rank + 1]
+        largest, squares, numbers, noisy = self._down(xp.stack(rows))
+        if noisy.any():
             self._raise(NOISY)
         elif not again and not np.all((largest == 0) | ((largest > 1 / most) & (largest < most))):
             self._raise(RANGE)  # products could overflow
-        elif not np.all(np.isfinite(gram)):
+        elif not np.all(np.isfinite(numbers)):
             self._raise(NOT_FINITE)
         else:
-            first, divisor = not state.facts[ITERATIONS], state.divisor
-            length = np.sqrt(np.diag(gram)) * divisor if first else np.maximum(largest * divisor, 1.0)
-            self._take_out(mode, gram, length)
+            length = np.sqrt(squares) * state.divisor
+            about = np.maximum(largest * state.divisor, 1.0) if state.facts[ITERATIONS] else length
+            self._take_out(mode, about, length)
 
-    def _take_out(self, mode: int, gram: Matrix, length: Matrix) -> None:
-        """Divide the columns of a mode by `length`, where that is not 0."""
+    def _take_out(self, mode: int, about: Matrix, length: Matrix) -> None:
+        """Divide the columns of a mode, which have a `length`, by `about` that, where it is not 0."""
         state = self._state
-        state.norms[mode] = np.where(length > 0, length, 1.0)
+        state.norms[mode] = np.where(about > 0, about, 1.0)
         state.scales[mode] = scale = state.divisor / state.norms[mode]
-        state.grams[mode] = gram * np.outer(scale, scale)
+        self._hold(mode, scale)
 
     def multiply(self, source: Array, target: Array) -> None:
         self.dots.fill(0)
@@ -164,8 +176,9 @@ class HostEquations:
         if exact and not flags & NEAR:
             return
         norm, weights = self._terms.norm, self.weights
-        squared = weights @ np.multiply.reduce(self._state.grams) @ weights
-        dots = self._down(self.dots)[0] if exact else self._down(self.totals)[self._terms.rank]
+        product, on_device = self._xp.prod(self._grams, axis=0), self._up(weights)
+        squared = float(on_device @ product @ on_device)
+        dots = self._down(self.dots[0] if exact else self.totals[self._terms.rank])
         parts = weights * np.multiply.reduce(self._state.scales) * dots
         # ||X - M|| / ||X|| from ||X||, ||M||**2 and the components' parts of <X, M>
         distance = float(np.sqrt(np.maximum(0.0, norm**2 + squared - 2 * parts.sum())) / norm)
@@ -194,8 +207,8 @@ class HostEquations:
     def _down(self, array: Array) -> Matrix:
         return np.asarray(self._device.to_host(array))
 
-    def _up(self, inverse: Matrix) -> None:
-        self.inverse[...] = self._device.to_device(inverse)
+    def _up(self, array: Matrix) -> Array:
+        return self._device.to_device(array)
 
 
 def doubles(order: int, rank: int) -> int:
@@ -226,28 +239,28 @@ def widened(largest: Any, divisor: Any) -> Any:
     return np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
 
 
-def inverted(gram: Matrix, cutoff: float, most: float) -> tuple[Matrix, float]:
+def inverted(gram: Array, cutoff: float, most: float, xp: Any, invert: Callable[[Array], Array]) -> tuple[Array, float]:
     """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or a larger number.
 
     It is exact where it is above `most`, and eigenvalues below `cutoff` times the largest count as 0.
     """
     try:
-        inverse = np.linalg.inv(gram)
+        inverse = invert(gram)
     except np.linalg.LinAlgError:
-        return pseudo_inverse(gram, cutoff)
-    condition = float(np.linalg.norm(gram) * np.linalg.norm(inverse))
+        return pseudo_inverse(gram, cutoff, xp)
+    condition = float(xp.linalg.norm(gram) * xp.linalg.norm(inverse))
     if condition <= min(CONDITION, most):
         return (inverse + inverse.T) / 2, condition
-    return pseudo_inverse(gram, cutoff)
+    return pseudo_inverse(gram, cutoff, xp)
 
 
-def pseudo_inverse(gram: Matrix, cutoff: float) -> tuple[Matrix, float]:
+def pseudo_inverse(gram: Array, cutoff: float, xp: Any = np) -> tuple[Array, float]:
     """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
 
     It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
     `cutoff` times the largest count as 0.
     """
-    values, vectors = np.linalg.eigh(gram)  # ascending
+    values, vectors = xp.linalg.eigh(gram)  # ascending
     kept = values > cutoff * values[-1]
     values, vectors = values[kept], vectors[:, kept]
-    return (vectors / values) @ vectors.T, values[-1] / values[0] if values.size else 1.0
+    return (vectors / values) @ vectors.T, float(values[-1] / values[0]) if values.size else 1.0

@@ -75,6 +75,7 @@ class Ahead:
         states, queue = list(zip(self._states, self._kept, strict=True)), self._queue
 
         def iteration() -> None:  # without `self`, which holds it
+            operator.forget()  # what is kept from one iteration to the next is not noted down
             with operator.machine.device.beside():
                 for state, kept in states:
                     equations.keep(state, kept)

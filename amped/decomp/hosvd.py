@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..operators.dense_block import DenseBlock
-from ..operators.dense_core import held, slices
+from ..operators.dense_core import block_of, slices
 from ..operators.dense_source import DenseSource
 from ..operators.dense_unfolded import DenseUnfolded
 from ..operators.grid import Grid
@@ -133,7 +133,7 @@ def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, want
         unfolded = DenseUnfolded(block, place, machine, grid.rows(0) if not place and sequential else None)
         if not place and not sequential and comm.size > 1:
             columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))
-            unfolded = DenseUnfolded(DenseBlock(held(source, columns, 1), machine, block.dtype, False), 0, machine)
+            unfolded = DenseUnfolded(block_of(source, columns, machine, whole.dtype, False, 1), 0, machine)
         rank = wanted.ranks[mode] if wanted.ranks else None
         found[mode], kept = truncated(unfolded, comm, rank, squares, left / (order - count), mode)
         left -= max(0.0, squares - kept)

@@ -9,16 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import Stored, forget, pieces
+from partitioner.dense import DenseTensor, Stored, expect, forget, pieces
+from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
+from partitioner.threads import side_by_side, usable_cores
 
 from ..backend.base import Array, Device, Slot
-from ..backend.dense import Sweep
+from ..backend.dense import Form, Sweep
 from ..backend.exchange import Machine
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_plan import DensePlan, make_dense_plan
+from .dense_plan import PIECE, DensePlan, make_dense_plan
 from .dense_source import DenseSource
 from .factors import Factors
 from .limits import check_range
@@ -26,14 +28,17 @@ from .memory import SLOTS
 from .placement import Setting
 from .workspace import Workspace
 
-PIECE, MAPPED = 1 << 24, 1 << 20  # elements that are copied at once; of a file that is mapped
+MAPPED = 1 << 22  # elements of a file that is mapped that are copied at once
+AHEAD = 4  # of these parts that are read ahead
 
 
 class _HostSlab(NamedTuple):
     """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
 
     elements: NDArray[Any] | Stored
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any]  # in the slot
+    device: Device
+    locked: bool  # whether the device may copy them where they are, as they are
 
     @property
     def nbytes(self) -> int:
@@ -43,36 +48,70 @@ class _HostSlab(NamedTuple):
     def copied(self, buffer: Array) -> Array:
         """See `Movable`."""
         target = buffer[: self.nbytes].view(self.dtype).reshape(self.elements.shape)
-        if isinstance(target, np.ndarray):
-            for to, part in _parts(target, self.elements):
+        if self.locked:
+            target.set(self.elements)
+            return target
+        for to, part in _parts(target, self.elements):
+            if self.device.on_host:
                 np.copyto(to, part, casting="same_kind")
-        else:
-            target.set(np.ascontiguousarray(self.elements[:], self.dtype))
+            else:
+                self.device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
         return target
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of a contiguous array, and what is to be copied there; small ones of a file that is mapped."""
-    for place in pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE):
+    """Yield parts of a contiguous array, and what is to be copied there; a file is read some parts ahead."""
+    places = list(_places(elements))
+    mapped = isinstance(elements, np.memmap)
+    for number, place in enumerate(places):
+        for other in places[number + AHEAD : number + AHEAD + 1] if number else places[: AHEAD + 1]:
+            if mapped:
+                expect(elements[other])
         part = elements[place]
         yield target[place], part
         forget(part)
 
 
+def _places(elements: NDArray[Any] | Stored) -> Iterator[tuple[slice, ...]]:
+    """Yield where parts are that are copied at once; those of a file that is mapped are smaller."""
+    return pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE)
+
+
+def _copy(target: Array, elements: NDArray[Any], place: tuple[slice, ...]) -> None:
+    part = elements[place]
+    expect(part)
+    np.copyto(target[place], part, casting="same_kind")
+    forget(part)
+
+
 class _Slabs:
     """A rank's block: on the device, or on the host, slab by slab through slots."""
 
-    def __init__(self, block: NDArray[Any] | Stored, plan: DensePlan, device: Device, clock: Any) -> None:
-        self._form, self._given = plan.form, block
+    def __init__(self, block: Any, plan: DensePlan, device: Device, clock: Any) -> None:
+        self._form, self._given, self._device = plan.form, block, device
         self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
         self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
         if self._count and plan.streamed:
-            index = plan.form.elements // plan.form.lengths[0] * plan.dtype.itemsize
-            self._slots = [device.slot(plan.form.slab * index, clock) for _ in range(SLOTS)]
+            self._make_slots(plan, clock)
         elif self._count:
-            self._block, self._given = _on_device(block, plan.dtype, device), np.empty(0)
+            self._block, self._given = _on_device(block, plan, device), np.empty(0)
+
+    def _make_slots(self, plan: DensePlan, clock: Any) -> None:
+        """Make slots for elements as they are sent, and room to convert them."""
+        device, given, index = self._device, self._given, plan.form.elements // plan.form.lengths[0]
+        self._sent = plan.sent
+        self._slots = [device.slot(plan.form.slab * index * plan.sent.itemsize, clock) for _ in range(SLOTS)]
+        self._converted = None
+        if plan.sent != plan.dtype:
+            self._converted = device.empty((plan.form.slab, *plan.form.lengths[1:]), plan.dtype)
+        plain = isinstance(given, np.ndarray) and given.dtype == plan.sent and given.flags.c_contiguous
+        self._lock = device.lock(given) if plain else None
+
+    def facts(self, threads: int) -> Facts:
+        """Return what is known of the elements that are on the device."""
+        return joined([DenseTensor(self._block).facts(threads=threads)] if self._count else [])
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -84,8 +123,15 @@ class _Slabs:
         self._fill(mode)
         for number in range(self._count):
             slot = self._slots[self._taken % SLOTS]
-            yield number * step, slot.shard()
-            slot.release()
+            slab = slot.shard()
+            if self._converted is not None:
+                converted = self._converted[: len(slab)]
+                converted[...] = slab
+                slot.release()
+                yield number * step, converted
+            else:
+                yield number * step, slab
+                slot.release()
             self._taken += 1
             self._fill(mode)
 
@@ -95,18 +141,45 @@ class _Slabs:
             start = self._filled % self._count * self._form.slab
             place = slice(start, start + self._form.slab)
             slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
-            self._slots[self._filled % SLOTS].fill(_HostSlab(slab, self._form.dtype), mode)
+            moved = _HostSlab(slab, self._sent, self._device, self._lock is not None)
+            self._slots[self._filled % SLOTS].fill(moved, mode)
             self._filled += 1
 
 
-def _on_device(block: NDArray[Any] | Stored, dtype: np.dtype[Any], device: Device) -> Array:
-    """Return a block in device memory, C-contiguous and of a type; on the host itself, if it is like that."""
-    if device.on_host and type(block) is np.ndarray and block.dtype == dtype and block.flags.c_contiguous:
+def _on_device(block: Any, plan: DensePlan, device: Device) -> Array:
+    """Return a block in device memory, C-contiguous and of the plan's type; the block itself, if it is like that."""
+    there = type(block) is device.xp.ndarray
+    if there and block.dtype == plan.dtype and block.flags.c_contiguous:
         return block
-    target = device.empty(block.shape, dtype)
+    target = device.empty(block.shape, plan.dtype)
+    if there and not device.on_host:
+        target[...] = block
+        return target
+    converts = plan.sent != plan.dtype
+    room: Array = device.empty((min(PIECE, plan.form.elements),), plan.sent) if converts else None
+    if device.on_host and not isinstance(block, Stored):
+        side_by_side(lambda place: _copy(target, block, place), list(_places(block)), usable_cores())
+        return target
     for to, part in _parts(target, block):
-        device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
+        source = np.ascontiguousarray(part).reshape(-1)
+        device.fill([room[: to.size] if converts else to.reshape(-1)], [source])
+        if converts:
+            to[...] = room[: to.size].reshape(to.shape)
     return target
+
+
+class _Doubled(NamedTuple):
+    """What MTTKRPs in double precision take, of elements in single precision."""
+
+    sweep: Sweep
+    factors: list[Array]  # (I_m, stride)
+    cast: Array  # a few indices of the block
+
+
+def _doubled(plan: DensePlan, form: Form, scratch: Array, inputs: Sequence[Array], device: Device) -> _Doubled:
+    factors = [device.empty(factor.shape, np.float64) for factor in inputs]
+    cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
+    return _Doubled(plan.kernel.make(form, scratch), factors, cast)
 
 
 class DenseOperator(Factors):
@@ -119,16 +192,20 @@ class DenseOperator(Factors):
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
-        check_range(source.value_range, options)
-        self.norm = source.held_norm(options.dtype)
         self.clock = machine.device.clock()
         self.plan = plan = together(comm, lambda: make_dense_plan(source, comm.rank, comm.size, setting))
         self.kernels = [plan.kernel.name] * len(source.shape)
         plan.kernel.prepare(plan.form)
         self.work = Workspace(plan, machine, options)
         with STAGES.of("copy"):
-            self._slabs = _Slabs(source.block(plan.grid), plan, machine.device, self.clock)
+            block = source.block(plan.grid, on_host=machine.device.on_host or plan.streamed)
+            self._slabs = _Slabs(block, plan, machine.device, self.clock)
+        if not plan.streamed:
+            source.found(self._slabs.facts(max(1, usable_cores() // comm.local_size)))
+        check_range(source.value_range, options)
+        self.norm = source.held_norm(options.dtype)
         self._sweep: Sweep | None = None
+        self._doubled: _Doubled | None = None
         if plan.form.elements:
             forms = [plan.form, *([plan.double] if plan.double else [])]
             self._scratch = machine.device.empty((max(map(plan.kernel.bytes, forms)),), np.uint8)
@@ -139,6 +216,10 @@ class DenseOperator(Factors):
         # The factor matrices' rows of the block, in memory order.
         self._inputs = [self.work.factors[mode][self._ranges[mode]] for mode in self._modes]
         self.clock.collect()
+
+    def reads(self, mode: int) -> bool:
+        """Return whether the next MTTKRP of a mode reads this rank's elements."""
+        return self._sweep is not None and self._sweep.reads(self._modes.index(mode))
 
     def changed(self, mode: int) -> None:
         super().changed(mode)
@@ -180,7 +261,7 @@ class DenseOperator(Factors):
         if self._sweep is None:
             return
         sweep, place = self._sweep, self._modes.index(mode)
-        if sweep.reads(place):
+        if self.reads(mode):
             with self.clock.span("compute", mode):
                 sweep.begin(place, self._inputs, rows)
             for start, slab in self._slabs.slabs(mode):
@@ -194,11 +275,15 @@ class DenseOperator(Factors):
         rows = self._block_rows(mode, out)
         if self._sweep is None or self.plan.double is None:
             return
-        device, place, form = self.machine.device, self._modes.index(mode), self.plan.double
+        place, form = self._modes.index(mode), self.plan.double
         self.forget()  # scratch memory is the other sweep's from now on
-        factors = [factor.astype(np.float64) for factor in self._inputs]
-        sweep = self.plan.kernel.make(form, self._scratch)
-        cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
+        if self._doubled is None:  # what is noted down in a graph allocates nothing
+            self._doubled = _doubled(self.plan, form, self._scratch, self._inputs, self.machine.device)
+        sweep, factors, cast = self._doubled
+        for factor, exact in zip(self._inputs, factors, strict=True):
+            exact[...] = factor
+        for m in range(self.order):
+            sweep.changed(m)
         with self.clock.span("compute", mode):
             sweep.begin(place, factors, rows)
         for start, slab in self._slabs.slabs(mode):

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import Stored, forget
+from partitioner.dense import DenseTensor, Stored, forget
+from partitioner.facts import Facts, joined
 from partitioner.threads import fair_threads, side_by_side
 
 from ..backend.base import Array, Device
@@ -43,7 +44,7 @@ class DenseBlock:
         self._device, self._comm, self.dtype = machine.device, machine.comm, dtype
         self.shape: tuple[int, ...] = tuple(elements.shape)
         self._threads = fair_threads(machine.comm) if machine.device.on_host else 1
-        self._elements = self._copied(elements) if resident else elements
+        self.resident, self._elements = resident, self._copied(elements) if resident else elements
 
     def _copied(self, elements: Any) -> Array:
         if not isinstance(elements, (np.ndarray, Stored)) or (self._device.on_host and self._fits(elements)):
@@ -108,6 +109,10 @@ class DenseBlock:
         found = DenseBlock.__new__(DenseBlock)
         found.__dict__ |= {**self.__dict__, "shape": shape, "dtype": DOUBLE, "_elements": target}
         return found
+
+    def facts(self) -> Facts:
+        """Return what is known of the elements as they are held."""
+        return joined([DenseTensor(self._elements).facts(threads=self._threads)] if math.prod(self.shape) else [])
 
     @property
     def whole(self) -> Array:

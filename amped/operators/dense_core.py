@@ -12,11 +12,8 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from partitioner.dense import Stored
 from partitioner.shards import Cut
-from partitioner.stages import STAGES
 
 from ..backend.base import Array
 from ..backend.contract import contracted
@@ -42,13 +39,14 @@ def slices(source: DenseSource, ranks: int) -> Grid:
     return Grid(source.lengths, ranks, (min(ranks, source.lengths[0]), 1))
 
 
-def held(source: DenseSource, grid: Grid, cut: int = 0) -> NDArray[Any] | Stored:
-    """Return this rank's block; of a rank that is too many, nothing, with the lengths of all modes but the one cut."""
-    given = source.block(grid)
-    if math.prod(given.shape):
-        return given
-    lengths = [0 if place == cut else length for place, length in enumerate(source.lengths)]
-    return np.empty(lengths, source.value_dtype)
+def block_of(
+    source: DenseSource, grid: Grid, machine: Machine, dtype: np.dtype[Any], resident: bool, cut: int = 0
+) -> DenseBlock:
+    """Return this rank's block of a grid that cuts one mode; of a rank that is too many, nothing of that mode."""
+    given = source.block(grid, on_host=machine.device.on_host or not resident)
+    if not math.prod(given.shape):
+        given = np.empty([0 if place == cut else n for place, n in enumerate(source.lengths)], source.value_dtype)
+    return DenseBlock(given, machine, dtype, resident)
 
 
 class CorePlan(Plan):
@@ -65,10 +63,8 @@ class CorePlan(Plan):
 class DenseCore(Factors):
     """TTMc of one dense tensor; making one is collective."""
 
-    def __init__(
-        self, source: DenseSource, machine: Machine, setting: Setting, block: DenseBlock | None = None
-    ) -> None:
-        """Load this rank's block of `source`, unless it is there."""
+    def __init__(self, source: DenseSource, machine: Machine, setting: Setting, block: DenseBlock) -> None:
+        """Take this rank's block of `source`, see `slices`; it leaves the device if that has no room for it."""
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
@@ -79,10 +75,9 @@ class DenseCore(Factors):
         self.kernels = [NAME] * len(source.shape)
         self.work = Workspace(self.plan, machine, options)
         self._grid = slices(source, comm.size)
-        if block is None:
-            with STAGES.of("copy"):
-                block = DenseBlock(held(source, self._grid), machine, options.dtype, not self.plan.slot)
         self._block = block
+        if self.plan.slot and block.resident:
+            self._block = block_of(source, self._grid, machine, options.dtype, False)
         self._own = self._grid.block(comm.rank)[0]  # of the slowest mode
         self.clock.collect()
 

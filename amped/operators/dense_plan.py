@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,11 @@ from ..options import Options
 from .dense_source import DenseSource
 from .grid import Grid
 from .memory import SLOT_BYTES, SLOTS, ModePlan
-from .placement import Plan, Setting, check_rank, nothing
+from .placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
 
 SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
+WORKSPACE = 350_000_000  # bytes of scratch memory, where none are asked for
+PIECE = 1 << 24  # elements that are copied at once
 DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
 
 
@@ -36,6 +38,7 @@ class DensePlan(Plan):
     double: Form | None  # of the same in double precision, where elements are held in single precision
     kernel: DenseKernel
     streamed: bool
+    sent: np.dtype[Any]  # of elements on their way to the device, which converts them if it is not `dtype`
     counted: ClassVar[str] = "elements"
 
     @property
@@ -73,49 +76,50 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     """
     options, device = setting.options, setting.device
     columns = setting.ranks[0]
-    check_rank(columns)
+    check_rank(columns, MAX_DENSE_RANK)
     kernel, grid = dense_kernel(options, device), Grid.of(source.lengths, ranks)
     shape, item = grid.shape(rank), options.dtype.itemsize
     stride = device.stride(columns, item)
     modes = _mode_plans(source, grid, rank, stride, setting)
-    index_bytes = max(1, math.prod(shape[1:])) * item
-    resident = Form(shape, shape[0], columns, stride, options.dtype, options.workspace)
-    in_place = device.on_host and ranks == 1 and not source.in_file and source.value_dtype == options.dtype
-    fixed = _fixed_bytes(modes, resident, setting)
-    working = _working_bytes(kernel, resident, setting, modes)
-    elements = 0 if in_place else math.prod(shape) * item
-    room = setting.memory - sum(fixed.values())
-    streamed = options.placement == "stream" or elements + working > room
-    if streamed and options.placement == "resident":
-        _refuse(sum(fixed.values()) + working + elements, setting, "the resident tensor")
-    form, slots = resident, 0
-    if streamed and shape[0]:
-        form, working = _streamed_form(kernel, resident, setting, modes, room)
-        slots = SLOTS * form.slab * index_bytes
+    resident = Form(shape, shape[0], columns, stride, options.dtype, options.workspace or WORKSPACE)
+    sent = sent_as(source.value_dtype, options.dtype, device)
+    parts = _Parts(kernel, modes, _fixed_bytes(modes, resident, setting), setting)
+    elements = 0 if _in_place(source, ranks, setting) else math.prod(shape) * item
+    form, streamed, slots, working = _placed(resident, elements, sent, parts)
     used = {
         "resident elements": 0 if streamed else elements,
         "stream slots": slots,
-        **fixed,
+        **parts.fixed,
         "working memory": working,
     }
+    copies = parts.fixed["factor matrices"]
+    ahead = setting.ahead and not streamed and sum(used.values()) + copies <= setting.memory
+    if ahead:
+        used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
     host = device.host_bytes + 2 * device.code_bytes + model + _given_bytes(source, grid, rank)
     if device.on_host:
         host += sum(used.values())
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
-        grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
+        ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
     )  # fmt: skip
 
 
 def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
     """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
-    if source.in_file:
+    if source.in_file or source.on_gpu:
         return 0
     every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
     copied = every if rank == 0 and grid.parts[1] > 1 else 0
     held = every if rank == 0 else 0
     return (held + copied + (mine if grid.ranks > 1 else 0)) * source.value_dtype.itemsize
+
+
+def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
+    """Return whether the device computes with the elements where they are."""
+    there = source.on_gpu != setting.device.on_host and not source.in_file
+    return there and ranks == 1 and source.value_dtype == setting.options.dtype
 
 
 def _mode_plans(source: DenseSource, grid: Grid, rank: int, stride: int, setting: Setting) -> list[ModePlan]:
@@ -144,32 +148,90 @@ def _fixed_bytes(modes: Sequence[ModePlan], form: Form, setting: Setting) -> dic
     }
 
 
-def _working_bytes(kernel: DenseKernel, form: Form, setting: Setting, modes: Sequence[ModePlan]) -> int:
-    """Return the bytes of what is there for a while, and of scratch memory."""
-    scratch, double = kernel.bytes(form) if form.elements else 0, _double(form)
-    if double is not None and form.elements:
-        cast = double.slab * math.prod(form.lengths[1:]) + sum(form.lengths) * form.stride
-        scratch = max(scratch, kernel.bytes(double)) + cast * 8
-    moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * form.dtype.itemsize
-    passing = [setting.solving(m.owned.stop - m.owned.start, m.rank).passing for m in modes]
-    return scratch + max(moving, *passing)
+class _Parts(NamedTuple):
+    """What a plan is made of."""
+
+    kernel: DenseKernel
+    modes: Sequence[ModePlan]
+    fixed: dict[str, int]  # bytes that are there in any case, by use
+    setting: Setting
+
+    @property
+    def room(self) -> int:
+        """The bytes of device memory for elements and working memory."""
+        return self.setting.memory - sum(self.fixed.values())
+
+    def working(self, form: Form) -> int:
+        """Return the bytes of what is there for a while, and of scratch memory."""
+        kernel, modes = self.kernel, self.modes
+        scratch, double = kernel.bytes(form) if form.elements else 0, _double(form)
+        if double is not None and form.elements:
+            cast = double.slab * math.prod(form.lengths[1:]) + sum(form.lengths) * form.stride
+            scratch = max(scratch, kernel.bytes(double)) + cast * 8
+        moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * form.dtype.itemsize
+        passing = [self.setting.solving(m.owned.stop - m.owned.start, m.rank).passing for m in modes]
+        return scratch + max(moving, *passing)
 
 
-def _streamed_form(
-    kernel: DenseKernel, form: Form, setting: Setting, modes: Sequence[ModePlan], room: int
-) -> tuple[Form, int]:
-    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it."""
-    length, index = form.lengths[0], max(1, math.prod(form.lengths[1:])) * form.dtype.itemsize
-    slab = max(1, min(-(-length // SHARDS), SLOT_BYTES // index))
+def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> tuple[Form, bool, int, int]:
+    """Return the form of a block, whether it is streamed, and the bytes of slots and working memory."""
+    placement = parts.setting.options.placement
+    working = parts.working(resident)
+    streamed = placement == "stream" or elements + working > parts.room
+    if streamed and placement == "resident":
+        _refuse(sum(parts.fixed.values()) + working + elements, parts.setting, "the resident tensor")
+    form = _with_workspace(resident, parts, parts.room - (0 if streamed else elements))
+    if streamed and form.elements:
+        index = _index_bytes(form, sent)
+        form, working = _streamed_form(form, parts, index)
+        return form, True, form.slab * index, working
+    working = parts.working(form)
+    if sent != form.dtype:  # while elements are converted; kernels need theirs later
+        working = max(working, min(PIECE, form.elements) * sent.itemsize)
+    return form, streamed, 0, working
+
+
+def _with_workspace(form: Form, parts: _Parts, room: int) -> Form:
+    """Return the form with a larger workspace, if elements are read less often then, and it is not asked for.
+
+    Without bounds CP-ALS reads them twice. An order-3 cube of side 800 has a partial result of 2.6 GB at rank 500: in
+    less memory it is computed twice, which takes half as long again.
+    """
+    if parts.setting.options.workspace is not None or not form.elements:
+        return form
+    least, found = parts.kernel.passes(form._replace(workspace=room)), form
+    while parts.kernel.passes(found) > least and found.workspace <= room // 4:
+        found = found._replace(workspace=2 * found.workspace)
+    return found if parts.kernel.passes(found) <= least else form
+
+
+def _streamed_form(form: Form, parts: _Parts, index: int) -> tuple[Form, int]:
+    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it.
+
+    An index of mode 0 takes `index` bytes in all slots.
+    """
+    slab = max(1, min(-(-form.lengths[0] // SHARDS), SLOTS * SLOT_BYTES // index))
     while True:
         found = form._replace(slab=slab)
-        working = _working_bytes(kernel, found, setting, modes)
-        need = SLOTS * slab * index + working
-        if need <= room:
+        working = parts.working(found)
+        need = slab * index + working
+        if need <= parts.room:
             return found, working
         if slab == 1:
-            _refuse(setting.memory - room + need, setting, "two slabs of one index")
+            _refuse(sum(parts.fixed.values()) + need, parts.setting, "two slabs of one index")
         slab = max(1, slab // 2)
+
+
+def sent_as(dtype: np.dtype[Any], wanted: np.dtype[Any], device: Device) -> np.dtype[Any]:
+    """Return the type of elements on their way to a device: their own, which it converts, unless that is larger."""
+    own = not device.on_host and dtype.itemsize <= wanted.itemsize and dtype.isnative
+    return dtype if own else wanted
+
+
+def _index_bytes(form: Form, sent: np.dtype[Any]) -> int:
+    """Return the bytes of an index of mode 0 in all slots, and where it is converted."""
+    converted = form.dtype.itemsize if sent != form.dtype else 0
+    return max(1, math.prod(form.lengths[1:])) * (SLOTS * sent.itemsize + converted)
 
 
 def _double(form: Form) -> Form | None:

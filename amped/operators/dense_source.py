@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import ValueRange
-from partitioner.dense import DenseTensor, Facts, Stored, joined
+from partitioner.dense import DenseTensor, Stored
 from partitioner.digest import MASK
+from partitioner.facts import Facts, joined
 from partitioner.hosts import check_same
 from partitioner.readers import PLAIN, Form, open_dense
 from partitioner.threads import usable_cores
@@ -30,8 +31,6 @@ class DenseSource:
         The modes in memory order.
     lengths : tuple of int
         Their lengths, in memory order.
-    nonzeros : int
-        How many elements are not zero.
     in_file : bool
         Whether elements stay in a file, which all ranks see, until they are used.
     """
@@ -52,19 +51,48 @@ class DenseSource:
         self.modes: tuple[int, ...] = known[2]
         self.lengths = tuple(self.shape[m] for m in self.modes)
         self.nnz = math.prod(self.shape)
-        self._facts = self._found()
-        together(comm, lambda: tensor.check_finite(self._facts) if tensor is not None else None)
-        if not self._facts.largest:
-            raise InputError("every element is zero", path=path)
-        grain = 1.0 if self.value_dtype.kind in "biu" else 0.0
-        self.value_range = ValueRange(self._facts.low, self._facts.high, grain)
-        self.norm, self.nonzeros = self._facts.norm(), self._facts.nonzeros
+        self.known: Facts | None = None
 
     @property
     def _root(self) -> DenseTensor | None:
         return self._tensor if self._comm.rank == 0 else None
 
-    def _found(self) -> Facts:
+    @property
+    def facts(self) -> Facts:
+        """What is known of all elements. Until a rank has told what it `found`, they are looked at for it."""
+        if self.known is None:
+            self._take(self._looked_at())
+        assert self.known is not None
+        return self.known
+
+    def found(self, mine: Facts) -> None:
+        """Take what each rank knows of its block as it is on its device: so elements are read once.
+
+        Where some are not finite there, they are looked at as they were given: perhaps they were too large for the
+        device's type, which the caller finds out, or an error says which element it is.
+        """
+        every = self._comm.allgather(mine)
+        if self.known is None:
+            self._take(joined(every) if all(each.bad < 0 for each in every) else self._looked_at())
+
+    def _take(self, facts: Facts) -> None:
+        together(self._comm, lambda: self._tensor.check_finite(facts) if self._tensor is not None else None)
+        if not facts.largest:
+            raise InputError("every element is zero", path=self.path)
+        self.known = facts
+
+    @property
+    def norm(self) -> float:
+        """See `Described`."""
+        return self.facts.norm()
+
+    @property
+    def value_range(self) -> ValueRange:
+        """See `Described`."""
+        grain = 1.0 if self.value_dtype.kind in "biu" else 0.0
+        return ValueRange(self.facts.low, self.facts.high, grain)
+
+    def _looked_at(self) -> Facts:
         if not self.in_file:
             root = self._root
             found = self._comm.bcast(None if root is None else root.facts())
@@ -81,7 +109,7 @@ class DenseSource:
 
     def held_norm(self, dtype: np.dtype[Any]) -> float:
         """Return the norm after elements were rounded to a type of factor matrices."""
-        return self._facts.norm(rounded=dtype == np.float32)
+        return self.facts.norm(rounded=dtype == np.float32)
 
     def used(self, mode: int) -> int:
         """See `Described`: all of them."""
@@ -99,8 +127,19 @@ class DenseSource:
         found: int = sum(self._comm.allgather(mine)) & MASK
         return found
 
-    def block(self, grid: Grid) -> NDArray[Any] | Stored:
-        """Return this rank's block, with modes in memory order: a view of the tensor where it can be one."""
+    @property
+    def on_gpu(self) -> bool:
+        """Whether elements are in the memory of the GPU that one rank alone computes with."""
+        return self._tensor is not None and self._tensor.on_gpu is not None and self._comm.size == 1
+
+    def block(self, grid: Grid, on_host: bool = True) -> Any:
+        """Return this rank's block, with modes in memory order: a view of the tensor where it can be one.
+
+        It is on the GPU if the tensor is, and the device is not the host.
+        """
+        if self.on_gpu and not on_host:
+            assert self._tensor is not None
+            return self._tensor.on_gpu.array
         if self.in_file or self._comm.size == 1:
             assert self._tensor is not None
             memory, place = self._tensor.memory, grid.block(self._comm.rank)

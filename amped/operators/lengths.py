@@ -12,7 +12,7 @@ import psutil
 
 from ..errors import InputError
 from ..parallel.mpi import Comm
-from .placement import Setting, check_rank
+from .placement import Setting
 from .source import Described
 
 ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
@@ -24,8 +24,6 @@ def check_lengths(source: Described, setting: Setting, comm: Comm, elsewhere: bo
     Counted are the factor matrices on the device, and matrices to start from in the host's memory; on a CPU both are
     there. All else is for the plan to count. With `elsewhere`, the host's memory says nothing.
     """
-    for rank in setting.ranks:
-        check_rank(rank)
     device, host = _bytes(source.shape, setting)
     free = host if elsewhere else psutil.virtual_memory().available // comm.local_size
     wanted = ((device, setting.memory, "device memory"), (host, free, "host memory"))

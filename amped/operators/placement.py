@@ -29,7 +29,7 @@ from .memory import Fit, ModePlan, Need, Passing, fit, fraction
 MOST_PARTS = 4  # of a mode whose rows are exchanged as they are done
 SENT = 25  # a row of a factor matrix takes as long to be received as so many rows take to be multiplied (H200, NVLink)
 PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more shard costs
-MAX_RANK = 1024
+MAX_RANK, MAX_DENSE_RANK = 1024, 4096  # of sparse tensors, whose kernels hold rows on chip, and of dense ones
 INDEX_BYTES = 4
 
 Solving = Callable[[int, int], Takes]
@@ -339,6 +339,6 @@ def _one_copy(modes: Sequence[ModePlan]) -> list[ModePlan]:
     return [first, *rest]
 
 
-def check_rank(rank: int) -> None:
+def check_rank(rank: int, most: int = MAX_RANK) -> None:
     """Raise `InputError` unless the kernels take factor matrices of `rank` columns."""
-    whole("rank", rank, 1, MAX_RANK)
+    whole("rank", rank, 1, most)

@@ -31,9 +31,15 @@ class Described(Protocol):
 
     shape: tuple[int, ...]
     nnz: int  # elements that are held: of a dense tensor, all
-    norm: float
-    value_range: ValueRange
     value_dtype: np.dtype[Any]
+
+    @property
+    def norm(self) -> float:
+        """The Frobenius norm."""
+
+    @property
+    def value_range(self) -> ValueRange:
+        """The smallest and the largest value."""
 
     @property
     def duplicates(self) -> int:

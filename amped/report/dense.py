@@ -22,16 +22,18 @@ def source_line(name: str, source: Described) -> str:
     """Return one line about a tensor of any kind."""
     if not isinstance(source, DenseSource):
         return tensor_line(name, source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
-    return f"{name}: {_shape(source.shape)}, dense, {source.value_dtype}, norm {source.norm:.6g}"
+    norm = "" if source.known is None else f", norm {source.norm:.6g}"
+    return f"{name}: {_shape(source.shape)}, dense, {source.value_dtype}{norm}"
 
 
 def description(name: str, source: DenseSource) -> str:
     """Return what ``info`` says of a dense tensor."""
     low, high, _ = source.value_range
-    density = source.nonzeros / source.nnz
+    nonzeros = source.facts.nonzeros
+    density = nonzeros / source.nnz
     lines = [
         source_line(name, source),
-        f"values from {low:g} to {high:g}; {source.nonzeros:,} of {source.nnz:,} elements are not zero ({density:.1%})",
+        f"values from {low:g} to {high:g}; {nonzeros:,} of {source.nnz:,} elements are not zero ({density:.1%})",
         f"{human(source.nnz * source.value_dtype.itemsize)}; modes in memory order, the slowest first: "
         + ", ".join(map(str, source.modes)),
     ]

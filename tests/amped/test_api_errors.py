@@ -41,7 +41,7 @@ def test_input_error_is_a_value_error_that_knows_where() -> None:
 
 
 CP_ALS: list[tuple[dict[str, Any], str]] = [
-    ({"rank": 0}, "rank 0: expected an integer from 1 to 1024"),
+    ({"rank": 0}, "rank 0: expected an integer from 1 to 4096"),
     ({"rank": 1025}, "rank 1025: expected an integer from 1 to 1024"),
     ({"rank": -3}, "rank -3"),
     ({"max_iters": 0}, "max_iters 0"),
@@ -72,7 +72,7 @@ def test_cp_als(tensor: SparseTensor, change: dict[str, Any], message: str) -> N
 
 
 WRONG_TYPES: list[tuple[str, Any, str]] = [
-    ("rank", 3.0, r"rank 3\.0: expected an integer from 1 to 1024"),
+    ("rank", 3.0, r"rank 3\.0: expected an integer from 1 to 4096"),
     ("rank", "3", "rank '3': expected an integer"),
     ("rank", None, "rank None: expected"),
     ("rank", True, "rank True: expected"),

@@ -212,10 +212,10 @@ FLAGS: dict[str, tuple[list[object], tuple[str, ...]]] = {
     "no tensor": (["cpd", "--rank", 4], ("TENSOR",)),
     "no rank": (["cpd", "T"], ("--rank",)),
     "rank is no number": (["cpd", "T", "--rank", "x"], ("--rank", "'x'")),
-    "rank 0": (["mttkrp", "T", "--rank", 0], ("rank 0", "from 1 to 1024")),
-    "rank below 0": (["mttkrp", "T", "--rank", -1], ("rank -1", "from 1 to 1024")),
+    "rank 0": (["mttkrp", "T", "--rank", 0], ("rank 0", "from 1 to 4096")),
+    "rank below 0": (["mttkrp", "T", "--rank", -1], ("rank -1", "from 1 to 4096")),
     "rank 1025": (["mttkrp", "T", "--rank", 1025], ("rank 1025", "from 1 to 1024")),
-    "rank 0 of a plan": (["plan", "T", "--rank", 0], ("rank 0", "from 1 to 1024")),
+    "rank 0 of a plan": (["plan", "T", "--rank", 0], ("rank 0", "from 1 to 4096")),
     "rank 1025 of a plan": (["plan", "T", "--rank", 1025], ("rank 1025", "from 1 to 1024")),
     "mode past the order": (["mttkrp", "T", "--rank", 4, "--mode", 3], ("--mode 3", "0 to 2")),
     "negative mode": (["mttkrp", "T", "--rank", 4, "--mode", -1], ("--mode -1", "0 to 2")),
@@ -274,7 +274,7 @@ def test_a_flag_is_found_before_the_tensor_is_read(folder: Path, monkeypatch: py
     monkeypatch.setattr("amped.assembly.open_source", too_late)
     path = small_tns(folder)
     refused(run_amped("cpd", path, "--rank", 0), "rank 0")
-    refused(run_amped("mttkrp", path, "--rank", 1025), "rank 1025")
+    refused(run_amped("mttkrp", path, "--rank", 4097), "rank 4097")
     refused(run_amped("mttkrp", path, "--rank", 4, "--repeat", 0), "--repeat 0")
     refused(run_amped("mttkrp", path, "--rank", 4, "--seed", -1), "seed -1")
     refused(run_amped("plan", path, "--rank", 4, "--ranks", -1), "--ranks -1")
@@ -389,7 +389,7 @@ def test_refused_once_on_all_ranks(folder: Path, case: str) -> None:
         parts = (folder / "start.npz", "factor_2")
     else:
         arguments[3] = 0
-        parts = ("rank 0", "from 1 to 1024")
+        parts = ("rank 0", "from 1 to 4096")
     before = entries(folder)
     # No rank waits for another in vain: the watchdog would end that with another code.
     refused_on_ranks(on_ranks(3, *arguments), *parts)

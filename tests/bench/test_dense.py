@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from oracle import dense_mttkrp, random_factors
 
-from bench import dense
+from bench import dense, dense_peers, dense_stream
 from bench.__main__ import main
 
 
@@ -21,7 +21,7 @@ def einsum(equation: str, *operands: np.ndarray) -> Any:
 @pytest.mark.parametrize("shape", [(4, 5), (6, 5, 4), (2, 3, 4, 5), (3, 2, 3, 2, 3)], ids=str)
 def test_peers_compute_the_same(shape: tuple[int, ...]) -> None:
     tensor, factors = np.random.default_rng(0).random(shape), random_factors(0, shape, 3)
-    for sweep in (dense._every_mode(einsum, tensor, factors), dense._two_products(einsum, tensor, factors)):
+    for sweep in (dense_peers.every_mode(einsum, tensor, factors), dense_peers.two_products(einsum, tensor, factors)):
         found: Any = sweep()
         for mode, got in enumerate(found):
             assert np.allclose(got, dense_mttkrp(tensor, factors, mode))
@@ -29,7 +29,7 @@ def test_peers_compute_the_same(shape: tuple[int, ...]) -> None:
 
 def test_times_and_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "PAUSE", 0)
-    monkeypatch.setattr(dense, "SQUARE", 64)
+    monkeypatch.setattr(dense, "SQUARE", {"cpu": 64})
     flags = ["--shapes", "12x9x7", "--ranks", "4", "40", "--precision", "fp64", "--repeats", "2", "--threads", "1"]
     main(["dense", *flags, "--kernels", "split", "tile", "--output", str(folder)])
     found = json.loads((folder / "dense-cpu.json").read_text())
@@ -39,4 +39,17 @@ def test_times_and_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert small["milliseconds"]["split"]["runs"] == 2
     assert small["scratch_bytes"]["split"] > 0
     assert small["cp_als_milliseconds"] > 0
+    assert len(small["modes_milliseconds"]["tile"]) == 3
     assert found["products_gigaflops"]["fp64"] > 0
+
+
+def test_streams_from_memory_and_from_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_stream, "SIDE", 50)
+    sizes = ["--gigabytes", "0.0004", "--file-gigabytes", "0.0002", "--folder", str(folder)]
+    main(["dense-stream", "--device", "cpu", *sizes, "--rank", "3", "--repeats", "2", "--output", str(folder)])
+    found = json.loads((folder / "dense-stream-cpu.json").read_text())
+    assert found["memory"]["bytes"] == 20 * 50 * 50 * 8
+    assert found["memory"]["passes"] == 2
+    assert found["memory"]["sweep_gigabytes_per_second"]["runs"] == 2
+    assert found["file"]["stream_gigabytes_per_second"] > 0
+    assert not (folder / "dense-stream.npy").exists()

@@ -14,7 +14,7 @@ import pytest
 
 import amped
 from amped.errors import InputError
-from partitioner import dense
+from partitioner import dense, facts
 from partitioner.build import partition
 from partitioner.dense import DenseTensor, Stored, joined, pieces
 from partitioner.readers import with_zeros
@@ -65,6 +65,27 @@ def test_facts_of_parts_are_those_of_the_whole() -> None:
         assert parts.norm() == pytest.approx(float(np.linalg.norm(array)), rel=1e-14)
         assert (parts.low, parts.high, parts.nonzeros) == (array.min(), array.max(), np.count_nonzero(array))
         assert sum(map(tensor.digest, places)) & dense.MASK == tensor.digest()
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f8", "i1", "u2", "i8", "?"])
+def test_compiled_code_finds_the_same_facts(kind: str) -> None:
+    array = (20 * RNG.standard_normal((9, 8, 7))).astype(kind)
+    array[3:5] = 0
+    want = DenseTensor(array).facts()
+    with mock.patch.object(facts, "COMPILED", 1):
+        found = DenseTensor(array).facts()
+        assert found._replace(squares=0, single=0) == want._replace(squares=0, single=0)
+        assert np.allclose(found[2:4], want[2:4], rtol=1e-14)
+        assert DenseTensor(np.zeros((3, 4), array.dtype)).facts().nonzeros == 0
+        if array.dtype.kind != "f":
+            return
+        for bad in (np.nan, np.inf, -np.inf):
+            array[4, 7, 6] = bad
+            assert DenseTensor(array).facts().bad == 4 * 56 + 55
+        if array.dtype.itemsize == 8:
+            for size in (1e300, 1e-300):
+                norm = DenseTensor(np.full((3, 4), size, kind)).facts().norm()
+                assert norm == pytest.approx(size * np.sqrt(12), rel=1e-14)
 
 
 def test_the_norm_after_rounding_is_known() -> None:

@@ -74,6 +74,9 @@ class CpuDevice:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source, casting="same_kind")
 
+    def lock(self, array: NDArray[Any]) -> None:
+        """See `Device`: nothing is needed."""
+
     def to_host(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)
 

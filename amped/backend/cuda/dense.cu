@@ -78,6 +78,16 @@ add_up(const double* __restrict__ parts, long long count, int chunks, int adds, 
   out[at] = sum;
 }
 
+// Add up `parts` matrices of `count` numbers in double precision; `adds`: to what is there.
+extern "C" __global__ void __launch_bounds__(THREADS)
+add_parts(const real* __restrict__ from, long long count, int parts, int adds, real* __restrict__ out) {
+  const long long at = blockIdx.x * (long long)THREADS + threadIdx.x;
+  if (at >= count) return;
+  double sum = adds ? (double)out[at] : 0;
+  for (int p = 0; p < parts; p++) sum += (double)from[p * count + at];
+  out[at] = (real)sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 widen(const real* __restrict__ from, long long count, int adds, double* __restrict__ out) {
   const long long at = blockIdx.x * (long long)THREADS + threadIdx.x;

@@ -11,6 +11,8 @@ from .source import REALS
 READ, PRODUCTS = 4.2e12, {8: 52e12, 4: 80e12}  # bytes and floating point operations a second of an H200
 CHUNKS = 2048  # blocks of threads that contract a partial result, about
 LEAST_CHUNK = 64  # numbers of a column
+DEPTH = 1024  # numbers that cuBLAS adds up in single precision: with more, sums are off by more than 1e-6
+LEAST_PRODUCT = 128  # rows of a Khatri-Rao product, or its length
 STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
 TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
 WIDTHS = {32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
@@ -71,7 +73,8 @@ def division_at(form: Form, split: int, processors: int) -> Division:
             more = parts * sides[group] if parts > 1 and parts * sides[group] * row <= left else 0
         else:
             other = sides[1] if group == 0 else min(sides[0], units[0] * form.slab)
-            more = max(1, min(other, max(int(have * STORED), left) // row))
+            parts = 0 if form.dtype.itemsize == 8 else other // DEPTH * sides[group]
+            more = min(other + parts, max(LEAST_PRODUCT, max(int(have * STORED), left) // row))
         room = (have - more * row) // row // units[group] * units[group]
         product.append(more)
         partial.append(min(sides[group], max(units[group], room)))

@@ -252,13 +252,3 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
         }
       }
 }
-
-// Add up `parts` matrices of `count` numbers; `adds`: to what is there.
-extern "C" __global__ void __launch_bounds__(256)
-add_parts(const real* __restrict__ from, long long count, int parts, int adds, real* __restrict__ out) {
-  const long long at = blockIdx.x * 256LL + threadIdx.x;
-  if (at >= count) return;
-  double sum = adds ? (double)out[at] : 0;
-  for (int p = 0; p < parts; p++) sum += (double)from[p * count + at];
-  out[at] = (real)sum;
-}

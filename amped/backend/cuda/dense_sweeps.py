@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import cupy
 import numpy as np
-from cupy.cuda import cublas
 
 from partitioner.cuda_code import allow_shared, load
 
 from ..base import Array
 from ..dense import Form
+from .blas import multiply, multiply_parts
 from .dense_code import (
+    DEPTH,
     DEPTH_BYTES,
     TALL,
     Division,
@@ -32,7 +32,7 @@ from .source import by_value, unit
 
 THREADS, WARP = 256, 32  # as in dense.cu
 FILLING = 16  # blocks of threads on a multiprocessor, for what has no order of its own
-FUNCTIONS = "khatri_rao", "contract", "add_up", "widen", "matrix_free"
+FUNCTIONS = "khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"
 
 
 class Block:
@@ -79,6 +79,11 @@ class Block:
             sums = np.int64(length * columns), np.int32(chunks), np.int32(adds)
             self._functions["add_up"]((-(-length * columns // THREADS),), (THREADS,), (parts, *sums, out))
 
+    def add_parts(self, parts: Array, count: int, adds: bool, out: Array) -> None:
+        """Add up `count` matrices like `out`, in double precision."""
+        numbers = np.int64(out.size), np.int32(count), np.int32(adds)
+        self._functions["add_parts"]((-(-out.size // THREADS),), (THREADS,), (parts, *numbers, out))
+
     def matrix_free(self, modes: Any, slab: Array, mode: int, tile: int, adds: bool, out: Array) -> None:
         """Compute an MTTKRP element by element; a slice that is one tile is stored, others are added."""
         length, columns = slab.shape[mode], self.form.stride
@@ -96,16 +101,36 @@ class StoredProduct:
 
     def __init__(self, block: Block, memory: Array) -> None:
         """Take `memory`, (rows, stride), for pieces of the Khatri-Rao product."""
-        self._block, self._memory = block, memory
+        self._block, self._memory, self._double = block, memory, block.form.dtype == np.float64
 
     def run(self, matrix: Array, transposed: bool, piece: Piece, out: Array, adds: bool) -> None:
         """Queue ``out = matrix @ K``, or that of the transposed matrix; or add that. K are rows from `piece` on."""
-        depth, step = matrix.shape[0 if transposed else 1], len(self._memory)
+        depth, step = matrix.shape[0 if transposed else 1], self._step(len(out))
         for k in range(0, depth, step):
-            rows = self._memory[: min(step, depth - k)]
+            rows, parts = self._memory[: min(step, depth - k)], self._memory[step:]
             self._block.khatri_rao(piece.modes, piece.group, piece.begin + k, len(rows), rows)
             part = matrix[k : k + len(rows)] if transposed else matrix[:, k : k + len(rows)]
-            multiply(part, rows, out, adds or k > 0, transposed)
+            self._multiply(part, rows, parts, out, adds or k > 0, transposed)
+
+    def _step(self, rows: int) -> int:
+        """Return how many rows of the Khatri-Rao product are there at once, beside parts of as many `rows` as `out`."""
+        most = len(self._memory)
+        if self._double:
+            return most
+        fitting = int(most / (1 + rows / DEPTH)) // DEPTH * DEPTH
+        return fitting if fitting > DEPTH else min(DEPTH, most)
+
+    def _multiply(self, part: Array, rows: Array, parts: Array, out: Array, adds: bool, transposed: bool) -> None:
+        """Queue a product, in single precision as a sum of products that add up few numbers each."""
+        whole = len(rows) // DEPTH
+        if self._double or whole < 2:
+            multiply(part, rows, out, adds, transposed)
+            return
+        end = whole * DEPTH
+        multiply_parts(part[:end] if transposed else part[:, :end], rows[:end], parts, whole, len(out), transposed)
+        self._block.add_parts(parts, whole, adds, out)
+        if end < len(rows):
+            multiply(part[end:] if transposed else part[:, end:], rows[end:], out, True, transposed)
 
 
 class FusedProduct:
@@ -122,7 +147,7 @@ class FusedProduct:
         parts = max(1, min(parts_of(rows, depth, form, block.processors), len(self._memory) // rows))
         pitch, size = matrix.strides[0] // matrix.itemsize, matrix.itemsize
         vector = 16 if matrix.strides[0] % 16 == 0 and matrix.data.ptr % 16 == 0 else size
-        functions = _multiply(form, count, transposed, vector, block.number)
+        function = _multiply(form, count, transposed, vector, block.number)
         deep = DEPTH_BYTES // size
         share = -(-depth // (parts * deep)) * deep
         parts = -(-depth // share)
@@ -131,13 +156,9 @@ class FusedProduct:
         grid = -(-form.stride // width), -(-rows // TALL), parts
         numbers = np.int64(pitch), np.int32(rows), np.uint32(depth), np.uint32(share)
         arguments = matrix, *numbers, piece.product(form), np.int32(form.stride), np.int32(adds and parts == 1), to
-        functions["multiply_block"](
-            grid, (multiply_threads(form),), arguments, shared_mem=multiply_shared(form, transposed)
-        )
+        function(grid, (multiply_threads(form),), arguments, shared_mem=multiply_shared(form, transposed))
         if to is not out:
-            total = rows * form.stride
-            sums = np.int64(total), np.int32(parts), np.int32(adds)
-            functions["add_parts"]((-(-total // THREADS),), (THREADS,), (to, *sums, out))
+            block.add_parts(to, parts, adds, out)
 
 
 class Piece(NamedTuple):
@@ -286,20 +307,6 @@ class ModeByMode:
         """See `Sweep`: nothing is kept."""
 
 
-def multiply(matrix: Array, product: Array, out: Array, adds: bool, transposed: bool) -> None:
-    """Queue ``out = matrix @ product``, or that of the transposed matrix, or add that to `out`."""
-    handle, columns = cupy.cuda.device.get_cublas_handle(), product.shape[1]
-    call = cublas.dgemm if matrix.dtype == np.float64 else cublas.sgemm
-    one, other = np.array(1, matrix.dtype), np.array(adds, matrix.dtype)
-    depth, rows = matrix.shape if transposed else matrix.shape[::-1]
-    call(
-        handle, cublas.CUBLAS_OP_N, cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N,
-        columns, rows, depth, one.ctypes.data, product.data.ptr, product.strides[0] // product.itemsize,
-        matrix.data.ptr, matrix.strides[0] // matrix.itemsize,
-        other.ctypes.data, out.data.ptr, out.strides[0] // out.itemsize,
-    )  # fmt: skip
-
-
 def pack(factors: Sequence[Array], lengths: Sequence[int]) -> Any:
     places = np.array([factor.data.ptr for factor in factors], np.uint64)
     return by_value(places, np.array([*lengths, *[0] * (len(lengths) % 2)], np.int32))
@@ -312,8 +319,8 @@ def _functions(source: Any, device: int) -> dict[str, Any]:
 
 
 @cache
-def _multiply(form: Form, parts: int, transposed: bool, vector: int, device: int) -> dict[str, Any]:
+def _multiply(form: Form, parts: int, transposed: bool, vector: int, device: int) -> Any:
     module = load(unit("dense_multiply", multiply_macros(form, parts, transposed, vector)))
-    functions = {name: module.get_function(name) for name in ("multiply_block", "add_parts")}
-    allow_shared(functions["multiply_block"], multiply_shared(form, transposed))
-    return functions
+    function = module.get_function("multiply_block")
+    allow_shared(function)
+    return function

@@ -113,6 +113,15 @@ class CudaDevice:
         pairs = zip(sources, targets, strict=True)
         through.wait([piece for source, target in pairs for piece in through.send(source, target)])
 
+    def lock(self, array: NDArray[Any]) -> object | None:
+        """See `Device`: memory that is written to a file is not locked, as all of it would have to be there."""
+        if isinstance(array, np.memmap) or not array.nbytes:
+            return None
+        try:
+            return Locked(array)
+        except cupy.cuda.runtime.CUDARuntimeError:  # there is too little to be locked, or it is by others
+            return None
+
     def to_host(self, array: Array) -> NDArray[Any]:
         if array.nbytes < LARGE or not array.flags.c_contiguous:
             small: NDArray[Any] = cupy.asnumpy(array)
@@ -181,6 +190,15 @@ class CudaSlot:
 
     def release(self) -> None:
         self._released.record(cupy.cuda.get_current_stream())
+
+
+class Locked:
+    """Page-locked memory of an array, as long as it lives."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array  # is there as long
+        cupy.cuda.runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
+        weakref.finalize(self, _unlock, array.ctypes.data).atexit = False
 
 
 def pinned_empty(nbytes: int) -> NDArray[np.uint8]:

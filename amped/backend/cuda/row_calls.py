@@ -85,7 +85,7 @@ class Passes:
 
     def __init__(self, code: RowCode, shard: CudaShard, inputs: Any, floor: float, device: int) -> None:
         self._code, self._shard, self._inputs, self._floor = code, shard, inputs, np.float64(floor)
-        self._functions = _passes(unit("rowproblems", code.passes(shard.layout)), code.shared_for_passes, device)
+        self._functions = _passes(unit("rowproblems", code.passes(shard.layout)), device)
         self._of = nonzeros_of(shard)
 
     def add_sums(self, tasks: Tasks, state: State, parts: Array, places: Array = None, sums: Array = None) -> None:
@@ -169,9 +169,8 @@ def find_rows(code: RowCode, shard: CudaShard, rows: int) -> Ints:
     """Return the first nonzero of each of the share's rows, (rows,), or -1; the shard may be on the host."""
     begins = cupy.full(rows, -1, np.int32)
     if shard.nnz:
-        function = _passes(
-            unit("rowproblems", code.passes(shard.layout)), code.shared_for_passes, cupy.cuda.runtime.getDevice()
-        )["find_rows"]
+        functions = _passes(unit("rowproblems", code.passes(shard.layout)), cupy.cuda.runtime.getDevice())
+        function = functions["find_rows"]
         chunks = shard.jobs * shard.layout.groups
         counts = np.int32(chunks), np.int32(shard.nnz)
         arguments = nonzeros_of(shard), shard.at(Part.STARTS), shard.at(Part.RUNS), *counts
@@ -186,11 +185,11 @@ def nonzeros_of(shard: CudaShard) -> Any:
 
 
 @cache
-def _passes(source: Source, shared: int, device: int) -> dict[str, Any]:
+def _passes(source: Source, device: int) -> dict[str, Any]:
     module = load(source)
     functions = {name: module.get_function(name) for name in ("add_sums", "add_changes", "gather", "find_rows")}
     for name in ("add_sums", "add_changes"):
-        allow_shared(functions[name], shared)
+        allow_shared(functions[name])
     return functions
 
 
@@ -199,5 +198,5 @@ def _steps(code: RowCode, device: int) -> dict[str, Any]:
     module = load(unit("rowsteps", code.steps()))
     names = "begin_rows", "end_rows", "clear_rows", "step", "advance"
     functions = {name: module.get_function(name) for name in names}
-    allow_shared(functions["step"], code.shared_for_steps)
+    allow_shared(functions["step"])
     return functions

@@ -13,12 +13,14 @@ from densecases import dense_operator, low_rank
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
 import amped
+from amped.backend.cuda import probe
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
 from amped.operators import dense, dense_plan
 from amped.operators.grid import Grid
 from amped.parallel.mpi import Comm, SingleComm
+from partitioner.dense import DenseTensor
 
 SHAPE = (9, 4, 1, 7)
 ARRAY = np.random.default_rng(1).random(SHAPE)
@@ -42,8 +44,10 @@ def kinds(folder: Path, array: np.ndarray) -> list[Any]:
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("kernel", ["auto", "gemm", "tile"])
-def test_mttkrps_are_right(comm: Comm, tmp_path: Path, placement: str, precision: str, kernel: str) -> None:
-    options = {"placement": placement, "precision": precision, "kernel": kernel}
+def test_mttkrps_are_right(
+    comm: Comm, device: str, tmp_path: Path, placement: str, precision: str, kernel: str
+) -> None:
+    options = {"placement": placement, "precision": precision, "kernel": kernel, "device": device}
     for tensor in kinds(tmp_path, ARRAY):
         operator = dense_operator(tensor, FACTORS, comm, **options)
         assert operator.plan.streamed == (placement == "stream")
@@ -70,27 +74,29 @@ def test_elements_in_chunks_are_read_where_they_are_used(
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_double_precision_of_single_numbers(comm: Comm, placement: str) -> None:
+def test_double_precision_of_single_numbers(comm: Comm, device: str, placement: str) -> None:
     """Sums that cancel: only products in double precision of the very same numbers are right."""
     rng = np.random.default_rng(3)
     array = rng.standard_normal((30, 20, 10)).astype(np.float32)
     factors = [rng.standard_normal((n, 4)).astype(np.float32) for n in array.shape]
-    operator = dense_operator(array, factors, comm, precision="fp32", placement=placement)
+    operator = dense_operator(array, factors, comm, precision="fp32", placement=placement, device=device)
     exact = [f.astype(np.float64) for f in factors]
     for mode in range(3):
         want = dense_mttkrp(array.astype(np.float64), exact, mode)
-        got = np.array(operator.mttkrp(mode, double=True))
+        got = operator.machine.device.to_host(operator.mttkrp(mode, double=True))
         assert np.linalg.norm(got - want) <= 1e-14 * np.linalg.norm(want)
-        assert_rounding_only(np.array(operator.mttkrp(mode)), want, "fp32")
+        assert_rounding_only(operator.machine.device.to_host(operator.mttkrp(mode)), want, "fp32")
 
 
 @pytest.mark.parametrize("kind", ["f2", "i1", "u2", "?", ">f8", "i8"])
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_elements_of_other_types_are_converted(comm: Comm, tmp_path: Path, kind: str, placement: str) -> None:
+def test_elements_of_other_types_are_converted(
+    comm: Comm, device: str, tmp_path: Path, kind: str, placement: str
+) -> None:
     array = (10 * ARRAY).astype(kind)
     np.save(tmp_path / "x.npy", array)
     for tensor in (array, tmp_path / "x.npy"):
-        operator = dense_operator(tensor, FACTORS, comm, placement=placement)
+        operator = dense_operator(tensor, FACTORS, comm, placement=placement, device=device)
         assert operator.norm == pytest.approx(np.linalg.norm(array.astype(np.float64)), rel=1e-14)
         want = dense_mttkrp(array.astype(np.float64), FACTORS, 1)
         assert_rounding_only(operator.gathered(1, operator.mttkrp(1)), want, "fp64")
@@ -103,40 +109,59 @@ def test_an_array_that_fits_is_not_copied(comm: Comm) -> None:
     assert np.shares_memory(operator._slabs._block, array)
 
 
-def test_a_tensor_that_does_not_fit_is_streamed(comm: Comm, tmp_path: Path) -> None:
+def test_a_tensor_that_does_not_fit_is_streamed(comm: Comm, device: str, tmp_path: Path) -> None:
     array = np.random.default_rng(0).random((64, 30, 20))
     np.save(tmp_path / "x.npy", array)
     factors = random_factors(0, array.shape, 3)
-    plan = dense_operator(tmp_path / "x.npy", factors, comm).plan
+    plan = dense_operator(tmp_path / "x.npy", factors, comm, device=device).plan
     assert not plan.streamed
-    memory = sum(plan.device_bytes.values()) - 1
-    operator = dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory)
+    memory = sum(n for use, n in plan.device_bytes.items() if use != "factor matrices before") - 1
+    operator = dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, device=device)
     assert operator.plan.streamed
     assert sum(operator.plan.device_bytes.values()) <= memory
     for mode in (2, 0, 1):
         got = operator.gathered(mode, operator.mttkrp(mode))
         assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
     with pytest.raises(InputError, match=r"the resident tensor need .* bytes, .* are there"):
-        dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, placement="resident")
+        dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, placement="resident", device=device)
     with pytest.raises(InputError, match="two slabs of one index need"):
-        dense_operator(tmp_path / "x.npy", factors, comm, device_memory=30_000)
+        dense_operator(tmp_path / "x.npy", factors, comm, device_memory=30_000, device=device)
 
 
-def test_a_small_workspace_gives_the_same_result(comm: Comm) -> None:
+def test_a_small_workspace_gives_the_same_result(comm: Comm, device: str) -> None:
     array = np.random.default_rng(0).random((12, 11, 10, 9))
     factors = random_factors(0, array.shape, 8)
     for workspace in (1, 10_000, 100_000):
-        operator = dense_operator(array, factors, comm, workspace=workspace)
+        operator = dense_operator(array, factors, comm, workspace=workspace, device=device)
         for mode in range(4):
             got = operator.gathered(mode, operator.mttkrp(mode))
             assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
 
 
-def test_memory_is_given_back_when_an_operator_is_dropped(comm: Comm) -> None:
+def test_more_scratch_memory_is_taken_where_it_saves_a_pass(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = np.random.default_rng(0).random((30, 31, 32))
+    factors = random_factors(0, array.shape, 20)
+    monkeypatch.setattr(dense_plan, "WORKSPACE", 1 << 14)
+    plan = dense_operator(array, factors, comm).plan
+    assert plan.form.workspace > 1 << 14
+    assert plan.kernel.passes(plan.form) == 2
+    assert sum(dense_operator(array, factors, comm, workspace=1 << 14).plan.device_bytes.values()) < 1 << 18
+    little = sum(plan.device_bytes.values()) - 1
+    assert dense_operator(array, factors, comm, device_memory=little).plan.form.workspace < plan.form.workspace
+    operator, reads = dense_operator(array, factors, comm), 0
+    for mode in range(3):
+        reads += operator.reads(mode)
+        got = operator.gathered(mode, operator.mttkrp(mode))
+        assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
+        operator.changed(mode)
+    assert reads == 2
+
+
+def test_memory_is_given_back_when_an_operator_is_dropped(comm: Comm, device: str) -> None:
     gc.collect()
     gc.disable()
     try:
-        operator = dense_operator(ARRAY, FACTORS, comm, placement="stream")
+        operator = dense_operator(ARRAY, FACTORS, comm, placement="stream", device=device)
         next(iterate(method := CpAls(operator), Rule(2, 0)))
         held = [weakref.ref(each) for each in (operator.work, operator._slabs, operator)]
         del operator, method
@@ -173,7 +198,6 @@ def test_blocks_are_even_and_cover_the_tensor(lengths: tuple[int, int], ranks: i
         ({"kernel": "tiled"}, "kernel 'tiled': of dense tensors, cpu has auto, split, gemm, elem, slice, tile"),
         ({"kernel": "elem", "deterministic": True}, "kernel 'elem' is not deterministic: split"),
         ({"workspace": 0}, "workspace 0: expected an integer"),
-        ({"workspace": None}, "workspace None: expected an integer"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -210,3 +234,48 @@ def test_memory_is_planned(tmp_path: Path) -> None:
             assert operator._slabs._block.nbytes == used["resident elements"]
         assert plan.host_bytes >= sum(used.values())
     assert dense_plan.SHARDS > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["f2", "i2", "f4", "f8"])
+def test_an_array_on_a_gpu_stays_there(comm: Comm, kind: str) -> None:
+    if missing := probe():
+        pytest.skip(missing)
+    cupy = pytest.importorskip("cupy")
+    array = (10 * ARRAY).astype(kind)
+    for host in (array, np.asfortranarray(array), array.transpose(2, 0, 3, 1)[:, ::-1, ::2]):
+        tensor = DenseTensor(given := cupy.asarray(host))
+        facts, want = tensor.facts(), DenseTensor(host).facts()
+        assert facts._replace(squares=0, single=0) == want._replace(squares=0, single=0)
+        assert np.allclose(facts[2:4], want[2:4], rtol=1e-13)
+        assert tensor.digest() == DenseTensor(host).digest()
+        factors = random_factors(0, host.shape, 5)
+        for where, placement in (("cuda", "resident"), ("cuda", "stream"), ("cpu", "resident")):
+            operator = dense_operator(tensor, factors, comm, placement=placement, device=where)
+            for mode in range(host.ndim):
+                got = operator.gathered(mode, operator.mttkrp(mode))
+                assert_rounding_only(got, dense_mttkrp(host.astype(np.float64), factors, mode), "fp64")
+            if kind == "f8" and given.flags.c_contiguous and placement == "resident" and where == "cuda":
+                assert operator._slabs._block.data.ptr == given.data.ptr
+    bad = cupy.ones((5, 4, 3), np.float32)
+    bad[3, 1, 2] = np.nan
+    with pytest.raises(InputError, match=r"element \[3, 1, 2\] is nan"):
+        amped.cp_als(bad, 2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_a_gpu_takes_what_is_planned(comm: Comm, tmp_path: Path, placement: str, kind: str, precision: str) -> None:
+    if missing := probe():
+        pytest.skip(missing)
+    array = np.random.default_rng(0).random((150, 300, 200)).astype(kind)
+    options = {"placement": placement, "precision": precision, "device": "cuda"}
+    operator = dense_operator(array, random_factors(0, array.shape, 40), comm, **options)
+    method = CpAls(operator)
+    for _ in iterate(method, Rule(6, 0)):
+        pass
+    planned, used = sum(operator.plan.device_bytes.values()), operator.machine.device.peak_bytes()
+    assert used is not None
+    assert 0.5 * planned <= used <= 1.02 * planned  # double precision was not needed

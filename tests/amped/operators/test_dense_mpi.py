@@ -25,14 +25,16 @@ def shared(comm: Comm, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_mttkrps_are_right(comm: Comm, shared: Path, shape: tuple[int, ...], precision: str, placement: str) -> None:
+def test_mttkrps_are_right(
+    comm: Comm, device: str, shared: Path, shape: tuple[int, ...], precision: str, placement: str
+) -> None:
     array, factors = np.random.default_rng(1).random(shape), random_factors(2, shape, 5)
     if comm.rank == 0:
         np.save(shared / "c.npy", array)
         np.save(shared / "f.npy", np.asfortranarray(array))
     comm.allgather(None)
     for tensor in (array, np.asfortranarray(array), shared / "c.npy", shared / "f.npy"):
-        operator = dense_operator(tensor, factors, comm, precision=precision, placement=placement)
+        operator = dense_operator(tensor, factors, comm, precision=precision, placement=placement, device=device)
         for mode in range(len(shape)):
             for double in (False, True):
                 got = operator.gathered(mode, operator.mttkrp(mode, double=double))
@@ -42,13 +44,15 @@ def test_mttkrps_are_right(comm: Comm, shared: Path, shape: tuple[int, ...], pre
 
 @pytest.mark.parametrize("shape", [(20, 6, 9), (2, 30, 9)], ids=str)
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_all_ranks_find_the_same_model_as_one(comm: Comm, shape: tuple[int, ...], placement: str) -> None:
+def test_all_ranks_find_the_same_model_as_one(comm: Comm, device: str, shape: tuple[int, ...], placement: str) -> None:
     array = low_rank(shape, 3, noise=0.05)
-    alone = amped.cp_als(array, 3, tol=0, max_iters=12, precision="fp64", device="cpu", placement=placement)
+    alone = amped.cp_als(array, 3, tol=0, max_iters=12, precision="fp64", device=device, placement=placement)
     start = [f.copy() for f in random_factors(0, shape, 3)]
-    model = amped.cp_als(array, 3, init=start, tol=0, max_iters=12, precision="fp64", device="cpu", placement=placement)
+    model = amped.cp_als(
+        array, 3, init=start, tol=0, max_iters=12, precision="fp64", device=device, placement=placement
+    )
     sparse = amped.SparseTensor(np.argwhere(array), array[array != 0], shape)
-    other = amped.cp_als(sparse, 3, init=start, tol=0, max_iters=12, precision="fp64", device="cpu")
+    other = amped.cp_als(sparse, 3, init=start, tol=0, max_iters=12, precision="fp64", device=device)
     assert np.abs(np.subtract(model.fits, other.fits)).max() <= 1e-11
     for found, want in zip(model.factors, other.factors, strict=True):
         assert np.abs(found - want).max() <= 1e-9
@@ -80,8 +84,8 @@ def test_a_digest_is_the_same_on_any_number_of_ranks(comm: Comm, shared: Path) -
 
 
 @pytest.mark.parametrize("shape", [(20, 6, 9), (2, 30, 9)], ids=str)
-def test_constraints_are_kept(comm: Comm, shape: tuple[int, ...]) -> None:
+def test_constraints_are_kept(comm: Comm, device: str, shape: tuple[int, ...]) -> None:
     array = abs(low_rank(shape, 3))
-    model = amped.cp_als(array, 3, nonnegative=True, max_iters=5, tol=0, precision="fp64", device="cpu")
+    model = amped.cp_als(array, 3, nonnegative=True, max_iters=5, tol=0, precision="fp64", device=device)
     assert all((factor >= 0).all() for factor in model.factors)
     assert model.fits[-1] >= model.fits[0]

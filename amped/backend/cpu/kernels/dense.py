@@ -43,6 +43,11 @@ class Split:
     def make(self, form: Form, scratch: Array) -> Sweep:
         return Passes(form, self.cuttings(form), self._threads, scratch)
 
+    def passes(self, form: Form) -> int:
+        cuttings = self.cuttings(form)
+        kept = {cutting.at <= mode for mode, cutting in enumerate(cuttings) if cutting.kept}  # one for each group
+        return len(kept) + sum(not cutting.kept for cutting in cuttings)
+
     def cuttings(self, form: Form) -> list[Cutting]:
         """Return how each mode is computed: all by the cut that takes the least time."""
         at = min(range(1, len(form.lengths)), key=lambda at: _cost(form, at, self._threads))
@@ -176,6 +181,9 @@ class Elem:
 
     name = "elem"
     repeatable = False
+
+    def passes(self, form: Form) -> int:
+        return len(form.lengths)
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads.count

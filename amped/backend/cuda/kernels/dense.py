@@ -43,6 +43,11 @@ class Split:
     def bytes(self, form: Form) -> int:
         return scratch_bytes(form, self.divided(form))
 
+    def passes(self, form: Form) -> int:
+        divided = self.divided(form)
+        groups = ((0, divided.split), (1, len(form.lengths) - divided.split))
+        return sum(1 if divided.whole(group, form) else modes for group, modes in groups)
+
     def divided(self, form: Form) -> Division:
         """Return the groups of modes."""
         return divide(form, self._device.limits.processors if self._fuses(form) else 0)
@@ -68,6 +73,9 @@ class Gemm:
     def bytes(self, form: Form) -> int:
         return max(scratch_bytes(form, division) for division in self._divisions(form))
 
+    def passes(self, form: Form) -> int:
+        return len(form.lengths)
+
     def _divisions(self, form: Form) -> list[Division]:
         return [divide_for(form, mode) for mode in range(len(form.lengths))]
 
@@ -90,6 +98,9 @@ class MatrixFree:
 
     def bytes(self, form: Form) -> int:
         return 0
+
+    def passes(self, form: Form) -> int:
+        return len(form.lengths)
 
     def make(self, form: Form, scratch: Array) -> Sweep:
         return MatrixFreeSweep(form, self._tile, self._device)

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 import cupy
 import numpy as np
+from cupyx import lapack
 from numpy.typing import NDArray
 
 from partitioner.cubins import Source
 from partitioner.cuda_code import load, prepare
 
 from ...base import Array
-from ...constrained import take_lengths_out
+from ...constrained import HostConstrained, take_lengths_out
 from ...equations import (
     ACCURACY,
     CONDITION,
@@ -37,6 +38,7 @@ from ...small import (
     FIT,
     FLAGS,
     ITERATIONS,
+    HostEquations,
     State,
     doubles,
     noise_limit,
@@ -190,6 +192,35 @@ class CudaConstrained(CudaEquations):
             self._constrain(self._mode, again=True)
 
 
+class WideEquations(HostEquations):
+    """See `Equations`: of many columns."""
+
+    def _inverse(self, gram: Array) -> Array:
+        return inverse_of(gram)
+
+
+class WideConstrained(HostConstrained):
+    """See `ConstrainedEquations`: of many columns."""
+
+    def _inverse(self, gram: Array) -> Array:
+        return inverse_of(gram)
+
+
+def inverse_of(gram: Array) -> Array:
+    """Return the inverse of a positive definite matrix, by Cholesky's factors: twice as fast as by others."""
+    return lapack.posv(gram.copy(), cupy.eye(len(gram)))
+
+
+class Wide(OnHost):
+    """See `Provider`; suits all."""
+
+    def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
+        return WideEquations(self._device, terms)
+
+    def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
+        return WideConstrained(self._device, terms, bounds)
+
+
 class OnDevice:
     """See `Provider`."""
 
@@ -214,7 +245,7 @@ class OnDevice:
 
 def providers(device: CudaDevice) -> Sequence[Provider]:
     """Return the providers of the family; the last one suits all."""
-    return [OnDevice(device), OnHost(device)]
+    return [OnDevice(device), Wide(device)]
 
 
 def _addresses(places: Iterable[Array]) -> NDArray[np.uint64]:

@@ -179,7 +179,7 @@ def providers(device: CudaDevice) -> Sequence[Kernel]:
 @cache
 def _compiled(macros: tuple[tuple[str, Any], ...], device: int) -> Any:
     function = load(unit("mttkrp", dict(macros))).get_function("mttkrp")
-    allow_shared(function, cupy.cuda.Device(device).attributes["MaxSharedMemoryPerBlockOptin"])
+    allow_shared(function)
     return function
 
 

@@ -85,5 +85,5 @@ def _unit(rank: int, dtype: np.dtype[Any]) -> Source:
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> Any:
     function = load(_unit(rank, dtype)).get_function("hals")
-    allow_shared(function, shared_bytes(rank))
+    allow_shared(function)
     return function

@@ -160,7 +160,7 @@ class _Sums(NamedTuple):
 def _compiled(layout: Layout, logs: bool, device: int) -> _Code:
     module = load(source(layout, logs))
     function = module.get_function("logs" if logs else "phi")
-    allow_shared(function, layout.shared_bytes)
+    allow_shared(function)
     return _Code(function, int(macros(layout)["THREAD_COUNT"]))
 
 

@@ -101,5 +101,5 @@ def adder(rank: int, dtype: np.dtype[Any], device: int) -> Any:
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
     module = load(_unit(rank, dtype))
     function = module.get_function("solve")
-    allow_shared(function, shared_bytes(rank))
+    allow_shared(function)
     return function, module.get_function("add_parts")

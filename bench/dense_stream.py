@@ -1,0 +1,187 @@
+"""Dense tensors that pass through a device: from host memory against plain copies, from a file against plain reads."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from amped.assembly import bring_up, open_tensor, place
+from amped.operators.dense import DenseOperator
+from amped.options import DTYPES, Options
+from amped.parallel.mpi import SingleComm
+from partitioner.dense import DenseTensor
+from partitioner.threads import usable_cores
+
+from . import record
+
+SIDE = 1000  # of all modes but the first
+PIECE = 1 << 24  # bytes that are read at once
+BASE = 1 << 27  # bytes of random numbers, again and again
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's flags."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--gigabytes", type=float, default=64, help="of a tensor in host memory; 0: none (64)")
+    parser.add_argument("--file-gigabytes", type=float, default=20, help="of a tensor in a .npy file; 0: none (20)")
+    parser.add_argument("--folder", type=Path, default=Path(), help="where the file is written and removed (.)")
+    parser.add_argument("--rank", type=int, default=32, help="columns of the factor matrices (32)")
+    parser.add_argument("--precision", choices=tuple(DTYPES), default="fp64")
+    parser.add_argument("--repeats", type=int, default=3, help="sweeps over all modes (3)")
+    parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
+    parser.add_argument("--name", help="of the result (dense-stream-DEVICE)")
+
+
+def random_into(flat: np.ndarray) -> None:
+    """Fill an array with random numbers that repeat."""
+    base = np.random.default_rng(0).random(BASE // flat.itemsize, dtype=flat.dtype)
+    parts = [flat[at : at + base.size] for at in range(0, flat.size, base.size)]
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        list(pool.map(lambda part: np.copyto(part, base[: part.size]), parts))
+
+
+def shape_of(gigabytes: float, itemsize: int) -> tuple[int, int, int]:
+    """Return the shape of a tensor of about that size."""
+    return max(1, round(gigabytes * 1e9 / itemsize / SIDE**2)), SIDE, SIDE
+
+
+def from_memory(args: argparse.Namespace) -> dict[str, Any]:
+    """Time sweeps over a tensor in host memory, and copies of its slabs without any computing."""
+    array = np.empty(shape_of(args.gigabytes, DTYPES[args.precision].itemsize), DTYPES[args.precision])
+    random_into(array.reshape(-1))
+    operator, seconds = placed(args, DenseTensor(array), "stream")
+    sweeps, copies = [], []
+    for _ in range(1 + args.repeats):
+        copies.append(_copied(operator, array))
+        sent, taken = swept(operator)
+        sweeps.append(sent * array.nbytes / taken / 1e9)
+    found = {
+        "bytes": array.nbytes, "placing_seconds": seconds, "passes": sent,
+        "sweep_gigabytes_per_second": record.summary(sweeps[1:]),
+        "copy_gigabytes_per_second": record.summary(copies[1:]),
+    }  # fmt: skip
+    found["share_of_copies"] = float(np.median(sweeps[1:]) / np.median(copies[1:]))
+    rates = f"{np.median(sweeps[1:]):.1f} GB/s, plain copies {np.median(copies[1:]):.1f}"
+    print(f"{array.nbytes / 1e9:.0f} GB in host memory: {rates}, placed in {seconds:.1f} s", flush=True)
+    return found
+
+
+def placed(args: argparse.Namespace, tensor: Any, placement: Any) -> tuple[DenseOperator, float]:
+    """Return an operator that holds random factor matrices, and the seconds that making it took."""
+    options = Options(device=args.device, precision=args.precision, placement=placement)
+    machine, began = bring_up(options, SingleComm()), time.perf_counter()
+    operator = place(open_tensor(tensor, machine, options), args.rank, machine, options)
+    assert isinstance(operator, DenseOperator)
+    operator.synchronize()
+    seconds = time.perf_counter() - began
+    for mode, length in enumerate(operator.shape):
+        operator.set_factor(mode, np.random.default_rng(mode).random((length, args.rank)))
+    return operator, seconds
+
+
+def swept(operator: DenseOperator) -> tuple[int, float]:
+    """Sweep over all modes, as CP-ALS does; return how often the elements were read, and the seconds."""
+    operator.synchronize()
+    began, passes = time.perf_counter(), 0
+    for mode in range(operator.order):
+        passes += operator.reads(mode)
+        operator.mttkrp(mode)
+        operator.changed(mode)
+    operator.synchronize()
+    return passes, time.perf_counter() - began
+
+
+def _copied(operator: DenseOperator, array: np.ndarray) -> float:
+    """Return the gigabytes a second of copies of the array's slabs to the device, in turn to two places."""
+    device, slab = operator.machine.device, operator.plan.form.slab
+    targets = [device.empty(array[:slab].shape, array.dtype) for _ in range(2)]
+    device.synchronize()
+    began = time.perf_counter()
+    for number, start in enumerate(range(0, len(array), slab)):
+        part = array[start : start + slab]
+        target = targets[number % 2][: len(part)]
+        if device.on_host:
+            np.copyto(target, part)
+        else:
+            target.set(part)  # page-locked while the operator lives
+    device.synchronize()
+    return array.nbytes / (time.perf_counter() - began) / 1e9
+
+
+def from_file(args: argparse.Namespace) -> dict[str, Any]:
+    """Time loading a file and computing one MTTKRP, and reading it alone; the system's copy in memory is dropped."""
+    dtype = DTYPES[args.precision]
+    shape = shape_of(args.file_gigabytes, dtype.itemsize)
+    with _file(args.folder / "dense-stream.npy", shape, dtype) as path:
+        size, taken = math.prod(shape) * dtype.itemsize, dict[str, float]()
+        for placement in ("read", "resident", "stream"):
+            _drop(path)
+            began = time.perf_counter()
+            if placement == "read":
+                _read(path)
+            else:
+                operator, _ = placed(args, path, placement)
+                operator.mttkrp(0)
+                operator.synchronize()
+                del operator
+            taken[placement] = time.perf_counter() - began
+    rates = {f"{name}_gigabytes_per_second": size / seconds / 1e9 for name, seconds in taken.items()}
+    told = ", ".join(f"{name} {size / seconds / 1e9:.2f} GB/s" for name, seconds in taken.items())
+    print(f"{size / 1e9:.0f} GB in a file: {told}", flush=True)
+    return {"bytes": size, **rates}
+
+
+@contextmanager
+def _file(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> Iterator[Path]:
+    """Write a file of random numbers, and remove it in the end."""
+    try:
+        mapped = np.lib.format.open_memmap(path, "w+", dtype, tuple(shape))
+        random_into(mapped.reshape(-1))
+        mapped.flush()
+        del mapped
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _drop(path: Path) -> None:
+    """Drop the system's copy of a file in memory."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read(path: Path) -> None:
+    """Read a file with several threads."""
+    size = path.stat().st_size
+
+    def part(number: int, count: int) -> None:
+        buffer = memoryview(bytearray(PIECE))
+        with open(path, "rb", buffering=0) as file:
+            for at in range(number * PIECE, size, count * PIECE):
+                file.seek(at)
+                file.readinto(buffer)
+
+    count = min(8, usable_cores())
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(lambda number: part(number, count), range(count)))
+
+
+def run(args: argparse.Namespace) -> None:
+    """Measure and write the result."""
+    machine = bring_up(Options(device=args.device), SingleComm())
+    facts: dict[str, Any] = {"rank": args.rank, "precision": args.precision}
+    if args.gigabytes:
+        facts["memory"] = from_memory(args)
+    if args.file_gigabytes:
+        facts["file"] = from_file(args)
+    record.write(args.name or f"dense-stream-{args.device}", [machine.device.description], facts, args.output)
