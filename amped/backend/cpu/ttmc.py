@@ -16,7 +16,7 @@ from numba import types
 from partitioner.jit import jit
 
 from .team import add, fork, inlined, join
-from .vectors import LANE, address_of, fused, load_piece, operation, row_address, splat, vector_of
+from .vectors import LANE, address_of, fused, load_piece, operation, splat, vector_of
 
 SUMMED = 256  # nonzeros; the longest sum in the factors' precision
 
@@ -33,16 +33,47 @@ def _node(typing: Any, factors: Any, tree: Any, at: Any, lanes: Any) -> Any:
     return vector(factors, tree, types.intp, lanes), generate
 
 
+def _at(builder: Any, base: Any, at: Any, kind: Any) -> Any:
+    """Return the address of an element `at` so many from an address that is given as a number."""
+    return builder.gep(builder.inttoptr(base, kind.as_pointer()), [at])
+
+
 @operation
-def _row(typing: Any, factors: Any, factor: Any, row: Any, column: Any, lanes: Any) -> Any:
-    """Return a piece of a row of a factor matrix as a vector."""
+def _index(typing: Any, indices: Any, base: Any, at: Any) -> Any:
+    """Return an index of the column at an address.
+
+    To take an array out of a tuple by a number counts a reference up and down, which takes longer than to load from it.
+    """
+    stored = indices.types[0].dtype
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = builder.load(_at(builder, args[1], args[2], context.get_value_type(stored)))
+        return context.cast(builder, loaded, stored, types.intp)
+
+    return types.intp(indices, types.int64, types.intp), generate
+
+
+@operation
+def _number(typing: Any, factors: Any, base: Any, at: Any) -> Any:
+    """Return a number of the factor matrix at an address."""
+    stored = factors.types[0].dtype
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(_at(builder, args[1], args[2], context.get_value_type(stored)))
+
+    return stored(factors, types.int64, types.intp), generate
+
+
+@operation
+def _row(typing: Any, factors: Any, base: Any, at: Any, lanes: Any) -> Any:
+    """Return a piece of a row of the factor matrix at an address as a vector."""
     vector = vector_of(factors, lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind, stored = context.get_value_type(vector), context.get_value_type(factor.dtype)
-        return load_piece(builder, row_address(context, builder, factor, *args[1:4]), stored, kind)
+        kind, stored = context.get_value_type(vector), context.get_value_type(factors.types[0].dtype)
+        return load_piece(builder, _at(builder, args[1], args[2], stored), stored, kind)
 
-    return vector(factors, factor, types.intp, types.intp, lanes), generate
+    return vector(factors, types.int64, types.intp, lanes), generate
 
 
 @operation
@@ -75,14 +106,16 @@ def _zero(typing: Any, factors: Any, tree: Any, at: Any, lanes: Any) -> Any:
 
 
 @inlined
-def _close(tree, nodes, sizes, ranks, factors, indices, at, level, step, lanes):  # type: ignore[no-untyped-def]
+def _close(tree, nodes, sizes, ranks, given, at, level, step, lanes):  # type: ignore[no-untyped-def]
     """Add the nodes below `level`, deepest first, to those above them; `at` is a nonzero of their runs."""
-    for m in range(len(factors) - 2, level - 1, -1):
-        factor, row, size, source = factors[m], np.int64(indices[m][at]), sizes[m + 1], nodes[m + 1]
+    indices, factors, columns, matrices, strides = given
+    for m in range(ranks.size - 2, level - 1, -1):
+        size, source, rank, matrix = sizes[m + 1], nodes[m + 1], ranks[m], matrices[m]
+        row = _index(indices, columns[m], at) * strides[m]
         for k in range(0, size, step):
             part, to = _node(factors, tree, source + k, lanes), nodes[m] + k
-            for r in range(ranks[m]):
-                _add(tree, to, factor[row, r], part)
+            for r in range(rank):
+                _add(tree, to, _number(factors, matrix, row + r), part)
                 to += size
             _zero(factors, tree, source + k, lanes)
 
@@ -102,16 +135,32 @@ def _put(tree, sums, row, store, groups, rank, stride):  # type: ignore[no-untyp
 
 
 @inlined
-def _first_change(indices, at):  # type: ignore[no-untyped-def]
+def _first_change(indices, columns, at):  # type: ignore[no-untyped-def]
     """Return the first input mode, but the last, whose index is another one than that of the nonzero before."""
-    for m in range(len(indices) - 1):
-        if indices[m][at] != indices[m][at - 1]:
-            return m
-    return len(indices) - 1
+    m = 0
+    while m < columns.size - 1 and _index(indices, columns[m], at) == _index(indices, columns[m], at - 1):
+        m += 1
+    return m
 
 
 @jit
-def ttmc(number, team, threads, turn, nonzeros, factors, ranks, out, row_begin, new, parts, carries, trees, lanes):  # type: ignore[no-untyped-def]
+def ttmc(  # type: ignore[no-untyped-def]
+    number,
+    team,
+    threads,
+    turn,
+    nonzeros,
+    factors,
+    addresses,
+    ranks,
+    out,
+    row_begin,
+    new,
+    parts,
+    carries,
+    trees,
+    lanes,
+):
     """Compute pieces of output rows, with the threads of a team; sums of parts have the same order every time.
 
     Parameters
@@ -123,6 +172,8 @@ def ttmc(number, team, threads, turn, nonzeros, factors, ranks, out, row_begin, 
     nonzeros : tuple
         See `segmented`.
     factors : tuple of (I_m, stride) arrays
+    addresses : tuple
+        Of the columns of indices, and of the factor matrices, (inputs,) int64 arrays.
     ranks : (inputs,) int64 array
     out : (rows, width) float64 array
     row_begin : int
@@ -144,6 +195,11 @@ def ttmc(number, team, threads, turn, nonzeros, factors, ranks, out, row_begin, 
         How many threads failed.
     """
     starts, rows, indices, values = nonzeros
+    columns, matrices = addresses
+    strides = np.empty(ranks.size, np.int64)
+    for m in range(ranks.size):
+        strides[m] = factors[m].shape[1]
+    given = indices, factors, columns, matrices, strides
     bounds, shared, firsts = parts
     inputs, count, step = len(factors), shared.size, len(lanes) * (LANE // factors[0].itemsize)
     if number == 0:
@@ -159,7 +215,7 @@ def ttmc(number, team, threads, turn, nonzeros, factors, ranks, out, row_begin, 
     for m in range(inputs):
         nodes[m] = at
         at += sizes[m]
-    tree, last, leaf = trees[number], factors[inputs - 1], nodes[inputs - 1]
+    tree, leaf, column, last = trees[number], nodes[inputs - 1], columns[inputs - 1], matrices[inputs - 1]
     groups = sizes[0] // stride
     for k in range(tree.size):
         tree[k] = 0
@@ -180,15 +236,15 @@ def ttmc(number, team, threads, turn, nonzeros, factors, ranks, out, row_begin, 
                 low = max(low, row - row_begin + 1)
             for q in range(start, stop):
                 if summed and inputs > 1:
-                    level = _first_change(indices, q)
+                    level = _first_change(indices, columns, q)
                     if level < inputs - 1:
-                        _close(tree, nodes, sizes, ranks, factors, indices, q - 1, level, step, lanes)
-                value, index = values[q], np.int64(indices[inputs - 1][q])
+                        _close(tree, nodes, sizes, ranks, given, q - 1, level, step, lanes)
+                value, index = values[q], _index(indices, column, q) * stride
                 for k in range(0, stride, step):
-                    _add(tree, leaf + k, value, _row(factors, last, index, k, lanes))
+                    _add(tree, leaf + k, value, _row(factors, last, index + k, lanes))
                 summed += 1
             if summed >= SUMMED or c + 1 == end or rows[c + 1] != row:
-                _close(tree, nodes, sizes, ranks, factors, indices, stop - 1, 0, step, lanes)
+                _close(tree, nodes, sizes, ranks, given, stop - 1, 0, step, lanes)
                 if carried:
                     _put(tree, carries, part, False, groups, rank, stride)
                 else:

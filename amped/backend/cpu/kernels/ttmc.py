@@ -65,7 +65,8 @@ class Nested:
         size = min(threads_worth(team.count, shard, factors[-1]), parts.shared.size)
         inputs, counts = tuple(map(constant, factors)), np.array(ranks, np.int64)
         lanes = (0,) * (2 if factors[-1].strides[0] % (2 * LANE) == 0 else 1)
-        given = inputs, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
+        addresses = tuple(np.array([each.ctypes.data for each in of]) for of in (shard.indices, factors))
+        given = inputs, addresses, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
         check(ttmc(0, team.team, size, np.zeros(1, np.int64), nonzeros, *given))
 
 
