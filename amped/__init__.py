@@ -12,7 +12,7 @@ from partitioner.dense import DenseTensor
 from partitioner.readers import read
 
 from .api import cp_als, cp_apr, mttkrp
-from .api_tucker import tucker
+from .api_tucker import core_consistency, tucker
 from .errors import InputError, InputWarning
 from .models.kruskal import KruskalTensor
 from .models.loading import load
@@ -28,6 +28,7 @@ __all__ = [
     "Options",
     "SparseTensor",
     "TuckerTensor",
+    "core_consistency",
     "cp_als",
     "cp_apr",
     "load",

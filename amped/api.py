@@ -17,6 +17,7 @@ from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
 from .assembly import AnySource, Tensor, begin, counts, decomposition, opened, place, start
+from .compression import cp_start
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
 from .decomp.driver import Method, Model, Rule, Spans, run
 from .decomp.initial import Init
@@ -199,8 +200,9 @@ def cp_als(
         Stop when the fit changes by less; 0 runs all iterations.
     seed : int
         Of the random start.
-    init : path, "nvecs" or sequence of (I_n, R) arrays, optional
-        Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
+    init : path, "nvecs", "tucker" or sequence of (I_n, R) arrays, optional
+        Another start: a file with ``factor_0 ...``, leading eigenvectors, components of a Tucker decomposition's core,
+        or matrices. Rank 0's count.
     starts : int
         Random starts, with seeds ``seed``, ``seed + 1``, ...: the best one's model is returned. Not with `init`.
     nonnegative : bool or sequence of int
@@ -242,6 +244,10 @@ def cp_als(
     with opened(X, comm, chosen, deadline) as (machine, source):
         wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
+        if comm.bcast(isinstance(init, str) and init == "tucker"):
+            if nonnegative:
+                raise InputError("init 'tucker': its matrices have negative numbers, which this model has not")
+            init = cp_start(source, machine, chosen, rank, seed)
         method = decomposition(source, rank, machine, chosen, budget, constraints)
         rule = Rule(max_iters, tol, deadline=deadline)
         model = decomposed(method, source, Start(starts, seed, init), rule, callback)

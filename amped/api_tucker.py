@@ -9,11 +9,12 @@ from partitioner.given import real, whole
 
 from .api import ARGUMENTS, Start, argument_options, decomposed
 from .assembly import Tensor, opened
-from .compression import compressed
+from .compression import compressed, consistent
 from .decomp.driver import Rule
 from .decomp.hosvd import METHODS, Compression
 from .decomp.initial import Init
 from .errors import InputError
+from .models.kruskal import KruskalTensor
 from .models.tucker import TuckerTensor
 from .operators.placement import MAX_RANK
 from .options import OptionNames, Options, with_options
@@ -113,3 +114,53 @@ def tucker(
         model = decomposed(found, source, Start(1, seed, asked.init), rule, callback)
     assert isinstance(model, TuckerTensor)
     return model
+
+
+def _cp_model(name: str, given: Any) -> Any:
+    if given is not None and not isinstance(given, KruskalTensor):
+        raise InputError(f"{name} is of type {type(given).__name__}: expected a KruskalTensor")
+    return given
+
+
+@collective(ARGUMENTS | {"model": Argument(_cp_model, repr, of_root=True)}, argument_options)
+@with_options
+def core_consistency(
+    X: Tensor, model: KruskalTensor | None, *, deadline: float | None = None, **options: Unpack[OptionNames]
+) -> float:
+    """Tell whether a CP decomposition has too many components: its core consistency (Bro and Kiers 2003).
+
+    The model's factor matrices are kept, and a Tucker core is fitted to the tensor. If components are those of the
+    data, it has ones on its superdiagonal and zeros elsewhere: 100 percent. Near or below zero there are too many.
+
+    Parameters
+    ----------
+    X : SparseTensor, DenseTensor, array or path
+        See `cp_als`.
+    model : KruskalTensor
+        Under ``mpirun`` rank 0's counts.
+    deadline : float, optional
+        See `cp_als`.
+    device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+        See `amped.Options`.
+
+    Returns
+    -------
+    float
+        Percent, at most 100; the same on every rank.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is at fault, or the model is of another shape.
+
+    Examples
+    --------
+    >>> core_consistency(X, cp_als(X, rank=3))  # doctest: +SKIP
+    """
+    comm, chosen = world(), Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
+        mine = None if model is None else [model.factors[0] * model.weights, *model.factors[1:]]
+        factors = comm.bcast(mine)
+        if factors is None or tuple(len(factor) for factor in factors) != source.shape:
+            raise InputError(f"model of another shape than the tensor's, {source.shape}")
+        return consistent(source, machine, chosen, factors)

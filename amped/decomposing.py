@@ -14,9 +14,10 @@ from partitioner.stages import STAGES
 
 from . import checkpoint, requests, requests_tucker
 from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition
-from .compression import compressed
+from .compression import compressed, cp_start
 from .decomp import als, apr, driver
 from .decomp.driver import Model
+from .decomp.initial import Init
 from .decomp.starts import Restartable, best_of
 from .decomp.tucker import shown
 from .errors import InputError
@@ -34,6 +35,8 @@ SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where the
 
 class Kind(Protocol):
     """What a verb adds to what all decompositions have in common."""
+
+    start: Init | None  # found when the tensor was placed, if that is to be begun with
 
     def prepare(self, job: Job) -> None:
         """Begin to compile what the method needs, and return at once."""
@@ -60,7 +63,7 @@ def _decompose(request: requests.Run, session: Session, kind: Kind) -> int:
         source = job.open()
         method = kind.method(job, source)
         job.say_machine()
-        origin, resumed = _start_or_resume(job, request, method, source)
+        origin, resumed = _start_or_resume(job, request, method, source, kind.start)
         job.begin(method.operator, source, method.rank)
         saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
         slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
@@ -93,6 +96,8 @@ def _decompose(request: requests.Run, session: Session, kind: Kind) -> int:
 class _Cp:
     """CP-ALS and CP-APR. See `Kind`."""
 
+    start: Init | None = None
+
     def __init__(self, request: requests.Cpd) -> None:
         self._request = request
 
@@ -110,11 +115,15 @@ class _Cp:
             budget = job.budget(request.max_iters * asked.inner_iters)
             return counts(source, request.rank, job.machine, request.options, asked, budget)
         constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
+        if request.init == "tucker":
+            self.start = cp_start(source, job.machine, request.options, request.rank, request.seed)
         return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
 
 
 class _Tucker:
     """Tucker decompositions. See `Kind`."""
+
+    start: Init | None = None
 
     def __init__(self, request: requests_tucker.Tucker) -> None:
         self._request = request
@@ -142,12 +151,12 @@ def _next_start(job: Job, method: driver.Method, source: AnySource, number: int)
 
 
 def _start_or_resume(
-    job: Job, request: requests.Run, method: driver.Method, source: AnySource
+    job: Job, request: requests.Run, method: driver.Method, source: AnySource, start: Init | None
 ) -> tuple[checkpoint.Origin, bool]:
     """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
     if folder is None:
-        begin(method, source, request.seed, request.init)
+        begin(method, source, request.seed, request.init if start is None else start)
         return checkpoint.Origin({}, request.seed, request.init, options), False
     facts = checkpoint.facts_of(source, method.rank, method.name) | method.facts
 
@@ -165,7 +174,7 @@ def _start_or_resume(
     found = on_root(comm, load)  # rank 0's: the others may see another file system
     kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
     if kept is None:
-        begin(method, source, request.seed, request.init)
+        begin(method, source, request.seed, request.init if start is None else start)
         return checkpoint.Origin(facts, request.seed, request.init, options), False
     method.state, seed, init = kept
     for mode in range(method.operator.order):

@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from partitioner.flags import flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
+from partitioner.flags import flag, one_or_more, path, real_number, real_numbers, seconds, whole_number, whole_numbers
 from partitioner.readers import Form
 
 from . import checkpoint
@@ -98,11 +98,6 @@ class Ranked(Request):
         super().check()
 
 
-def _one_or_more(text: str) -> int | tuple[int, ...]:
-    found = whole_numbers(text)
-    return found[0] if len(found) == 1 else found
-
-
 LOSSES = {"gaussian": ("als",), "poisson": ("mu", "pdnr", "pqnr")}  # and the methods for each, the first one by default
 METHODS = tuple(method for methods in LOSSES.values() for method in methods)
 
@@ -183,7 +178,10 @@ class Seeded(Request):
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs"
     seed: int = flag(0, "of the random start (0)", type=whole_number, group="start")
     init: str | None = flag(
-        None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
+        None,
+        "start from factor_0 ... of a file, or from eigenvectors",
+        metavar="FILE.npz|nvecs",
+        group="start",
     )
 
     def check(self) -> None:
@@ -307,11 +305,15 @@ class Run(Seeded):
 class Cpd(Modelled, Run):
     """What ``cpd`` takes."""
 
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
+    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
     starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
 
     def check(self) -> None:
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
+            raise InputError("--init tucker: its matrices have negative numbers, which this model has not")
         if self.starts < 1:
             raise InputError(f"--starts {self.starts}: at least 1")
         if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
@@ -378,7 +380,7 @@ class Mttkrp(Started):
 class Plan(Modelled):
     """What ``plan`` takes."""
 
-    rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=_one_or_more, metavar="R")
+    rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=one_or_more, metavar="R")
     method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
 

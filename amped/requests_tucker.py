@@ -18,6 +18,7 @@ class Tucker(Run):
     """What ``tucker`` takes."""
 
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
+    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
     rank: tuple[int, ...] | None = flag(
         None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
     )

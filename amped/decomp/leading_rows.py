@@ -6,6 +6,8 @@ each rank takes the same. The matrix is tall or wide, and small or large in both
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,11 +18,11 @@ from ..backend.solve import Takes
 from ..operators.base import CoreOperator
 from .initial import random_factor
 
-MOST = 1024  # rows and columns of a matrix whose eigenvectors are computed as a whole
+MOST = 2048  # rows and columns of a matrix whose eigenvectors are computed as a whole
 LEAST_ON_DEVICE = 160  # rows of an eigenproblem that a GPU solves sooner than its host
 SMALL = 64  # up to so many rows a whole eigenproblem takes no longer than a part of it
 OVERSAMPLED = 10  # columns more than are wanted, of subspace iterations
-PASSES, SETTLED = 60, 1e-12  # of them at most; the relative growth of what the subspace captures, in the end
+PASSES, SETTLED = 60, 1e-10  # of them at most; the relative growth of what the subspace captures, in the end
 ORTHONORMAL = 1e-14  # the largest entry by which a Gram matrix may differ from the identity, for each column
 ROUNDS = 8
 DEPENDENT = 1e-12  # relative eigenvalue of a Gram matrix of unit columns below which some depend on others
@@ -200,10 +202,10 @@ def _whitening(gram: Matrix) -> Matrix:
     return np.ascontiguousarray(change / lengths[:, None])
 
 
-def finding_bytes(machine: Machine, owned: int, rank: int, width: int) -> Takes:
-    """Return the bytes that this takes on a device for a mode with so many owned rows and columns."""
-    columns, narrow = _columns(rank), min(width, MOST)
-    kept = 8 * owned * columns
-    small = 8 * (3 * width * narrow + 4 * width * columns)
-    passing = small + min(8 * owned * width, rows.GRAM_BYTES) + 8 * owned * columns
-    return Takes(kept, passing)
+def finding_bytes(machine: Machine, owned: int, rank: int, width: int, shape: Sequence[int]) -> Takes:
+    """Return the bytes that this takes on a device for a mode with so many owned rows and columns, and TTMc so wide."""
+    columns, short = _columns(rank), max((length for length in shape if length <= MOST), default=0)
+    together = short * width if machine.comm.size > 1 else 0  # rows of a short mode, on all ranks
+    small = 3 * width**2 if width <= MOST else together + 3 * short**2 + 4 * width * columns
+    block = min(8 * owned * width, rows.GRAM_BYTES)
+    return Takes(8 * owned * columns, 8 * max(small, together + 3 * short**2) + block + 8 * owned * columns)

@@ -101,17 +101,11 @@ class Tucker:
     def _finish(self, found: Array) -> None:
         """Compute core and fit from the last mode's rows."""
         operator, state, last = self.operator, self.state, self.operator.order - 1
-        device = operator.machine.device
-        operator.join()
         with operator.span("solve", last):
-            held = self._leading.room(last, operator.ranks[last])
-            held[...] = operator.owned(last)
-            core = device.xp.ascontiguousarray(device.xp.matmul(found.T, held))
-            operator.reduce(core, "sum", last)
-        whole = operator.machine.comm.bcast(device.to_host(core)).reshape(operator.ranks)
+            whole = core_of(operator, found, self._leading.room(last, operator.ranks[last]))
         if not np.all(np.isfinite(whole)):
             raise DivergedError(f"iteration {state.iterations + 1}: the core tensor is not finite")
-        state.arrays["core"] = np.array(whole, np.float64)
+        state.arrays["core"] = whole
         lost = max(0.0, operator.norm**2 - float(np.sum(np.square(whole))))
         state.series["fit"].append(1 - float(np.sqrt(lost)) / operator.norm)
         state.mode = 0
@@ -144,6 +138,29 @@ class Tucker:
         return TuckerTensor(state.arrays["core"], factors, state.series["fit"], state.converged).arrange()
 
 
+def core_of(operator: CoreOperator, found: Array, room: Array) -> NDArray[np.float64]:
+    """Return the tensor times all transposed factor matrices, from the last mode's TTMc. Collective.
+
+    `room` is for the last factor matrix's owned rows, in double precision.
+    """
+    device, last = operator.machine.device, operator.order - 1
+    operator.join()
+    room[...] = operator.owned(last)
+    core = device.xp.ascontiguousarray(device.xp.matmul(found.T, room))
+    operator.reduce(core, "sum", last)
+    whole = operator.machine.comm.bcast(device.to_host(core)).reshape(operator.ranks)
+    return np.array(whole, np.float64)
+
+
+def consistency(core: NDArray[np.float64]) -> float:
+    """Return how near a core is to that of a CP decomposition, ones on its superdiagonal, in percent."""
+    rank = core.shape[0]
+    wanted = np.zeros(core.shape)
+    wanted[(np.arange(rank),) * core.ndim] = 1
+    off = float(np.sum(np.square(core - wanted)))
+    return 100 * (1 - off / float(rank))
+
+
 def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the columns of each mode's factor matrix; raise `InputError` if a tensor cannot have so many."""
     if len(ranks) != len(shape):
@@ -165,11 +182,11 @@ def shown(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks))
 
 
-def solving_bytes(machine: Machine, ranks: Sequence[int]) -> Solving:
+def solving_bytes(machine: Machine, ranks: Sequence[int], shape: Sequence[int]) -> Solving:
     """Return how many bytes a Tucker decomposition takes on a device beside TTMc."""
     every = int(np.prod([float(rank) for rank in ranks]))
 
     def takes(count: int, rank: int) -> Takes:
-        return finding_bytes(machine, count, rank, every // rank)
+        return finding_bytes(machine, count, rank, every // rank, shape)
 
     return takes

@@ -123,3 +123,12 @@ def test_two_processes(folder: Path) -> None:
     succeeded(on_ranks(2, *flags, "--output", "two"))
     succeeded(run_amped(*flags, "--output", "one"))
     np.testing.assert_allclose(record_in("two")["fits"], record_in("one")["fits"], atol=1e-12)
+
+
+def test_cpd_from_a_compressed_start(tns: Path) -> None:
+    flags = ["cpd", tns, "--rank", 3, *COMMON, "--init", "tucker"]
+    succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 2))
+    assert record_in("out")["init"] == "tucker"
+    succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 3, "--resume"))
+    refused(run_amped(*flags, "--nonnegative"), "negative numbers")
+    refused(run_amped(*flags, "--loss", "poisson"), "negative numbers")

@@ -150,3 +150,39 @@ def test_fibres_of_one_nonzero_and_empty_rows(device: str) -> None:
     model = amped.tucker(tensor, (3, 3, 3), precision="fp64", device=device)
     assert model.fits[-1] > 1 - 1e-7
     assert_orthonormal(model, 1e-12)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_core_consistency(device: str, dense: bool) -> None:
+    """Of the components that data are made of, and of one too many; against a core fitted by least squares."""
+    rng = np.random.default_rng(0)
+    true = [rng.standard_normal((n, 2)) for n in (9, 8, 7)]
+    data = np.einsum("ir,jr,kr->ijk", *true) + 1e-3 * rng.standard_normal((9, 8, 7))
+    tensor: Any = data if dense else amped.SparseTensor(np.argwhere(data != 0), data[data != 0], data.shape)
+    told = []
+    for extra in (0, 1):
+        factors = [np.hstack([f, rng.standard_normal((len(f), extra))]) for f in true]
+        model = amped.KruskalTensor(np.full(2 + extra, 2.0), [factors[0] / 2, *factors[1:]])
+        told.append(amped.core_consistency(tensor, model, precision="fp64", device=device))
+        kron = np.kron(np.kron(factors[0], factors[1]), factors[2])
+        core = np.linalg.lstsq(kron, data.ravel(), rcond=None)[0]
+        wanted = np.zeros((2 + extra,) * 3)
+        wanted[(np.arange(2 + extra),) * 3] = 1
+        assert told[-1] == pytest.approx(100 * (1 - np.sum((core - wanted.ravel()) ** 2) / (2 + extra)), abs=1e-6)
+    assert told[0] > 99
+    assert told[1] < 90
+    with pytest.raises(InputError, match="another shape"):
+        amped.core_consistency(tensor, amped.KruskalTensor(np.ones(1), [np.ones((3, 1))] * 3), device="cpu")
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_cp_from_a_compressed_start(device: str, dense: bool) -> None:
+    """Of a tensor of three components it is where a decomposition ends, but for rounding."""
+    rng = np.random.default_rng(3)
+    data = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 3)) for n in (30, 20, 25)))
+    tensor: Any = data if dense else amped.SparseTensor(np.argwhere(data != 0), data[data != 0], data.shape)
+    how: dict[str, Any] = {"max_iters": 1, "tol": 0, "precision": "fp64", "device": device}
+    started = amped.cp_als(tensor, 3, init="tucker", **how).fits[0]
+    assert started > max(0.95, amped.cp_als(tensor, 3, **how).fits[0])
+    with pytest.raises(InputError, match="negative numbers"):
+        amped.cp_als(tensor, 3, init="tucker", nonnegative=True, **how)
