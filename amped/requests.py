@@ -130,7 +130,7 @@ class Modelled(Ranked):
 
     @property
     def counts(self) -> bool:
-        """Whether values are counts, with a Poisson model."""
+        """Whether values are counts."""
         return self.loss == "poisson"
 
     @property
@@ -203,10 +203,8 @@ class Run(Seeded):
     """What verbs take that decompose a tensor."""
 
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
-    tol: float | None = flag(
-        None, "stop when the fit changes less (1e-5), or no KKT violation is larger (1e-4); 0: never", type=real_number
-    )
-    output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
+    tol: float | None = flag(None, "stop at changes (1e-5), or KKT violations (1e-4) below; 0: never", type=real_number)
+    output: Path | None = flag(None, "folder of model.npz and run.json (as TENSOR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
     resume: bool = flag(False, "go on from the checkpoint, if there is one")
