@@ -15,6 +15,7 @@ from .layout import VECTOR
 from .source import REALS
 
 THREADS, MOST_LANES = 128, 32
+USUAL = 32  # columns: with more, code in double precision takes more registers
 SHORT = 3  # input modes; with more, a thread takes as many registers as there are
 FASTEST = {np.dtype(np.float32): (8, 4, 4), np.dtype(np.float64): (16, 2, 3)}
 """Of `TtmcCode`, on an H200, of (4, 4, 5), (4, 2, 6), (8, 2, 4), (8, 4, 4), (8, 8, 3), (16, 2, 3) and others."""
@@ -64,8 +65,15 @@ class TtmcCode:
             "STRIDES": ",".join(map(str, self.strides)), "BS": bs, "LANES_B": lanes_b, "LANES_C": lanes_c, "WS": ws,
             "PANELS_B": -(-of_b // (bs * lanes_b)), "PANELS_C": -(-self.strides[-1] // (lanes_c * self.vector)),
             "PANELS_W": -(-of_w // ws), "THREADS": THREADS, "BATCH": self.batch,
-            "BLOCKS": self.blocks if len(self.ranks) <= SHORT else 1,
+            "BLOCKS": self._least_blocks,
         }  # fmt: skip
+
+    @property
+    def _least_blocks(self) -> int:
+        """The blocks that a multiprocessor has room for; fewer where threads would spill."""
+        if len(self.ranks) > SHORT:
+            return 1
+        return self.blocks if max(self.ranks) <= USUAL or self.dtype == np.float32 else self.blocks - 1
 
     @property
     def lanes(self) -> int:
