@@ -12,10 +12,13 @@ from partitioner.dense import DenseTensor
 from partitioner.readers import read
 
 from .api import cp_als, cp_apr, mttkrp
+from .api_tucker import core_consistency, tucker
 from .errors import InputError, InputWarning
 from .estimators import CP
-from .models.kruskal import KruskalTensor, load
+from .models.kruskal import KruskalTensor
+from .models.loading import load
 from .models.semisparse import SemiSparseTensor
+from .models.tucker import TuckerTensor
 from .options import Options
 from .products import ttm
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
@@ -31,6 +34,8 @@ __all__ = [
     "Options",
     "SemiSparseTensor",
     "SparseTensor",
+    "TuckerTensor",
+    "core_consistency",
     "cp_als",
     "cp_apr",
     "from_frame",
@@ -38,4 +43,5 @@ __all__ = [
     "mttkrp",
     "read",
     "ttm",
+    "tucker",
 ]

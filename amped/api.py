@@ -18,8 +18,9 @@ from partitioner.given import real, whole
 from partitioner.stages import STAGES
 
 from .assembly import AnySource, Tensor, begin, counts, decomposition, opened, place, start
+from .compression import cp_start
 from .decomp.constraints import Wanted, modes_of, nonnegative_of, ridge_of
-from .decomp.driver import Method, Rule, Spans, run
+from .decomp.driver import Method, Model, Rule, Spans, run
 from .decomp.initial import Init
 from .decomp.poisson import MOST_INNER, Poisson, PoissonMethod
 from .decomp.starts import Restartable, best_of
@@ -140,7 +141,7 @@ def argument_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return vars(Options(**{field.name: given[field.name] for field in fields(Options)}))
 
 
-class _Start(NamedTuple):
+class Start(NamedTuple):
     """Where decompositions begin."""
 
     starts: int  # with seeds from `seed` on; the best is kept
@@ -148,9 +149,9 @@ class _Start(NamedTuple):
     init: Init | None
 
 
-def _decomposed(
-    method: Restartable, source: AnySource, where: _Start, rule: Rule, callback: Callable[[int, float], None] | None
-) -> KruskalTensor:
+def decomposed(
+    method: Restartable, source: AnySource, where: Start, rule: Rule, callback: Callable[[int, float], None] | None
+) -> Model:
     """Run a method; tell of each iteration and its most telling number; return the model. Collective."""
     comm, (starts, seed, init) = method.operator.machine.comm, where
     if comm.bcast(init is not None) and starts > 1:
@@ -204,8 +205,9 @@ def cp_als(
         Stop when the fit changes by less; 0 runs all iterations.
     seed : int
         Of the random start.
-    init : path, "nvecs" or sequence of (I_n, R) arrays, optional
-        Another start: a file with ``factor_0 ...``, leading eigenvectors, or matrices. Rank 0's count.
+    init : path, "nvecs", "tucker" or sequence of (I_n, R) arrays, optional
+        Another start: a file with ``factor_0 ...``, leading eigenvectors, components of a Tucker decomposition's core,
+        or matrices. Rank 0's count.
     starts : int
         Random starts, with seeds ``seed``, ``seed + 1``, ...: the best one's model is returned. Not with `init`.
     nonnegative : bool or sequence of int
@@ -247,9 +249,14 @@ def cp_als(
     with opened(X, comm, chosen, deadline) as (machine, source):
         wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
+        if comm.bcast(isinstance(init, str) and init == "tucker"):
+            if nonnegative:
+                raise InputError("init 'tucker': its matrices have negative numbers, which this model has not")
+            init = cp_start(source, machine, chosen, rank, seed)
         method = decomposition(source, rank, machine, chosen, budget, constraints)
         rule = Rule(max_iters, tol, deadline=deadline)
-        model = _decomposed(method, source, _Start(starts, seed, init), rule, callback)
+        model = decomposed(method, source, Start(starts, seed, init), rule, callback)
+    assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
     return model
@@ -335,7 +342,9 @@ def cp_apr(
     with opened(X, comm, chosen, deadline) as (machine, source):
         apr = counts(source, rank, machine, chosen, asked, budget)
         rule = Rule(max_iters, tol, deadline=deadline)
-        return _decomposed(apr, source, _Start(starts, seed, init), rule, callback)
+        model = decomposed(apr, source, Start(starts, seed, init), rule, callback)
+    assert isinstance(model, KruskalTensor)
+    return model
 
 
 @collective(ARGUMENTS, argument_options)

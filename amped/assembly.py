@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -30,9 +30,10 @@ from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method, Spans
 from .decomp.initial import Init, initial_factors
 from .decomp.poisson import Poisson
+from .decomp.tucker import Tucker
 from .errors import EXIT_INCOMPLETE, InputError
 from .files import Outputs
-from .operators.base import Operator
+from .operators.base import Operator, Placed
 from .operators.dealt import Progress
 from .operators.dense import DenseOperator
 from .operators.dense_source import DenseSource, of_array, open_dense_source
@@ -117,7 +118,7 @@ def room_of(machine: Machine, options: Options) -> Room:
 
 def setting_for(
     source: Described,
-    rank: int,
+    rank: int | Sequence[int],
     machine: Machine,
     options: Options,
     solving: Solving = nothing,
@@ -125,7 +126,8 @@ def setting_for(
 ) -> Setting:
     """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
-    ranks, ahead = (rank,) * len(source.shape), solving is not nothing and machine.device.queues and asked is None
+    ranks = (rank,) * len(source.shape) if isinstance(rank, int) else tuple(rank)
+    ahead = solving is not nothing and machine.device.queues and asked is None
     values = NO_VALUES if isinstance(source, DenseSource) else source.value_range
     overlaps = machine.exchange.overlaps
     return Setting(
@@ -164,10 +166,10 @@ def _placed(source: AnySource, machine: Machine, setting: Setting, budget: Budge
     if isinstance(source, DenseSource):
         check_lengths(source, setting, machine.comm)
         return DenseOperator(source, machine, setting)
-    return _placed_sparse(source, machine, setting, budget)
+    return placed_sparse(source, machine, setting, budget)
 
 
-def _placed_sparse(source: Source, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
+def placed_sparse(source: Source, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
     check_lengths(source, setting, machine.comm)
     return SparseOperator(source, machine, setting, budget)
 
@@ -219,14 +221,20 @@ def counts(
     refuse_negative(source, machine.comm)
     solving = apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, asked)
-    return apr.CpApr(_placed_sparse(source, machine, setting, budget), asked)
+    return apr.CpApr(placed_sparse(source, machine, setting, budget), asked)
 
 
 def begin(method: Method, source: Described, seed: int = 0, init: Init | None = None) -> None:
     """Put the factor matrices to start from in place, as the method wants them. Collective."""
     operator = method.operator
     comm, dtype = operator.machine.comm, operator.options.dtype
-    factors = initial_factors(source, operator.ranks[0], comm, dtype, seed, init)
+    found = method.found if isinstance(method, Tucker) else None
+    if isinstance(method, Tucker) and (found is not None or (isinstance(init, str) and init == "random")):
+        init = None
+    if found is not None:
+        factors = list(found)
+    else:
+        factors = initial_factors(source, operator.ranks, comm, dtype, seed, init)
     how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, how))):
         operator.set_factor(mode, factor)
@@ -269,7 +277,7 @@ def opened(tensor: Tensor, comm: Comm, options: Options, deadline: float | None)
         yield machine, source
 
 
-class Placed(Protocol):
+class Planned(Protocol):
     """What is placed on devices by a plan."""
 
     @property
@@ -355,17 +363,17 @@ class Job:
         over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""
         self.display.note(f"{ranks}{over}; {self.request.options.precision}")
 
-    def begin(self, operator: Operator, source: Described) -> None:
+    def begin(self, operator: Placed, source: Described, rank: int | list[int] | None = None) -> None:
         """Say in the metrics what will run: nothing is left to be refused."""
         mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
         planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)
         self.metrics.event(
             "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
-            rank=operator.ranks[0], ranks=self.comm.size, devices=devices, kernels=kernels,
+            rank=operator.ranks[0] if rank is None else rank, ranks=self.comm.size, devices=devices, kernels=kernels,
             choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip
 
-    def memory_line(self, operator: Placed) -> str:
+    def memory_line(self, operator: Planned) -> str:
         """Return the memory used and planned, each of the rank that used most; collective."""
         used, plan = self.machine.device.peak_bytes(), operator.plan
         mine = {"host": (peak_resident_bytes() - self._resting, plan.host_bytes)}

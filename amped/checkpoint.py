@@ -66,7 +66,7 @@ def name_of(state: State) -> str:
     return f"iteration-{state.iterations}" + (f"-mode-{state.mode}" if state.mode else "")
 
 
-def facts_of(source: Described, rank: int, method: str) -> dict[str, Any]:
+def facts_of(source: Described, rank: int | list[int], method: str) -> dict[str, Any]:
     """Return what a checkpoint must share with the run that resumes it. Collective."""
     tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
     labels = {"labels": source.labels.checksum()} if source.labels else {}
@@ -319,7 +319,9 @@ def check(checkpoint: Checkpoint, facts: dict[str, Any], like: State, folder: Pa
         if found != wanted:
             raise InputError(f"was made with {name} {found}, this run has {wanted}", path=path)
     shapes = [f.shape for f in checkpoint.factors]
-    if shapes != [(length, facts["rank"]) for length in facts["shape"]]:
+    shape, rank = facts["shape"], facts["rank"]
+    ranks = rank if isinstance(rank, list) else [rank] * len(shape)
+    if shapes != list(zip(shape, ranks, strict=True)):
         raise InputError(f"holds factor matrices of shapes {shapes}", path=path)
     state = checkpoint.state
     held, wanted = ({name: array.shape for name, array in each.arrays.items()} for each in (state, like))

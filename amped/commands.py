@@ -6,14 +6,11 @@ folders: a run that is refused leaves everything as it was.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,205 +20,29 @@ from partitioner.coo import ValueRange
 from partitioner.flags import shown
 from partitioner.labels import named
 from partitioner.shards import Cut
-from partitioner.stages import STAGES
 
-from . import assembly, checkpoint, requests
-from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition, place, setting_for, start
-from .decomp import als, apr, driver
+from . import assembly, requests
+from .assembly import AnySource, Job, Session, place, setting_for, start
+from .compression import core_setting
+from .decomp import als, apr
 from .decomp.constraints import Constraints
 from .decomp.prediction import Forecast, foretell, hopeless
-from .decomp.starts import Restartable, best_of
+from .decomp.tucker import check_ranks
 from .errors import EXIT_INCOMPLETE, InputError
-from .files import TakenError, write_npz, write_text
-from .models.kruskal import MODEL, KruskalTensor
+from .files import write_npz
 from .operators.base import Operator
+from .operators.dense_core import make_core_plan
 from .operators.dense_plan import make_dense_plan
 from .operators.dense_source import DenseSource
 from .operators.lengths import check_lengths
 from .operators.limits import check_result
 from .operators.placement import Loading, Plan, Setting, make_plan
 from .operators.source import Source
-from .parallel.mpi import SingleComm, on_root, share, together
-from .parallel.pace import first_limit
-from .parallel.stopping import StopRequest
-from .report import components, text
+from .parallel.mpi import SingleComm, on_root, together
 from .report import dense as dense_text
-from .report.metrics import Metrics, versions
+from .report import text
+from .report.metrics import Metrics
 from .report.progress import Display, display, say
-from .requests import FACTS, RUN
-
-SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
-SHOWN = 10  # components that a terminal shows once a model is there
-
-
-def cpd(request: requests.Cpd, session: Session) -> int:
-    """Decompose a tensor: CP-ALS, or CP-APR for counts."""
-    comm, stop = session.comm, session.stop
-    checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
-    with Job(request, session) as job:
-        _prepare(job, request)  # while the tensor is read
-        source = job.open()
-        method = _method(job, request, source)
-        job.say_machine()
-        origin, resumed = _start_or_resume(job, request, method, source)
-        job.begin(method.operator, source)
-        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
-        slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
-        limit = first_limit(max(comm.allgather(slowest)))
-        rule = driver.Rule(request.max_iters, request.tolerance, limit, request.deadline)
-        began = time.perf_counter()
-        with STAGES.of("iterate"), saver, stop.listening():
-            best, merits = best_of(
-                method,
-                request.starts,
-                lambda number: _next_start(job, method, source, number),
-                lambda: driver.run(method, rule, [Reporter(job, request.max_iters)], lambda: stop.agreed(comm), saver),
-                lambda: stop.agreed(comm),
-            )
-        if request.starts > 1:
-            origin = origin._replace(seed=request.seed + best)
-            job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
-        record = _record(job, origin, method, time.perf_counter() - began)
-        saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
-        if stop.signal is not None and saved:  # that command will write the model
-            result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
-        else:
-            with STAGES.of("write"):
-                model = method.model().labelled(source.labels)
-                result = on_root(comm, lambda: _write_model(job, model, record)) or ""
-        _close(job, method, stop, rule, record, result, model)
-        return job.exit_code(stop.exit_code, saver.failed)
-
-
-def _prepare(job: Job, request: requests.Cpd) -> None:
-    """Begin to compile what the method needs, and return at once."""
-    device, dtype = job.machine.device, request.options.dtype
-    if request.counts:
-        apr.prepare(device, dtype)
-    else:
-        als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
-
-
-def _method(job: Job, request: requests.Cpd, source: AnySource) -> Restartable:
-    """Place the tensor; return the method that was asked for. Collective."""
-    if request.counts:
-        asked = request.poisson()
-        budget = job.budget(request.max_iters * asked.inner_iters)
-        return counts(source, request.rank, job.machine, request.options, asked, budget)
-    constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
-    return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
-
-
-def _next_start(job: Job, method: driver.Method, source: AnySource, number: int) -> None:
-    """Put the factor matrices of a start in place, unless it is the first, whose are."""
-    request = job.request
-    assert isinstance(request, requests.Cpd)
-    seed = request.seed + number
-    if request.starts > 1:
-        job.display.note(f"start {number + 1} of {request.starts}: seed {seed}")
-        job.metrics.event("seed", seed=seed)
-    if number:
-        begin(method, source, seed)
-
-
-def _start_or_resume(
-    job: Job, request: requests.Cpd, method: driver.Method, source: AnySource
-) -> tuple[checkpoint.Origin, bool]:
-    """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
-    comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
-    if folder is None:
-        begin(method, source, request.seed, request.init)
-        return checkpoint.Origin({}, request.seed, request.init, options), False
-    facts = checkpoint.facts_of(source, request.rank, method.name) | method.facts
-
-    def load() -> checkpoint.Checkpoint | None:
-        if not request.resume:
-            return None
-        found, damages = checkpoint.load_newest(folder, not request.no_verify)
-        if found is not None:
-            checkpoint.check(found, facts, method.state, folder)
-            _check_start(request, found.origin, folder / found.name)
-            for damage in damages:
-                print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
-        return found
-
-    found = on_root(comm, load)  # rank 0's: the others may see another file system
-    kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
-    if kept is None:
-        begin(method, source, request.seed, request.init)
-        return checkpoint.Origin(facts, request.seed, request.init, options), False
-    method.state, seed, init = kept
-    for mode in range(method.operator.order):
-        method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
-    job.display.note(f"resumed after {text.progress(method.state)} from {folder}")
-    return checkpoint.Origin(facts, seed, init or request.init, options), True
-
-
-def _check_start(request: requests.Cpd, origin: checkpoint.Origin, path: Path) -> None:
-    """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
-    for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
-        if given is not None and began not in (given, ""):
-            start = "a random start" if began is None else f"--{name} {began}"
-            cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
-            raise InputError(cause, path=path)
-
-
-def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
-    request, state, device = job.request, method.state, job.machine.device
-    assert isinstance(request, requests.Cpd)
-    return {
-        **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
-        "method": method.name, "loss": request.loss, "norm": method.norm, **method.facts,
-        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
-        "ranks": job.comm.size, "device": device.name, "device_description": device.description,
-        "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
-        "tensor": str(request.tensor), **asdict(request.form), "rank": method.operator.ranks[0],
-        "kernels": method.operator.kernels,
-        "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
-        **({FACTS: origin.facts} if origin.facts else {}),
-    }  # fmt: skip
-
-
-def _write_model(job: Job, model: KruskalTensor, record: dict[str, Any]) -> str:
-    """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
-
-    def write(folder: Path) -> str:
-        replaced = job.outputs.replaced
-        model.save(folder / MODEL, replace=folder / MODEL in replaced)
-        write_text(folder / RUN, json.dumps(record, indent=1) + "\n", folder / RUN in replaced)
-        return f"model in {folder / MODEL}"
-
-    assert job.place is not None
-    try:
-        return write(job.place)
-    except TakenError as error:
-        job.display.note(f"{error}: the model goes elsewhere")
-        return write(job.outputs.fresh(job.place, MODEL))
-
-
-def _close(
-    job: Job,
-    method: driver.Method,
-    stop: StopRequest,
-    rule: driver.Rule,
-    record: dict[str, Any],
-    result: str,
-    model: KruskalTensor | None,
-) -> None:
-    """Say how the run went, and what it found."""
-    memory = job.memory_line(method.operator)
-    job.tell_stages()
-    job.metrics.event("end", **record)
-    job.display.close()
-    job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
-    if job.metrics.iterations:
-        job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
-    fits = method.state.series.get("fit", [])
-    if (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
-        job.display.note(f"warning: {warning}")
-    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
-    if model is not None:
-        job.display.components(lambda: components.text(model, most=SHOWN))
 
 
 def mttkrp(request: requests.Mttkrp, session: Session) -> int:
@@ -308,11 +129,21 @@ def plan(request: requests.Plan, session: Session) -> int:
 
 def _advice(source: AnySource, request: requests.Plan) -> str | None:
     """Return a line where a tensor that is sparse would better be dense."""
-    return None if request.counts else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
+    return (
+        None
+        if request.counts or request.core
+        else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
+    )
 
 
 def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> None:
     """Say what a run of a dense tensor would need. Collective."""
+    if setting.ttmc:
+        cores = on_root(job.comm, lambda: [make_core_plan(source, part, ranks, setting) for part in range(ranks)])
+        if cores is not None:
+            _tell(job, source, cores, None)
+            say(dense_text.core_plan_text(cores, job.machine.device))
+        return
     plans = on_root(job.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)])
     if plans is not None:
         _tell(job, source, plans, None)
@@ -322,6 +153,9 @@ def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> 
 def _setting(job: Job, request: requests.Plan, source: AnySource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
+    if request.core is not None:
+        ranks = request.core
+        return core_setting(source, together(job.comm, lambda: check_ranks(source.shape, ranks)), machine, options)
     asked = request.poisson() if request.counts else None
     if asked:
         assembly.refuse_dense(source)
@@ -336,6 +170,8 @@ def _forecast(
 ) -> tuple[Forecast | None, str | None]:
     """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
     comm, ranks = job.comm, cuts[0].heads.size
+    if setting.ttmc:
+        return None, "of Tucker decompositions it is not foretold"
     if setting.phi:
         return None, "of CP-APR, outer iterations have as many updates as it takes"
     if ranks != comm.size:

@@ -6,16 +6,26 @@ import argparse
 import json
 import os
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from partitioner.flags import byte_count, flag, path, real_number, real_numbers, seconds, whole_number, whole_numbers
-from partitioner.given import whole
-from partitioner.readers import PLAIN, Form
+from partitioner.flags import (
+    flag,
+    one_or_more,
+    path,
+    real_number,
+    real_numbers,
+    seconds,
+    whole_number,
+    whole_numbers,
+)
+from partitioner.readers import Form
 
 from . import checkpoint
 from .decomp.constraints import Wanted, modes_of, ridge_of
+from .decomp.hosvd import METHODS as COMPRESSIONS
+from .decomp.hosvd import Compression
 from .decomp.poisson import Poisson
 from .errors import InputError
 from .files import Outputs, check_apart, factors_in, read_npz
@@ -135,7 +145,7 @@ class Modelled(Ranked):
 
     @property
     def counts(self) -> bool:
-        """Whether values are counts, with a Poisson model."""
+        """Whether values are counts."""
         return self.loss == "poisson"
 
     @property
@@ -177,33 +187,39 @@ class Modelled(Ranked):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Started(Ranked):
+class Seeded(Request):
     """What verbs take that begin with factor matrices."""
 
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs"
     seed: int = flag(0, "of the random start (0)", type=whole_number, group="start")
     init: str | None = flag(
-        None, "start from factor_0 ... of a file, or from eigenvectors", metavar="FILE.npz|nvecs", group="start"
+        None,
+        "start from factor_0 ... of a file, or from eigenvectors",
+        metavar="FILE.npz|nvecs",
+        group="start",
     )
 
     def check(self) -> None:
         super().check()
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: at least 0")
-        if self.init not in (None, "nvecs"):
+        if self.init not in self.named_starts:
             assert self.init is not None
             factors_in(read_npz(self.init), self.init)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Cpd(Modelled, Started):
-    """What ``cpd`` takes."""
+class Started(Seeded, Ranked):
+    """What verbs take that begin with factor matrices of equal ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Run(Seeded):
+    """What verbs take that decompose a tensor."""
 
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
-    tol: float | None = flag(
-        None, "stop when the fit changes less (1e-5), or no KKT violation is larger (1e-4); 0: never", type=real_number
-    )
-    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
-    output: Path | None = flag(None, "folder of model.npz and run.json (TENSOR-rankR)", type=path, metavar="DIR")
+    tol: float | None = flag(None, "stop at changes (1e-5), or KKT violations (1e-4) below; 0: never", type=real_number)
+    output: Path | None = flag(None, "folder of model.npz and run.json (as TENSOR)", type=path, metavar="DIR")
     checkpoint: Path | None = flag(None, "write checkpoints there", type=path, metavar="DIR")
     every: int | None = flag(None, "iterations between checkpoints (1)", type=whole_number, metavar="K")
     resume: bool = flag(False, "go on from the checkpoint, if there is one")
@@ -214,13 +230,6 @@ class Cpd(Modelled, Started):
         return {**super().outputs, **files}
 
     def check(self) -> None:
-        if self.wanted.fixed_modes and self.init is None and not self.resume:
-            raise InputError("--fixed-modes needs --init: the matrices to be kept")
-        if self.starts < 1:
-            raise InputError(f"--starts {self.starts}: at least 1")
-        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
-            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
-            raise InputError(f"--starts {self.starts}: {other}")
         if self.max_iters < 1:
             raise InputError(f"--max-iters {self.max_iters}: at least 1")
         if self.tol is not None and not self.tol >= 0:
@@ -234,15 +243,40 @@ class Cpd(Modelled, Started):
         super().check()
 
     @property
+    def size(self) -> str:
+        """What a default folder's name says of the model."""
+        raise NotImplementedError
+
+    @property
     def tolerance(self) -> float:
-        return super().tolerance if self.tol is None else self.tol
+        """When it has converged; see `Rule`."""
+        raise NotImplementedError
+
+    @property
+    def iterations(self) -> int:
+        """How many there are at most."""
+        return self.max_iters
+
+    @property
+    def how_often(self) -> int:
+        """From how many starts."""
+        return 1
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What records say of what was asked for."""
+        raise NotImplementedError
+
+    def has_rank(self, rank: Any) -> bool:
+        """Tell whether a record's rank is the one that is asked for."""
+        raise NotImplementedError
 
     def claim(self, outputs: Outputs) -> Path:
         """See `Request`: the place is a folder."""
         if self.checkpoint is not None:
             self._claim_checkpoints(self.checkpoint, outputs)
         if self.output is None:
-            return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-rank{self.rank}"), MODEL)
+            return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-{self.size}"), MODEL)
         replace = self.force or self._is_ours(self.output)
         other = "is not of the run that goes on; " if self.resume else ""
         outputs.folder(self.output)
@@ -275,9 +309,49 @@ class Cpd(Modelled, Started):
             assert self.checkpoint is not None
             facts = {"shape": None, "nonzeros": None, **checkpoint.newest_facts(self.checkpoint)}
             same = first.get("tensor") == str(self.tensor), all(first.get(k) == facts[k] for k in ("shape", "nonzeros"))
-            return first.get("event") == "start" and first.get("rank") == self.rank and any(same)
+            return first.get("event") == "start" and self.has_rank(first.get("rank")) and any(same)
 
         return Metrics(self.metrics, self.force, extends if self.resume else None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Cpd(Modelled, Run):
+    """What ``cpd`` takes."""
+
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
+    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
+    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+
+    def check(self) -> None:
+        if self.wanted.fixed_modes and self.init is None and not self.resume:
+            raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
+            raise InputError("--init tucker: its matrices have negative numbers, which this model has not")
+        if self.starts < 1:
+            raise InputError(f"--starts {self.starts}: at least 1")
+        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
+            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
+            raise InputError(f"--starts {self.starts}: {other}")
+        super().check()
+
+    @property
+    def tolerance(self) -> float:
+        return super().tolerance if self.tol is None else self.tol
+
+    @property
+    def size(self) -> str:
+        return f"rank{self.rank}"
+
+    @property
+    def how_often(self) -> int:
+        return self.starts
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"loss": self.loss}
+
+    def has_rank(self, rank: Any) -> bool:
+        return bool(rank == self.rank)
 
 
 TENSORS = ".tns .npz .npy .h5 .hdf5 .zarr .csv .tsv .json .jsonl .ndjson .parquet .pq".split()
@@ -351,69 +425,26 @@ class Ttm(Started):
 class Plan(Modelled):
     """What ``plan`` takes."""
 
+    rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=one_or_more, metavar="R")
+    method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
     mode: int | None = flag(None, "plan a product in this mode (ttm)", type=whole_number, metavar="N")
 
+    @property
+    def core(self) -> tuple[int, ...] | None:
+        """The ranks of a Tucker decomposition, if that is planned."""
+        return self.rank if isinstance(self.rank, tuple) else None
+
     def check(self) -> None:
-        super().check()
         constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
-        if self.mode is not None and (self.counts or self.method or constrained):
+        if self.mode is not None and (self.counts or self.method or constrained or self.core):
             raise InputError("--mode plans a product (ttm): it goes with no method, loss or constraint")
+        if self.core is None:
+            super().check()
+        elif self.method not in (None, *COMPRESSIONS):
+            raise InputError(f"--method {self.method} takes one --rank: of several, {', '.join(COMPRESSIONS)}")
+        else:
+            Compression(self.method or "hooi", self.core)
+            Request.check(self)
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Show(Request):
-    """What ``show`` takes."""
-
-    POSITIONAL: ClassVar[dict[str, Any]] = {
-        "type": path,
-        "metavar": "MODEL",
-        "help": "folder that cpd has written, or its model.npz",
-    }
-    COMPUTES: ClassVar[bool] = False
-    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
-
-    @classmethod
-    def of(cls: type[R], args: argparse.Namespace) -> R:
-        given = vars(args)
-        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
-        return cls(options=Options(), form=PLAIN, **own)
-
-    def check(self) -> None:
-        whole("--top", self.top, 1)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Table(Request):
-    """What ``table`` takes."""
-
-    POSITIONAL: ClassVar[dict[str, Any]] = {
-        "type": path,
-        "nargs": "+",
-        "metavar": "FILE",
-        "help": ".csv, .tsv, .json (.gz, .zst) or .parquet; several of one kind are one table",
-    }
-    output: Path = flag(MISSING, "folder of the store to make", type=path, metavar="STORE")
-    memory: int | None = flag(
-        None, "use no more of this machine, e.g. 2G (70%% of what is free)", type=byte_count, metavar="BYTES"
-    )
-
-    @classmethod
-    def of(cls: type[R], args: argparse.Namespace) -> R:
-        first, *more = args.tensor
-        whole = vars(args) | {"tensor": first}
-        request = super().of(argparse.Namespace(**whole))
-        form = replace(request.form, more=tuple(map(str, more)))
-        return replace(request, form=form)
-
-    @property
-    def inputs(self) -> dict[str, Path | None]:
-        more = {f"FILE {number}": Path(name) for number, name in enumerate(self.form.more, 2)}
-        return {**super().inputs, **more}
-
-    def check(self) -> None:
-        if not self.form.key:
-            raise InputError("table needs --key EXPR, once for each mode")
-        super().check()

@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from partitioner.flags import flag, path, whole_number
+from partitioner.given import whole
+from partitioner.readers import PLAIN
 
 from . import requests
 from .assembly import Session
 from .errors import InputError
-from .models.kruskal import load
+from .models.kruskal import KruskalTensor
+from .models.loading import load
+from .options import Options
 from .parallel.mpi import on_root
 from .report import components
 from .report.progress import say
 
 
-def show(request: requests.Show, session: Session) -> int:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Show(requests.Request):
+    """What ``show`` takes."""
+
+    POSITIONAL: ClassVar[dict[str, Any]] = {
+        "type": path,
+        "metavar": "MODEL",
+        "help": "folder that cpd has written, or its model.npz",
+    }
+    COMPUTES: ClassVar[bool] = False
+    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
+
+    @classmethod
+    def of(cls: type[requests.R], args: argparse.Namespace) -> requests.R:
+        given = vars(args)
+        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        return cls(options=Options(), form=PLAIN, **own)
+
+    def check(self) -> None:
+        whole("--top", self.top, 1)
+
+
+def show(request: Show, session: Session) -> int:
     """Print the components of a model: their weights, shares, and the labels that have most of them."""
     told = on_root(session.comm, lambda: _told(request))
     if told is not None:
@@ -23,16 +53,21 @@ def show(request: requests.Show, session: Session) -> int:
     return 0
 
 
-def _told(request: requests.Show) -> str:
+def _told(request: Show) -> str:
     request.check()
     model = load(request.tensor)
-    return "\n".join([_headline(request.tensor, model.rank), components.text(model, request.top)])
+    if isinstance(model, KruskalTensor):
+        what, told = f"{model.rank} component{'s' * (model.rank > 1)}", components.text(model, request.top)
+    else:
+        what = f"a core of {' x '.join(map(str, model.core.shape))}"
+        told = components.columns_text(model.factors, model.labels, request.top)
+    return f"{_headline(request.tensor, what)}\n{told}"
 
 
-def _headline(place: Path, rank: int) -> str:
+def _headline(place: Path, what: str) -> str:
     """Return what a model is of, and how well it fits, from its record beside it if there is one."""
     record = recorded(place)
-    line = f"{place}: {rank} component{'s' * (rank > 1)}"
+    line = f"{place}: {what}"
     if "tensor" in record:
         line += f" of {record['tensor']}"
     for name, what in (("fits", "fit"), ("loglikelihood", "log-likelihood")):

@@ -17,7 +17,7 @@ from partitioner.flags import Parser, add_flags, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
-from . import commands, product_verb, requests, results, tables
+from . import commands, decomposing, product_verb, requests, requests_tucker, results, tables
 from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
@@ -29,14 +29,15 @@ from .requests import Request
 
 Verb = Callable[[Any, Session], int]
 VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
-    commands.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
+    decomposing.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
+    decomposing.tucker: (requests_tucker.Tucker, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
     commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
     product_verb.ttm: (requests.Ttm, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
     product_verb.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),
-    results.show: (requests.Show, "amped show flights-rank10 --top 5"),
+    results.show: (results.Show, "amped show flights-rank10 --top 5"),
     tables.table: (
-        requests.Table,
+        tables.Table,
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }

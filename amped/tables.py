@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import MISSING, asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 from partitioner.build import partition
 from partitioner.coo import SparseTensor
+from partitioner.flags import byte_count, flag, path
 from partitioner.readers import Form, collect
 
 from . import requests
@@ -20,7 +23,41 @@ from .report.metrics import Metrics
 from .report.progress import display
 
 
-def table(request: requests.Table, session: Session) -> int:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Table(requests.Request):
+    """What ``table`` takes."""
+
+    POSITIONAL: ClassVar[dict[str, Any]] = {
+        "type": path,
+        "nargs": "+",
+        "metavar": "FILE",
+        "help": ".csv, .tsv, .json (.gz, .zst) or .parquet; several of one kind are one table",
+    }
+    output: Path = flag(MISSING, "folder of the store to make", type=path, metavar="STORE")
+    memory: int | None = flag(
+        None, "use no more of this machine, e.g. 2G (70%% of what is free)", type=byte_count, metavar="BYTES"
+    )
+
+    @classmethod
+    def of(cls: type[requests.R], args: argparse.Namespace) -> requests.R:
+        first, *more = args.tensor
+        whole = vars(args) | {"tensor": first}
+        request = super().of(argparse.Namespace(**whole))
+        form = replace(request.form, more=tuple(map(str, more)))
+        return replace(request, form=form)
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        more = {f"FILE {number}": Path(name) for number, name in enumerate(self.form.more, 2)}
+        return {**super().inputs, **more}
+
+    def check(self) -> None:
+        if not self.form.key:
+            raise InputError("table needs --key EXPR, once for each mode")
+        super().check()
+
+
+def table(request: Table, session: Session) -> int:
     """Make a store of a table: rows of equal keys become one value, and keys labels."""
     comm, began = session.comm, time.perf_counter()
     for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
@@ -53,7 +90,7 @@ def table(request: requests.Table, session: Session) -> int:
         return EXIT_INCOMPLETE if comm.bcast(metrics.failed or shown.failed) else 0
 
 
-def _opened(request: requests.Table) -> Metrics:
+def _opened(request: Table) -> Metrics:
     request.check()
     return request.open_metrics()
 

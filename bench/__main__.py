@@ -25,6 +25,7 @@ from . import (
     reliability,
     spttm,
     table,
+    tucker,
 )
 
 BENCHMARKS = {
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "cp-als": cp_als,
     "counts": counts,
     "dense": dense,
+    "tucker": tucker,
     "dense-stream": dense_stream,
     "latency": latency,
     "answer": answer,

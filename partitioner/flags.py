@@ -53,6 +53,12 @@ def whole_numbers(text: str) -> tuple[int, ...]:
     return tuple(whole_number(part) for part in text.split(","))
 
 
+def one_or_more(text: str) -> int | tuple[int, ...]:
+    """Read a whole number, or several between commas."""
+    found = whole_numbers(text)
+    return found[0] if len(found) == 1 else found
+
+
 def real_numbers(text: str) -> tuple[float, ...]:
     """Read numbers between commas."""
     return tuple(real_number(part) for part in text.split(","))

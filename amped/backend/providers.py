@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dense, equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort, ttm
+from . import dense, equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort, ttm, ttmc
 from .base import Device
 
 
@@ -43,6 +43,12 @@ def phis(device: Device) -> Sequence[phi.Phi]:
 def phi_of(device: Device, kernel: mttkrp.Kernel, share: mttkrp.Share) -> phi.Phi | None:
     """Return what computes the Phi of such nonzeros from a kernel's shards, if anything does."""
     return next((p for p in phis(device) if p.suits(kernel, share)), None)
+
+
+def ttmc_of(device: Device, kernel: mttkrp.Kernel, share: mttkrp.Share) -> ttmc.Ttmc | None:
+    """Return what computes the TTMc of such nonzeros from a kernel's shards, if anything does."""
+    found: Sequence[ttmc.Ttmc] = _providers(device, ttmc.FAMILY)
+    return next((p for p in found if p.suits(kernel, share)), None)
 
 
 def multiplies(device: Device) -> multiply.Provider:

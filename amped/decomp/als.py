@@ -79,6 +79,11 @@ class CpAls:
         self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
 
     @property
+    def rank(self) -> int:
+        """See `Method`."""
+        return self.operator.ranks[0]
+
+    @property
     def norm(self) -> int:
         """See `Method`."""
         return self.constraints.norm

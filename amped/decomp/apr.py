@@ -81,6 +81,11 @@ class CpApr:
         return found[-1] if found else -np.inf
 
     @property
+    def rank(self) -> int:
+        """See `Method`."""
+        return self.operator.ranks[0]
+
+    @property
     def facts(self) -> dict[str, Any]:
         """See `Method`."""
         return {}

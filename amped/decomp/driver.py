@@ -14,12 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..models.kruskal import KruskalTensor
-from ..operators.base import Operator
+from ..models.tucker import TuckerTensor
+from ..operators.base import Placed
 from ..parallel.pace import paced
 from ..parallel.recorder import LOADING_SECONDS
 
 Spans = dict[tuple[str, int], float]
 """Seconds of this rank by kind of work and mode; see `Clock.collect`."""
+
+
+Model = KruskalTensor | TuckerTensor
 
 
 @dataclass
@@ -46,8 +50,12 @@ class Method(Protocol):
     state: State  # new, or that of an earlier run whose factor matrices the operator holds
 
     @property
-    def operator(self) -> Operator:
+    def operator(self) -> Placed:
         """What holds the factor matrices, perhaps those of an iteration that is yet to be reported."""
+
+    @property
+    def rank(self) -> int | list[int]:
+        """The number of components, or that of each mode's columns, as records show it."""
 
     @property
     def norm(self) -> int:
@@ -79,7 +87,7 @@ class Method(Protocol):
     def factor(self, mode: int) -> NDArray[Any]:
         """Return a copy of a factor matrix in host memory, as it belongs to the state."""
 
-    def model(self) -> KruskalTensor:
+    def model(self) -> Model:
         """Return the decomposition in host memory."""
 
 

@@ -29,14 +29,14 @@ Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
 
 def initial_factors(
     source: Described,
-    rank: int,
+    rank: int | Sequence[int],
     comm: Comm,
     dtype: np.dtype[Any],
     seed: int = 0,
     init: Init | None = None,
     as_is: bool = False,
 ) -> list[NDArray[Any]]:
-    """Return the starting (I_n, R) factor matrices, equal on every rank. Collective.
+    """Return the starting (I_n, R) factor matrices, or (I_n, R_n), equal on every rank. Collective.
 
     They are random, uniform in [0, 1), those of both precisions equal up to rounding; or, as `init` says, from a file
     with ``factor_0 ...``, the leading eigenvectors of each ``X_(n) X_(n)^T`` ("nvecs"), or the matrices themselves.
@@ -49,13 +49,16 @@ def initial_factors(
         If the file is at fault or a matrix has the wrong shape or is not finite.
     """
     how = comm.bcast(init if init is None or isinstance(init, str) else "")
+    ranks = [rank] * len(source.shape) if isinstance(rank, int) else rank
     if how is None:
-        return [random_factor(length, rank, seed, mode, dtype) for mode, length in enumerate(source.shape)]
+        return [
+            random_factor(n, r, seed, mode, dtype) for mode, (n, r) in enumerate(zip(source.shape, ranks, strict=True))
+        ]
     if how == "nvecs":
         tensor = source.tensor()
-        found = on_root(comm, lambda: _nvecs(tensor, rank, seed, dtype))
+        found = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype))
     else:
-        found = on_root(comm, lambda: _given(init or (), source.shape, rank, dtype, as_is))
+        found = on_root(comm, lambda: _given(init or (), source.shape, ranks, dtype, as_is))
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
 
 
@@ -138,12 +141,14 @@ def random_factor(length: int, rank: int, seed: int, mode: int, dtype: np.dtype[
     return factor
 
 
-def _given(init: Init, shape: Sequence[int], rank: int, dtype: np.dtype[Any], as_is: bool) -> list[NDArray[Any]]:
+def _given(
+    init: Init, shape: Sequence[int], ranks: Sequence[int], dtype: np.dtype[Any], as_is: bool
+) -> list[NDArray[Any]]:
     path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
     factors = [np.asarray(f) for f in init] if path is None else factors_in(read_npz(path), path)  # type: ignore[union-attr]
     if len(factors) != len(shape):
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
-    for mode, (factor, length) in enumerate(zip(factors, shape, strict=True)):
+    for mode, (factor, length, rank) in enumerate(zip(factors, shape, ranks, strict=True)):
         if factor.shape != (length, rank):
             raise InputError(f"factor_{mode} of the start is {factor.shape}, expected {(length, rank)}", path=path)
         check_factor(factor, f"factor_{mode} of the start", path)
@@ -170,11 +175,13 @@ def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
     return np.ldexp(factor.astype(np.float64), exponents)
 
 
-def _nvecs(tensor: SparseTensor | DenseTensor | None, rank: int, seed: int, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
-    """Return the `rank` leading eigenvectors of each ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
+def _nvecs(
+    tensor: SparseTensor | DenseTensor | None, ranks: Sequence[int], seed: int, dtype: np.dtype[Any]
+) -> list[NDArray[Any]]:
+    """Return the leading eigenvectors of each ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
     assert tensor is not None
     found = []
-    for mode, length in enumerate(tensor.shape):
+    for mode, (length, rank) in enumerate(zip(tensor.shape, ranks, strict=True)):
         known = min(rank, length)
         if isinstance(tensor, DenseTensor):
             vectors = leading_vectors(tensor, mode, known, seed)

@@ -19,7 +19,7 @@ Solve = Callable[[Array, Array], None]
 """Called with rows of an MTTKRP, (rows, R) float64, and the same rows of the factor matrix, which it is to write."""
 
 
-class Operator(Protocol):
+class Placed(Protocol):
     """A tensor on all ranks, with a factor matrix for each mode on each of them. Its methods are collective."""
 
     machine: Machine
@@ -51,11 +51,30 @@ class Operator(Protocol):
     def changed(self, mode: int) -> None:
         """Note that a factor matrix was written by others."""
 
-    def forget(self) -> None:
-        """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
-
     def owned(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns, as an (owned, R_n) view."""
+
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        """Queue the combination of a small device array over the ranks, in place."""
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        """Count the work queued within under `kind`."""
+
+    def join(self) -> None:
+        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
+
+    def synchronize(self) -> None:
+        """Wait until all queued work is done."""
+
+
+class Operator(Placed, Protocol):
+    """A placed tensor whose MTTKRPs are computed."""
+
+    def forget(self) -> None:
+        """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
 
     def computed(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns or computes a part of, as a (rows, R) view.
@@ -96,21 +115,6 @@ class Operator(Protocol):
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
         """All-gather owned rows, as `mttkrp` returns them, into a whole (I_n, R) matrix in host memory."""
 
-    def publish(self, mode: int, sums: Array | None = None) -> None:
-        """All-gather the owned rows of a factor matrix, and add up `sums` over the ranks."""
-
-    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
-        """Queue the combination of a small device array over the ranks, in place."""
-
-    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
-        """Count the work queued within under `kind`."""
-
-    def join(self) -> None:
-        """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
-
-    def synchronize(self) -> None:
-        """Wait until all queued work is done."""
-
 
 class CountsOperator(Operator, Protocol):
     """What methods ask of a tensor of counts, beside: Phi and row problems of CP-APR. Collective, too."""
@@ -148,6 +152,25 @@ class CountsOperator(Operator, Protocol):
         """Queue the sum of ``x log(max(m, floor))`` over all ranks' nonzeros, added to `total`, (1,) float64.
 
         The model's values ``m`` are those of B, the matrix of `mode`, and the matrices of the others.
+        """
+
+
+class CoreOperator(Placed, Protocol):
+    """What Tucker decompositions ask of a tensor of any kind. Collective, too."""
+
+    def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
+        """Queue the tensor times the transposed factor matrices of all modes but one, unfolded in that mode.
+
+        Parameters
+        ----------
+        mode : int
+        then : sequence of int
+            See `Operator.mttkrp`.
+
+        Returns
+        -------
+        (owned, product of the other ranks) float64 device array
+            The rows that this rank owns, the last mode's columns fastest; valid until the next call.
         """
 
 

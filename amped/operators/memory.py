@@ -12,6 +12,7 @@ from partitioner.shards import Cut
 from ..backend.mttkrp import Kernel, Share
 from ..backend.phi import Phi
 from ..backend.rowproblems import RowProblems
+from ..backend.ttmc import Ttmc, width
 from ..errors import InputError
 
 SLOTS = 2
@@ -39,6 +40,8 @@ class ModePlan:
     kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
     phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
     rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
+    ttmc: Ttmc | None = None  # what computes TTMc from the shards of each, if that is asked for
+    inputs: tuple[int, ...] = ()  # of TTMc, the columns of the input modes' factor matrices
     resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
     parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
     spare: int = 0  # bytes of device memory that its shards may take beyond what the plan counts
@@ -63,6 +66,16 @@ class ModePlan:
         """Whether its nonzeros are those of mode 0's copy, and may be of any row."""
         return self.share.column > 0
 
+    @property
+    def width(self) -> int:
+        """The columns of the output in memory."""
+        return width(self.inputs) if self.inputs else self.share.stride
+
+    @property
+    def columns(self) -> int:
+        """The columns of the output that count."""
+        return self.width if self.inputs else self.rank
+
     def shard_bytes(self, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that shards of so many nonzeros take."""
         return self.kernels[0].bytes(replace(self.share, streamed=streamed), nnz).shard
@@ -77,6 +90,8 @@ class ModePlan:
 
     def running(self, kernel: Kernel, nnz: int) -> int:
         """Return the bytes of scratch memory that computing a kernel's shard takes, Phi and row problems included."""
+        if self.ttmc:
+            return self.ttmc.bytes(self.share, self.inputs, nnz)
         usual = kernel.bytes(self.share, nnz).running
         phi = self.phi(kernel).bytes(kernel, self.share, nnz) if self.phis else 0
         rows = self.rows_by.bytes(kernel, self.share, nnz).running if self.rows_by else 0

@@ -18,7 +18,7 @@ from partitioner.shards import Cut
 from ..backend.base import Device
 from ..backend.mttkrp import Kernel, Share
 from ..backend.phi import Phi
-from ..backend.providers import mttkrp_kernels, phi_of, roundings, row_problems
+from ..backend.providers import mttkrp_kernels, phi_of, roundings, row_problems, ttmc_of
 from ..backend.rowproblems import RowMethod
 from ..backend.rows import block_rows
 from ..backend.solve import Takes
@@ -71,6 +71,7 @@ class Setting(NamedTuple):
     ahead: bool = False  # whether a second copy of the factor matrices is of use, where there is room
     phi: bool = False  # whether Phi is computed, not MTTKRPs
     rows: RowMethod | None = None  # how row problems are solved, beside it
+    ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
         replace(
             m,
             resident=fraction(m.nnz, fitting.resident, need.total),
-            parts=exchanged_parts(m, options.dtype) if setting.overlaps and not m.any_row else m.parts,
+            parts=m.parts if m.any_row or m.ttmc or not setting.overlaps else exchanged_parts(m, options.dtype),
             spare=fraction(m.nnz, fitting.spare, need.total),
         )
         for m in modes
@@ -193,6 +194,8 @@ def check_options(options: Options, device: Device) -> None:
 
 def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
     """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
+    if setting.ttmc:
+        return _with_ttmc(mode, kernels, setting)
     if not setting.phi:
         return replace(mode, kernels=_candidates(mode.share, kernels, setting))
     if setting.options.gather != "full":
@@ -204,6 +207,21 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
         return _with_rows(mode, [k for k in kernels if k.name in known], known, setting.rows, setting)
     found = _candidates(mode.share, [k for k in kernels if k.name in known], setting)
     return replace(mode, kernels=found, phis=tuple(known[k.name] for k in found))
+
+
+def _with_ttmc(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
+    """Return a mode's plan with the first kernel from whose shards TTMc is computed."""
+    options, device = setting.options, setting.device
+    if options.gather != "full":
+        raise InputError(f"gather {options.gather!r}: a Tucker decomposition reads factor matrices as they are")
+    inputs = tuple(rank for m, rank in enumerate(setting.ranks) if m != mode.mode)
+    found = {k.name: (k, how) for k in kernels if not k.derive and (how := ttmc_of(device, k, mode.share))}
+    if not found:
+        raise InputError(f"{device.name} has no kernel of Tucker decompositions")
+    if options.kernel not in ("auto", *found):
+        raise InputError(f"kernel {options.kernel!r} computes no Tucker decomposition: {', '.join(found)} do")
+    kernel, how = found[options.kernel] if options.kernel in found else next(iter(found.values()))
+    return replace(mode, kernels=(kernel,), ttmc=how, inputs=inputs)
 
 
 def _with_rows(
@@ -254,19 +272,18 @@ def exchanged_parts(mode: ModePlan, dtype: np.dtype[Any]) -> tuple[float, ...]:
 
 
 def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
-    shares = [m.share for m in modes]
-    first = shares[0]
+    first = modes[0]
     fixed = {
         "factor matrices": sum(int(m.cut.rows[-1]) * _held_bytes(m.share) for m in modes),
-        "MTTKRP output": max((s.rows.stop - s.rows.start) * s.stride for s in shares) * 8,
+        f"{'TTMc' if first.ttmc else 'MTTKRP'} output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
     }
     if any(m.rows_by for m in modes):
         fixed["row problems"] = sum(m.rows_bytes for m in modes)
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     # Factor matrices come to a device in blocks of rows.
-    moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.dtype.itemsize
+    moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.share.dtype.itemsize
     solving = max(t.kept for t in takes) + max(moving, *(t.passing for t in takes))
-    columns = 0 if setting.device.on_host else nonzero_bytes(len(modes), first.dtype)
+    columns = 0 if setting.device.on_host else nonzero_bytes(len(modes), first.share.dtype)
     return Need(modes, fixed, solving, columns, setting.memory)
 
 

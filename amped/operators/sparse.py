@@ -142,6 +142,20 @@ class SparseOperator(Factors):
         assert self._rows is not None
         self._rows.solve(mode, self.clock, limits, seen, then)
 
+    def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
+        HERE.mode = mode
+        self.machine.exchange.join()
+        work, steps, plan = self.work, self.stream.steps[mode], self.plan.modes[mode]
+        if not steps:
+            work.outs[mode].fill(0)
+        for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
+            with self.clock.span("compute", mode):
+                work.add_ttmc(plan, shard, step.new)
+        if self._split[mode].there:
+            with self.clock.span("exchange", mode):
+                self._split[mode].add(work.outs[mode])
+        return work.sums[mode]
+
     def spare(self, mode: int) -> Array:
         return self.work.outs[mode][:, : self.ranks[mode]]
 
@@ -172,7 +186,7 @@ class _SplitRows:
     def __init__(self, mode: ModePlan, machine: Machine) -> None:
         self._exchange, self._any, self._rows = machine.exchange, mode.any_row, mode.cut.rows
         split = mode.cut.split_rows
-        self._parts = machine.device.zeros((split.size, mode.share.stride), np.float64) if split.size else None
+        self._parts = machine.device.zeros((split.size, mode.width), np.float64) if split.size else None
         head = int(mode.cut.heads[machine.comm.rank])
         self._mine = int(np.searchsorted(split, head)) if head >= 0 else None
         owned = np.flatnonzero((split >= mode.owned.start) & (split < mode.owned.stop)).tolist()

@@ -89,7 +89,10 @@ class Tuner:
         for mode in modes:
             known = self._known(mode)
             for kernel in mode.kernels if known.left else [_cheapest(mode.kernels, known.costs)]:
-                kernel.prepare(mode.share)
+                if mode.ttmc:
+                    mode.ttmc.prepare(mode.share, mode.inputs)
+                else:
+                    kernel.prepare(mode.share)
                 if mode.phis:
                     mode.phi(kernel).prepare(kernel, mode.share)
 
@@ -203,8 +206,10 @@ class Tuner:
         return self._clock.collect()["tune", mode.mode]
 
     def _compute(self, shard: Shard, mode: ModePlan) -> None:
-        """Queue what will be computed of the shards: Phi, or else an MTTKRP."""
-        if mode.phis:
+        """Queue what will be computed of the shards: TTMc, Phi, or else an MTTKRP."""
+        if mode.ttmc:
+            self._work.add_ttmc(mode, shard)
+        elif mode.phis:
             self._work.add_phi(mode.phi(shard.kernel), shard, mode.mode, FLOOR, NOTHING, None)
         else:
             self._work.compute(shard, mode.mode)

@@ -15,6 +15,7 @@ from ..backend.phi import Phi
 from ..backend.providers import roundings
 from ..backend.rows import block_rows
 from ..options import Options
+from .memory import ModePlan
 from .placement import Plan
 
 ALIGNED = 256  # bytes
@@ -29,9 +30,9 @@ class Workspace:
         All factor matrices, one after the other.
     factors : list of (I_n, stride) device arrays
         All factor matrices, on every rank; columns from the rank on are zero.
-    outs : list of (rows, stride) float64 device arrays
+    outs : list of (rows, columns in memory) float64 device arrays
         The output rows that this rank computes, of each mode; they share memory.
-    owned, sums : list of (owned, R_n) views
+    owned, sums : list of (owned, columns) views
         The rows that this rank owns, of the factor matrix and of the output.
     computed : list of (rows, stride) views
         The rows of the factor matrix that this rank computes.
@@ -68,7 +69,7 @@ class Workspace:
     def allocate(self, plan: Plan) -> None:
         """Make room for the rows that this rank computes, as a new plan says."""
         self.outs, self.sums = list[Array](), list[Array]()  # nothing is left that keeps memory
-        shapes = [(m.rows.stop - m.rows.start, m.share.stride) for m in plan.modes]
+        shapes = [(m.rows.stop - m.rows.start, m.width) for m in plan.modes]
         memory = self._device.empty((max(map(math.prod, shapes)),), np.float64)
         # Views are made once: a GPU waits for the host when a small tensor's mode begins.
         self.outs = [memory[: math.prod(shape)].reshape(shape) for shape in shapes]
@@ -76,13 +77,19 @@ class Workspace:
         self.computed = [self.factors[m.mode][m.rows] for m in plan.modes]
         for m, out in zip(plan.modes, self.outs, strict=True):
             first = m.owned.start - m.rows.start
-            self.sums.append(out[first : first + len(self.owned[m.mode]), : m.rank])
+            self.sums.append(out[first : first + len(self.owned[m.mode]), : m.columns])
 
     def reserve(self, nbytes: int) -> None:
         """Let kernels have so many bytes of scratch memory; 0 gives it back."""
         if not nbytes or self.scratch is None or self.scratch.size < nbytes:
             self.scratch = None  # the old one is gone before the new one is made
             self.scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
+
+    def add_ttmc(self, mode: ModePlan, shard: Shard, new: slice = NOTHING) -> None:
+        """Queue the addition of a shard's TTMc to the output rows of its mode; see `Ttmc.run`."""
+        assert mode.ttmc is not None
+        inputs, out = self.inputs(mode.mode), self.outs[mode.mode]
+        mode.ttmc.run(shard, inputs, mode.inputs, out, new, self.scratch)
 
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""

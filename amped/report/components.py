@@ -6,7 +6,9 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from ..models.explained import Component, Item
+from partitioner.labels import Labels
+
+from ..models.explained import Component, Item, tops_of
 from ..models.kruskal import KruskalTensor
 
 LONGEST = 28  # characters of a label
@@ -41,10 +43,25 @@ def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: 
     return "\n".join(lines)
 
 
+def columns_text(factors: Sequence[Any], labels: Labels | None, count: int, width: int | None = None) -> str:
+    """Return the columns of each mode's matrix as text: the labels that have most of each, a line a column."""
+    width, lines = width or shutil.get_terminal_size((WIDTH, 0)).columns, list[str]()
+    for mode, (name, factor) in enumerate(zip(_names(labels, len(factors)), factors, strict=True)):
+        lines.append(name)
+        for number, top in enumerate(tops_of(factor, None if labels is None else labels[mode], count), 1):
+            line = _mode(str(number), top, False)
+            lines.append(INDENT + (line if len(line) + len(INDENT) <= width else f"{line[: width - len(INDENT) - 1]}…"))
+    return "\n".join(lines)
+
+
 def mode_names(model: KruskalTensor) -> list[str]:
     """Return what each mode is: its key of a table, or its number."""
-    names = model.labels.names if model.labels is not None else None
-    return [one_line(name) for name in names] if names else [f"mode {mode}" for mode in range(len(model.factors))]
+    return _names(model.labels, len(model.factors))
+
+
+def _names(labels: Labels | None, order: int) -> list[str]:
+    names = labels.names if labels is not None else None
+    return [one_line(name) for name in names] if names else [f"mode {mode}" for mode in range(order)]
 
 
 def _labels(component: Component, names: Sequence[str], positive: bool, width: int) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..backend.base import Device
+from ..operators.dense_core import CorePlan
 from ..operators.dense_plan import DensePlan
 from ..operators.dense_source import DenseSource
 from ..operators.source import Described
@@ -87,6 +88,18 @@ def plan_text(plans: Sequence[DensePlan], device: Device) -> str:
         f"memory by rank on the device ({device.description}), and the peak in the host's memory:",
         table(("rank", *uses, "device", "host"), cells),
     ])  # fmt: skip
+
+
+def core_plan_text(plans: Sequence[CorePlan], device: Device) -> str:
+    """Return the plans of all ranks for a Tucker decomposition as text."""
+    uses = list(plans[0].device_bytes)
+    cells = [
+        (part, human(p.piece * p.dtype.itemsize), "streamed" if p.slot else "resident",
+         *(human(p.device_bytes[u]) for u in uses), human(sum(p.device_bytes.values())), human(p.host_bytes))
+        for part, p in enumerate(plans)
+    ]  # fmt: skip
+    told = f"memory by rank on the device ({device.description}), and the peak in the host's memory:"
+    return "\n".join([told, table(("rank", "block", "placement", *uses, "device", "host"), cells)])
 
 
 def _shape(lengths: Sequence[int]) -> str:

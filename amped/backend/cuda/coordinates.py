@@ -97,13 +97,18 @@ def permuted(shard: CoordinateShard, share: Share) -> CoordinateShard:
     return replace(shard, share=share, first_row=0, rows=share.rows.stop - share.rows.start, order=order)
 
 
+def column_places(shard: CoordinateShard) -> list[int]:
+    """Return the addresses of the columns and the values."""
+    begins = np.concatenate([[0], np.cumsum(_sizes(shard.share, shard.nnz)[:-1])])
+    return [int(shard.memory.data.ptr) + begin for begin in begins.tolist()]
+
+
 def mttkrp(shard: CoordinateShard, factors: Sequence[Array], out: Array, scratch: Array | None, double: bool) -> None:
     """See `Kernel.run`; queued on the current stream."""
     share, part = shard.share, out[shard.first_row : shard.first_row + shard.rows]
     width = share.stride * share.dtype.itemsize // VECTOR
     lanes = row_lanes(width, 32)
-    sizes = _sizes(share, shard.nnz)
-    places = shard.memory.data.ptr + np.concatenate([[0], np.cumsum(sizes[:-1])])
+    places = column_places(shard)
     order = 0 if shard.order is None else shard.order.data.ptr
     words = np.array([*places, order, *(f.data.ptr for f in factors)], np.uint64)
     numbers = np.array([shard.nnz, share.rows.start + shard.first_row], np.uint64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend.cuda import dense_code, phi_code, row_code, ttm_code
+from amped.backend.cuda import dense_code, phi_code, row_code, ttm_code, ttmc_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.dense import Form
@@ -41,6 +41,7 @@ FEW = 8  # bytes; a layout has as many threads as registers allow, and each more
 MOST_IN_DOUBLE = 128
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
+MOST_IN_TTMC = 128  # once for each fibre
 MOST_IN_DENSE = 256  # of arrays with a number for each mode, by which an index is looked up
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
@@ -299,3 +300,24 @@ def test_a_spill_would_be_seen() -> None:
 def test_an_error_would_be_seen() -> None:
     with pytest.raises(AssertionError, match="error"):
         compiled("pack", {"INPUTS": 0, "REAL": "none"}, "sm_90")
+
+
+TTMC_RANKS = (
+    (1,), (7,), (64,), (130,), (16, 16), (7, 1), (1, 7), (33, 64), (64, 33), (10, 10), (8, 8, 8), (3, 5, 5),
+    (16, 16, 16), (1, 1, 1), (2, 3, 2, 3), (4, 5, 3, 3), (2, 2, 3, 1, 2), (2, 3, 2, 3, 3), (2, 2, 2, 2, 2, 2, 2),
+    (1024, 1024),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("ranks", TTMC_RANKS)
+def test_ttmc(ranks: tuple[int, ...], precision: str) -> None:
+    """Each column is computed by one thread of a group, and none of a row's sums is spilled."""
+    code = ttmc_code.code_of(ranks, DTYPES[precision])
+    for architecture in LIMITS if len(ranks) == 2 else ("sm_90",):
+        check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
+    m = code.macros
+    assert code.lanes <= 32
+    assert m["PANELS_C"] * m["LANES_C"] * code.vector >= ranks[-1]
+    assert m["PANELS_B"] * m["LANES_B"] * m["BS"] >= (ranks[-2] if len(ranks) > 1 else 1)
+    assert m["PANELS_W"] * m["WS"] >= np.prod(ranks[:-2])

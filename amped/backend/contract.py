@@ -1,0 +1,52 @@
+"""Contractions of dense blocks with factor matrices, the same for NumPy and CuPy arrays: matrix products, no copies.
+
+A C-contiguous block with a mode in the middle is a batch of matrices; with it first or last, a single matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+from .base import Array
+
+
+def batched(block: Array, axis: int) -> Array:
+    """Return a C-contiguous block as (modes before, the mode, modes after)."""
+    shape = block.shape
+    return block.reshape(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
+
+
+def _rows(block: Array) -> Array:
+    """Return a block as a matrix with a column for each index of the last mode."""
+    return block.reshape(math.prod(block.shape[:-1]), block.shape[-1])
+
+
+def contracted(xp: ModuleType, block: Array, factor: Array, axis: int) -> Array:
+    """Return a block times the transpose of a factor matrix in one mode."""
+    before, after, columns = block.shape[:axis], block.shape[axis + 1 :], factor.shape[1]
+    if axis == block.ndim - 1:
+        found = xp.matmul(_rows(block), factor)
+    else:
+        found = xp.matmul(factor.T, batched(block, axis))
+    return found.reshape(*before, columns, *after)
+
+
+def add_gram(xp: ModuleType, block: Array, axis: int, total: Array) -> None:
+    """Add the product of a block, unfolded in a mode, with its transpose to `total`."""
+    if axis == block.ndim - 1:
+        rows = _rows(block)
+        total += xp.matmul(rows.T, rows)
+        return
+    for matrix in batched(block, axis):
+        total += xp.matmul(matrix, matrix.T)
+
+
+def add_products(xp: ModuleType, block: Array, axis: int, basis: Array, total: Array) -> None:
+    """Add the product of that with a basis to `total`."""
+    if axis == block.ndim - 1:
+        rows = _rows(block)
+        total += xp.matmul(rows.T, xp.matmul(rows, basis))
+        return
+    for matrix in batched(block, axis):
+        total += xp.matmul(matrix, xp.matmul(matrix.T, basis))

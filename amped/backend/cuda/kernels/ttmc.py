@@ -1,0 +1,76 @@
+"""How a GPU computes TTMc: from nonzeros in coordinate form, by ``ttmc.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from partitioner.cuda_code import load, prepare
+
+from ...base import NOTHING, Array
+from ...mttkrp import Kernel, Share
+from ...ttmc import Ttmc
+from ..coordinates import ATOMIC, CoordinateShard, column_places
+from ..device import CudaDevice
+from ..source import by_value, unit
+from ..ttmc_code import THREADS, TtmcCode, code_of
+
+COMBINING = 256  # threads of a block that adds carries up
+
+
+class Walked:
+    """Sums runs of equal indices in registers. See `Ttmc`."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._number, self._processors = device.number, device.limits.processors
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `Ttmc`: nonzeros in the order of their input indices."""
+        return kernel.name == ATOMIC and share.gather == "full"
+
+    def prepare(self, share: Share, ranks: Sequence[int]) -> None:
+        prepare([unit("ttmc", code_of(ranks, share.dtype).macros)])
+
+    def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
+        return code_of(ranks, share.dtype).carry_bytes(nnz, self._processors) if nnz else 0
+
+    def run(
+        self,
+        shard: CoordinateShard,
+        factors: Sequence[Array],
+        ranks: Sequence[int],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+    ) -> None:
+        """See `Ttmc`; queued on the current stream."""
+        if new.start < new.stop:
+            out[new] = 0
+        if not shard.nnz:
+            return
+        share, code = shard.share, code_of(ranks, shard.share.dtype)
+        walk, add = _functions(code, self._number)
+        chunk, chunks = code.chunk(shard.nnz, self._processors), code.chunks(shard.nnz, self._processors)
+        columns = column_places(shard)
+        words = np.array([*columns, *(f.data.ptr for f in factors)], np.uint64)
+        numbers = np.array([shard.nnz, share.rows.start, new.start, new.stop], np.int64)
+        given = by_value(words, numbers, np.array([chunk, 0], np.int32))
+        walk((-(-chunks * code.lanes // THREADS), code.panels), (THREADS,), (given, out, scratch))
+        grid, first = (chunks, -(-code.width // COMBINING)), np.int64(share.rows.start)
+        for last in (0, 1):
+            facts = np.uint64(columns[0]), np.int64(chunks), np.int32(chunk), first, np.int32(last)
+            add(grid, (COMBINING,), (*facts, scratch, out))
+
+
+@cache
+def _functions(code: TtmcCode, device: int) -> tuple[Any, Any]:
+    module = load(unit("ttmc", code.macros))
+    return module.get_function("ttmc"), module.get_function("carry_up")
+
+
+def providers(device: CudaDevice) -> Sequence[Ttmc]:
+    """Return the providers of the family."""
+    return [Walked(device)]

@@ -1,0 +1,121 @@
+"""How a Tucker decomposition is put together: spectra, where they are wanted, then a tensor placed for its ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.stages import STAGES
+
+from .assembly import AnySource, begin, placed_sparse, setting_for
+from .backend.exchange import Machine
+from .decomp.driver import Rule, iterate
+from .decomp.hosvd import Compression, allowed, dense_factors, sparse_factors
+from .decomp.small_cp import of_core
+from .decomp.tucker import Tucker, check_ranks, consistency, core_of, solving_bytes
+from .operators.base import CoreOperator
+from .operators.dense_block import DenseBlock
+from .operators.dense_core import DenseCore, block_of, slices
+from .operators.dense_source import DenseSource
+from .operators.lengths import check_lengths
+from .operators.placement import Setting
+from .options import Options
+from .parallel.mpi import together
+
+MOST_OF_A_CORE = 1 << 18  # numbers: a CP decomposition of it takes seconds
+START_ITERATIONS, START_TOLERANCE = 10, 1e-4
+
+
+def core_setting(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> Setting:
+    """Return what plans of Tucker decompositions have in common."""
+    setting = setting_for(source, ranks, machine, options)
+    return setting._replace(solving=solving_bytes(machine, ranks, source.shape), ttmc=True)
+
+
+def compressed(source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int = 0) -> Tucker:
+    """Place a tensor and return its Tucker decomposition, without factor matrices yet. Collective.
+
+    Raises
+    ------
+    InputError
+        If the tensor has no decomposition of such ranks, or is zero.
+    """
+    ranks, found, block = asked.ranks, None, None
+    together(machine.comm, lambda: ranks and check_ranks(source.shape, ranks))
+    if isinstance(source, DenseSource):
+        block = _block(source, machine, options)
+    norm = source.norm
+    together(machine.comm, lambda: allowed(norm, asked))
+    if asked.from_spectra:
+        with STAGES.of("spectra"):
+            if isinstance(source, DenseSource) and block is not None:
+                found = dense_factors(source, machine, block, asked)
+            elif not isinstance(source, DenseSource):
+                found = sparse_factors(source, machine.comm, asked, asked.sequential, seed)
+        ranks = tuple(factor.shape[1] for factor in found or ())
+    assert ranks is not None
+    setting = core_setting(source, ranks, machine, options)
+    if isinstance(source, DenseSource):
+        assert block is not None
+        check_lengths(source, setting, machine.comm)
+        return Tucker(DenseCore(source, machine, setting, block), asked.method, found)
+    return Tucker(placed_sparse(source, machine, setting, None), asked.method, found)
+
+
+def consistent(source: AnySource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]) -> float:
+    """Return the core consistency of a CP decomposition whose weights are in its factor matrices. Collective."""
+    setting = core_setting(source, [factor.shape[1] for factor in factors], machine, options)
+    operator: CoreOperator
+    if isinstance(source, DenseSource):
+        block = _block(source, machine, options)
+        check_lengths(source, setting, machine.comm)
+        operator = DenseCore(source, machine, setting, block)
+    else:
+        operator = placed_sparse(source, machine, setting, None)
+    for mode, factor in enumerate(factors):
+        operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
+    last = operator.order - 1
+    found = operator.ttmc(last)
+    return consistency(core_of(operator, found, machine.device.empty(operator.owned(last).shape, np.float64)))
+
+
+def _block(source: DenseSource, machine: Machine, options: Options) -> DenseBlock:
+    """Return a rank's block: on the device, where it takes at most half of its memory. Collective."""
+    grid = slices(source, machine.comm.size)
+    room = setting_for(source, 1, machine, options).memory // 2
+    resident = options.placement != "stream" and math.prod(grid.shape(0)) * options.dtype.itemsize <= room
+    with STAGES.of("copy"):
+        block = block_of(source, grid, machine, options.dtype, resident)
+    if all(machine.comm.allgather(resident)):
+        source.found(block.facts())
+    return block
+
+
+def cp_start(
+    source: AnySource, machine: Machine, options: Options, rank: int, seed: int = 0
+) -> list[NDArray[np.floating]]:
+    """Return factor matrices of a CP decomposition of the tensor as HOOI compresses it. Collective.
+
+    The core is small: components of it, brought back by HOOI's factor matrices, are near those of the tensor.
+    """
+    most = max(1, int(MOST_OF_A_CORE ** (1 / len(source.shape))))
+    ranks = _possible([min(rank, length, most) for length in source.shape])
+    method = compressed(source, machine, options, Compression(ranks=ranks), seed)
+    begin(method, source, seed)
+    for _ in iterate(method, Rule(START_ITERATIONS, START_TOLERANCE)):
+        pass
+    model, comm = method.model(), machine.comm
+    small = comm.bcast(of_core(model.core, rank, seed) if comm.rank == 0 else None)
+    assert small is not None
+    return [factor @ part.astype(factor.dtype) for factor, part in zip(model.factors, small, strict=True)]
+
+
+def _possible(ranks: list[int]) -> tuple[int, ...]:
+    """Return ranks none of which is above the product of the others."""
+    for mode in range(len(ranks)):
+        others = math.prod(rank for m, rank in enumerate(ranks) if m != mode)
+        ranks[mode] = min(ranks[mode], others)
+    return tuple(ranks)

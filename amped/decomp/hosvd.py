@@ -1,0 +1,235 @@
+"""Factor matrices from the spectra of a tensor's unfoldings: HOSVD and ST-HOSVD, by ranks or by an error.
+
+HOSVD (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) takes the leading left singular vectors of each
+unfolding, ST-HOSVD (Vannieuwenhoven, Vandebril and Meerbergen, SISC 34(2), 2012) those of the tensor that the modes
+before have compressed already. The squared error is at most the sum of the squared singular values that are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.exchange import Machine
+from ..errors import InputError
+from ..operators.dense_block import DenseBlock
+from ..operators.dense_core import block_of, slices
+from ..operators.dense_source import DenseSource
+from ..operators.dense_unfolded import DenseUnfolded
+from ..operators.grid import Grid
+from ..operators.placement import MAX_RANK
+from ..operators.source import Source
+from ..operators.unfolded import Unfolded
+from ..parallel.mpi import Comm
+from .initial import Init, random_factor
+from .leading_rows import MOST, leading
+
+OVERSAMPLED, FIRST = 10, 16  # columns more than are wanted; columns to begin with where an error is wanted
+PASSES, SETTLED = 20, 1e-9  # of subspace iterations at most; the relative growth of what is captured, in the end
+
+METHODS = ("hooi", "hosvd", "sthosvd")
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What a Tucker decomposition is asked for.
+
+    Attributes
+    ----------
+    method : {"hooi", "hosvd", "sthosvd"}
+    ranks : tuple of int, optional
+        Columns of each mode's factor matrix.
+    error : float, optional
+        Instead of ranks: these are as small as HOSVD ("hooi", too) or ST-HOSVD need to leave out at most this part of
+        the tensor's norm.
+    init : path, "nvecs", matrices, optional
+        What "hooi" starts from, if not from random matrices, or from those that have the error.
+
+    Raises
+    ------
+    InputError
+        If they do not go together.
+    """
+
+    method: str = "hooi"
+    ranks: tuple[int, ...] | None = None
+    error: float | None = None
+    init: Init | None = None
+
+    def __post_init__(self) -> None:
+        if self.error is not None and not 0 < self.error < 1:
+            raise InputError(f"error {self.error:g}: expected a number between 0 and 1")
+        if self.method != "hooi" and self.init is not None:
+            raise InputError(f"init goes with method 'hooi': {self.method!r} finds its factor matrices itself")
+        if self.ranks is not None and not all(1 <= rank <= MAX_RANK for rank in self.ranks):
+            raise InputError(f"rank {','.join(map(str, self.ranks))}: expected numbers from 1 to {MAX_RANK}")
+
+    @property
+    def from_spectra(self) -> bool:
+        """Whether factor matrices come from spectra, at first or for good."""
+        named = isinstance(self.init, str) and self.init == "nvecs"
+        return self.method != "hooi" or self.error is not None or named
+
+    @property
+    def sequential(self) -> bool:
+        """Whether each mode's spectrum is that of the tensor that the modes before have compressed."""
+        return self.method == "sthosvd"
+
+
+class Spectrum(Protocol):
+    """An unfolded tensor. Its methods are collective; see `Unfolded`."""
+
+    length: int
+    width: int
+
+    @property
+    def last(self) -> bool: ...
+
+    def gram(self) -> Matrix: ...
+
+    def products(self, basis: Matrix) -> Matrix: ...
+
+    def rows(self) -> Matrix: ...
+
+    def gathered(self, rows: Matrix) -> Matrix: ...
+
+
+def sparse_factors(source: Source, comm: Comm, wanted: Compression, sequential: bool, seed: int = 0) -> list[Matrix]:
+    """Return factor matrices with orthonormal columns, the same on every rank. Collective.
+
+    Each mode may leave out an equal share of the squared error that is left.
+    """
+    order, done = len(source.shape), dict[int, Matrix]()
+    left = allowed(source.norm, wanted)
+    squares = source.norm**2
+    for mode in range(order):
+        unfolded = Unfolded(source, comm, mode, done if sequential else {})
+        rank = wanted.ranks[mode] if wanted.ranks else None
+        found, kept = truncated(unfolded, comm, rank, squares, left / (order - mode), seed + mode)
+        left -= max(0.0, squares - kept)
+        squares = kept if sequential else squares
+        done[mode] = found
+    return [done[mode] for mode in range(order)]
+
+
+def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, wanted: Compression) -> list[Matrix]:
+    """Do the same with a dense tensor, of which `whole` is a rank's block. Collective.
+
+    Modes are compressed from the last one in memory order to the slowest one, which ranks share.
+    """
+    comm, grid = machine.comm, slices(source, machine.comm.size)
+    sequential, order = wanted.sequential, len(source.modes)
+    left, squares = allowed(source.norm, wanted), source.norm**2
+    block = whole
+    found: dict[int, Matrix] = {}
+    for count, place in enumerate([*range(order - 1, 0, -1), 0]):
+        mode = source.modes[place]
+        unfolded = DenseUnfolded(block, place, machine, grid.rows(0) if not place and sequential else None)
+        if not place and not sequential and comm.size > 1:
+            columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))
+            unfolded = DenseUnfolded(block_of(source, columns, machine, whole.dtype, False, 1), 0, machine)
+        rank = wanted.ranks[mode] if wanted.ranks else None
+        found[mode], kept = truncated(unfolded, comm, rank, squares, left / (order - count), mode)
+        left -= max(0.0, squares - kept)
+        squares = kept if sequential else squares
+        if sequential and place:
+            block = block.contracted(machine.device.to_device(found[mode]), place)
+    return [found[mode] for mode in range(order)]
+
+
+def allowed(norm: float, wanted: Compression) -> float:
+    """Return the squared error that is wanted; raise `InputError` unless it is one of a tensor of that norm."""
+    if norm == 0:
+        raise InputError("the tensor is zero: there is nothing to compress")
+    return 0.0 if wanted.error is None else (wanted.error * norm) ** 2
+
+
+def truncated(
+    unfolded: Spectrum, comm: Comm, rank: int | None, squares: float, budget: float, seed: int
+) -> tuple[Matrix, float]:
+    """Return leading left singular vectors and the sum of their squared singular values.
+
+    There are `rank`, or as few as leave at most `budget` of the `squares` out.
+    """
+    if unfolded.length <= MOST:
+        return _of_gram(unfolded.gram(), comm, rank, squares, budget, seed)
+    if unfolded.last and unfolded.width <= MOST:
+        return _of_rows(unfolded, comm, rank, squares, budget, seed)
+    columns = FIRST if rank is None else rank
+    while True:
+        basis, values = _iterated(unfolded, comm, min(columns + OVERSAMPLED, unfolded.length), seed)
+        count = _count(values, rank, squares, budget)
+        if count <= columns or len(values) == unfolded.length:
+            return orthonormal(basis[:, :count], values, seed), float(values[:count].sum())
+        columns *= 2
+
+
+def _count(values: Matrix, rank: int | None, squares: float, budget: float) -> int:
+    """Return how many singular vectors are wanted; one more than there are if these do not suffice."""
+    if rank is not None:
+        return rank
+    captured = np.cumsum(np.maximum(values, 0))
+    enough = squares - captured <= max(budget, np.finfo(np.float64).eps * len(values) * squares)
+    return max(1, int(np.argmax(enough)) + 1) if enough.any() else len(values) + 1
+
+
+def _of_gram(
+    gram: Matrix, comm: Comm, rank: int | None, squares: float, budget: float, seed: int
+) -> tuple[Matrix, float]:
+    values, vectors = comm.bcast(leading(gram, len(gram) if rank is None else rank))
+    count = min(_count(values, rank, squares, budget), len(values))
+    return np.ascontiguousarray(vectors[:, :count]), float(values[:count].sum())
+
+
+def _of_rows(
+    unfolded: Spectrum, comm: Comm, rank: int | None, squares: float, budget: float, seed: int
+) -> tuple[Matrix, float]:
+    """Do the same with a matrix of few columns, by their Gram matrix."""
+    rows = unfolded.rows()
+    gram = rows.T @ rows
+    comm.all_reduce(gram, "sum")
+    values, vectors = comm.bcast(leading(gram, len(gram) if rank is None else rank))
+    count = min(_count(values, rank, squares, budget), len(values))
+    lengths = np.sqrt(np.maximum(values[:count], np.finfo(np.float64).tiny))
+    whole = unfolded.gathered(rows @ (vectors[:, :count] / lengths))
+    return orthonormal(whole, values, seed), float(values[:count].sum())
+
+
+def _iterated(unfolded: Spectrum, comm: Comm, columns: int, seed: int) -> tuple[Matrix, Matrix]:
+    """Return about the leading eigenvectors of the Gram matrix and, below, eigenvalues (Halko and others 2011)."""
+    basis = random_factor(unfolded.length, columns, seed, 0, np.dtype(np.float64)) - 0.5
+    captured = 0.0
+    for turn in range(PASSES):
+        basis = np.linalg.qr(basis)[0]
+        product = unfolded.products(basis)
+        small = comm.bcast(basis.T @ product)
+        before, captured = captured, float(np.trace(small))
+        if captured - before <= SETTLED * captured or turn == PASSES - 1:
+            break
+        basis = product
+    values, vectors = comm.bcast(leading((small + small.T) / 2, columns))
+    return basis @ vectors, values
+
+
+def orthonormal(matrix: Matrix, values: Matrix, seed: int) -> Matrix:
+    """Return a matrix whose columns are orthonormal; those of no singular value are random ones."""
+    count = matrix.shape[1]
+    none = values[:count] <= np.finfo(np.float64).eps * max(8, len(values)) * max(float(values[0]), 0.0)
+    if none.any():
+        matrix = matrix.copy()
+        drawn = np.random.default_rng(seed).standard_normal((len(matrix), int(none.sum())))
+        matrix[:, none] = drawn / np.sqrt(len(matrix))
+        matrix = np.hstack([matrix[:, ~none], matrix[:, none]])
+    found: Matrix = np.linalg.qr(matrix)[0]
+    return found
+
+
+def ranks_of(factors: Sequence[Matrix]) -> tuple[int, ...]:
+    """Return the columns of factor matrices."""
+    return tuple(factor.shape[1] for factor in factors)

@@ -1,0 +1,251 @@
+"""The verbs that decompose a tensor: start or resume, iterate, write the model, and say how it went."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from partitioner.stages import STAGES
+
+from . import checkpoint, requests, requests_tucker
+from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition
+from .compression import compressed, cp_start
+from .decomp import als, apr, driver
+from .decomp.driver import Model
+from .decomp.initial import Init
+from .decomp.starts import Restartable, best_of
+from .decomp.tucker import shown
+from .errors import InputError
+from .files import TakenError, write_text
+from .models.kruskal import MODEL, KruskalTensor
+from .parallel.mpi import on_root, share
+from .parallel.pace import first_limit
+from .parallel.stopping import StopRequest
+from .report import components, text
+from .report.metrics import versions
+from .requests import FACTS, RUN
+
+SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
+SHOWN = 10  # components that a terminal shows once a model is there
+
+
+class Kind(Protocol):
+    """What a verb adds to what all decompositions have in common."""
+
+    start: Init | None  # found when the tensor was placed, if that is to be begun with
+
+    def prepare(self, job: Job) -> None:
+        """Begin to compile what the method needs, and return at once."""
+
+    def method(self, job: Job, source: AnySource) -> Restartable:
+        """Place the tensor; return the method that was asked for. Collective."""
+
+
+def cpd(request: requests.Cpd, session: Session) -> int:
+    """Decompose a tensor: CP-ALS, or CP-APR for counts."""
+    return _decompose(request, session, _Cp(request))
+
+
+def tucker(request: requests_tucker.Tucker, session: Session) -> int:
+    """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
+    return _decompose(request, session, _Tucker(request))
+
+
+def _decompose(request: requests.Run, session: Session, kind: Kind) -> int:
+    comm, stop = session.comm, session.stop
+    checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
+    with Job(request, session) as job:
+        kind.prepare(job)  # while the tensor is read
+        source = job.open()
+        method = kind.method(job, source)
+        job.say_machine()
+        origin, resumed = _start_or_resume(job, request, method, source, kind.start)
+        job.begin(method.operator, source, method.rank)
+        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
+        slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
+        limit = first_limit(max(comm.allgather(slowest)))
+        rule = driver.Rule(request.iterations, request.tolerance, limit, request.deadline)
+        began, starts = time.perf_counter(), request.how_often
+        with STAGES.of("iterate"), saver, stop.listening():
+            best, merits = best_of(
+                method,
+                starts,
+                lambda number: _next_start(job, method, source, number),
+                lambda: driver.run(method, rule, [Reporter(job, request.iterations)], lambda: stop.agreed(comm), saver),
+                lambda: stop.agreed(comm),
+            )
+        if starts > 1:
+            origin = origin._replace(seed=request.seed + best)
+            job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
+        record = _record(job, origin, method, time.perf_counter() - began)
+        saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
+        if stop.signal is not None and saved:  # that command will write the model
+            result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
+        else:
+            with STAGES.of("write"):
+                model = method.model().labelled(source.labels)
+                result = on_root(comm, lambda: _write_model(job, model, record)) or ""
+        _close(job, method, stop, rule, record, result)
+        if isinstance(model, KruskalTensor):
+            found = model
+            job.display.components(lambda: components.text(found, most=SHOWN))
+        return job.exit_code(stop.exit_code, saver.failed)
+
+
+class _Cp:
+    """CP-ALS and CP-APR. See `Kind`."""
+
+    start: Init | None = None
+
+    def __init__(self, request: requests.Cpd) -> None:
+        self._request = request
+
+    def prepare(self, job: Job) -> None:
+        device, dtype, request = job.machine.device, self._request.options.dtype, self._request
+        if request.counts:
+            apr.prepare(device, dtype)
+        else:
+            als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
+
+    def method(self, job: Job, source: AnySource) -> Restartable:
+        request = self._request
+        if request.counts:
+            asked = request.poisson()
+            budget = job.budget(request.max_iters * asked.inner_iters)
+            return counts(source, request.rank, job.machine, request.options, asked, budget)
+        constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
+        if request.init == "tucker":
+            self.start = cp_start(source, job.machine, request.options, request.rank, request.seed)
+        return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
+
+
+class _Tucker:
+    """Tucker decompositions. See `Kind`."""
+
+    start: Init | None = None
+
+    def __init__(self, request: requests_tucker.Tucker) -> None:
+        self._request = request
+
+    def prepare(self, job: Job) -> None:
+        """See `Kind`: code depends on the tensor's order."""
+
+    def method(self, job: Job, source: AnySource) -> Restartable:
+        request = self._request
+        found = compressed(source, job.machine, request.options, request.compression, request.seed)
+        job.display.note(f"ranks {shown(found.operator.ranks)}")
+        return found
+
+
+def _next_start(job: Job, method: driver.Method, source: AnySource, number: int) -> None:
+    """Put the factor matrices of a start in place, unless it is the first, whose are."""
+    request = job.request
+    assert isinstance(request, requests.Run)
+    seed = request.seed + number
+    if request.how_often > 1:
+        job.display.note(f"start {number + 1} of {request.how_often}: seed {seed}")
+        job.metrics.event("seed", seed=seed)
+    if number:
+        begin(method, source, seed)
+
+
+def _start_or_resume(
+    job: Job, request: requests.Run, method: driver.Method, source: AnySource, start: Init | None
+) -> tuple[checkpoint.Origin, bool]:
+    """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
+    comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
+    if folder is None:
+        begin(method, source, request.seed, request.init if start is None else start)
+        return checkpoint.Origin({}, request.seed, request.init, options), False
+    facts = checkpoint.facts_of(source, method.rank, method.name) | method.facts
+
+    def load() -> checkpoint.Checkpoint | None:
+        if not request.resume:
+            return None
+        found, damages = checkpoint.load_newest(folder, not request.no_verify)
+        if found is not None:
+            checkpoint.check(found, facts, method.state, folder)
+            _check_start(request, found.origin, folder / found.name)
+            for damage in damages:
+                print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
+        return found
+
+    found = on_root(comm, load)  # rank 0's: the others may see another file system
+    kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
+    if kept is None:
+        begin(method, source, request.seed, request.init if start is None else start)
+        return checkpoint.Origin(facts, request.seed, request.init, options), False
+    method.state, seed, init = kept
+    for mode in range(method.operator.order):
+        method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
+    job.display.note(f"resumed after {text.progress(method.state)} from {folder}")
+    return checkpoint.Origin(facts, seed, init or request.init, options), True
+
+
+def _check_start(request: requests.Run, origin: checkpoint.Origin, path: Path) -> None:
+    """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
+    for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
+        if given is not None and began not in (given, ""):
+            start = "a random start" if began is None else f"--{name} {began}"
+            cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
+            raise InputError(cause, path=path)
+
+
+def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
+    request, state, device = job.request, method.state, job.machine.device
+    assert isinstance(request, requests.Run)
+    return {
+        **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
+        "method": method.name, **request.asked, "norm": method.norm, **method.facts,
+        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
+        "ranks": job.comm.size, "device": device.name, "device_description": device.description,
+        "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
+        "tensor": str(request.tensor), **asdict(request.form), "rank": method.rank,
+        "kernels": method.operator.kernels,
+        "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
+        **({FACTS: origin.facts} if origin.facts else {}),
+    }  # fmt: skip
+
+
+def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
+    """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
+
+    def write(folder: Path) -> str:
+        replaced = job.outputs.replaced
+        model.save(folder / MODEL, replace=folder / MODEL in replaced)
+        write_text(folder / RUN, json.dumps(record, indent=1) + "\n", folder / RUN in replaced)
+        return f"model in {folder / MODEL}"
+
+    assert job.place is not None
+    try:
+        return write(job.place)
+    except TakenError as error:
+        job.display.note(f"{error}: the model goes elsewhere")
+        return write(job.outputs.fresh(job.place, MODEL))
+
+
+def _close(
+    job: Job,
+    method: driver.Method,
+    stop: StopRequest,
+    rule: driver.Rule,
+    record: dict[str, Any],
+    result: str,
+) -> None:
+    """Say how the run went."""
+    memory = job.memory_line(method.operator)
+    job.tell_stages()
+    job.metrics.event("end", **record)
+    job.display.close()
+    job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
+    if job.metrics.iterations:
+        job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
+    fits = method.state.series.get("fit", [])
+    if (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
+        job.display.note(f"warning: {warning}")
+    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")

@@ -1,0 +1,30 @@
+"""Models in files, whatever kind they are of."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from contextlib import suppress
+
+from . import kruskal
+from .kruskal import MODEL, KruskalTensor
+from .tucker import TuckerTensor
+
+
+def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
+    """Read a model: an output folder of ``cpd`` or ``tucker``, or a file that `save` of a model wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is at fault.
+
+    Examples
+    --------
+    >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
+    """
+    file = os.path.join(path, MODEL) if os.path.isdir(path) else path
+    names = list[str]()
+    with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+        names = archive.namelist()
+    return TuckerTensor.load(file) if "core.npy" in names else kruskal.load(path)

@@ -1,0 +1,202 @@
+"""The result of a Tucker decomposition: a core tensor and factor matrices."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from partitioner.labels import Labels, find, named
+
+from ..errors import InputError
+from ..files import factors_in, read_npz, write_npz
+
+Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
+
+
+class TuckerTensor:
+    """A core tensor times a factor matrix in each mode, ``core x_0 factors[0] x_1 factors[1] ...``.
+
+    Parameters
+    ----------
+    core : (R_0, R_1, ...) array
+    factors : sequence of (I_n, R_n) arrays
+    fits : sequence of float
+        Fit after each iteration of the decomposition that made it, if any.
+    converged : bool
+        Whether the fit changed less than the tolerance before the iterations ran out.
+
+    Attributes
+    ----------
+    labels : tuple of (I_n,) arrays, or None
+        What the rows of the factor matrices stand for, where the tensor had labels.
+
+    Notes
+    -----
+    ``core, factors = model`` unpacks.
+    """
+
+    def __init__(
+        self,
+        core: NDArray[np.floating],
+        factors: Sequence[NDArray[np.floating]],
+        fits: Sequence[float] = (),
+        converged: bool = False,
+    ) -> None:
+        self.core = np.asarray(core, np.float64)
+        self.factors = [np.asarray(f) for f in factors]
+        self.fits, self.converged = tuple(fits), converged
+        self.labels: Labels | None = None
+        shapes = [f.shape for f in self.factors]
+        if any(len(shape) != 2 for shape in shapes) or tuple(shape[1] for shape in shapes) != self.core.shape:
+            raise InputError(f"factor matrices of shapes {shapes} for a core of {self.core.shape}")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the core and the factor matrices."""
+        yield self.core
+        yield self.factors
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The core's shape."""
+        return self.core.shape
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The mode lengths."""
+        return tuple(len(f) for f in self.factors)
+
+    @property
+    def compression(self) -> float:
+        """Numbers of the dense tensor for each number of this one."""
+        return math.prod(self.shape) / (self.core.size + sum(f.size for f in self.factors))
+
+    def labelled(self, labels: Iterable[ArrayLike] | None) -> TuckerTensor:
+        """Give this tensor, in place, labels of its rows; raise `InputError` if there are too few or too many."""
+        self.labels = Labels.of(labels, self.shape)
+        return self
+
+    def arrange(self) -> TuckerTensor:
+        """Turn columns, in place, so that each one's largest entry is positive."""
+        for mode, factor in enumerate(self.factors):
+            top = np.abs(factor).argmax(axis=0)
+            signs = np.where(factor[top, np.arange(factor.shape[1])] < 0, -1.0, 1.0)
+            self.factors[mode] = factor * signs.astype(factor.dtype)
+            self.core = np.moveaxis(np.moveaxis(self.core, mode, -1) * signs, -1, mode)
+        self.core = np.ascontiguousarray(self.core)
+        return self
+
+    def norm(self) -> float:
+        """Return the Frobenius norm, without forming the tensor."""
+        core = self.core
+        for factor in self.factors:
+            wide = factor.astype(np.float64, copy=False)
+            core = np.tensordot(core, wide.T @ wide, (0, 0))  # the next mode comes first
+        return float(np.sqrt(max(0.0, float(np.sum(core * self.core)))))
+
+    def full(self) -> NDArray[np.float64]:
+        """Return the dense tensor: for small shapes."""
+        return self.reconstruct()
+
+    def reconstruct(self, *indices: Index) -> NDArray[np.float64]:
+        """Return a part of the dense tensor; nothing else of it is made.
+
+        Parameters
+        ----------
+        *indices : int, slice, or sequence of int
+            Of each mode, as NumPy has them; those of modes that are left out, all. A number takes its mode away. Of
+            sequences all combinations are meant.
+
+        Raises
+        ------
+        InputError
+            If there are too many, or one is out of range.
+
+        Examples
+        --------
+        >>> model.reconstruct(3, slice(0, 10), [5, 7]).shape  # doctest: +SKIP
+        (10, 2)
+        """
+        if len(indices) > len(self.shape):
+            raise InputError(f"{len(indices)} indices for {len(self.shape)} modes")
+        chosen, found = [*indices, *[slice(None)] * (len(self.shape) - len(indices))], self.core
+        rows = [self._rows(mode, index) for mode, index in enumerate(chosen)]
+        # The mode that makes it smallest first: what is between is as small as can be.
+        order = sorted(range(len(rows)), key=lambda m: len(rows[m]) / rows[m].shape[1])
+        for mode in order:
+            found = np.moveaxis(np.tensordot(found, rows[mode], (mode, 1)), -1, mode)
+        single = tuple(mode for mode, index in enumerate(chosen) if isinstance(index, (int, np.integer)))
+        result: NDArray[np.float64] = found.squeeze(single).copy()
+        return result
+
+    def _rows(self, mode: int, index: Index) -> NDArray[np.float64]:
+        at = [int(index)] if isinstance(index, (int, np.integer)) else index
+        try:
+            rows = self.factors[mode][at]
+        except (IndexError, TypeError) as error:
+            raise InputError(f"mode {mode}: {error}") from None
+        if rows.ndim != 2:
+            raise InputError(f"mode {mode}: expected a number, a slice, or a sequence of numbers")
+        found: NDArray[np.float64] = rows.astype(np.float64, copy=False)
+        return found
+
+    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
+        """Write ``core``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
+
+        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        """
+        factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
+        write_npz(path, {"core": self.core, **factors, **named(self.labels)}, replace)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TuckerTensor:
+        """Read what `save` wrote; raise `InputError` if the file is at fault."""
+        arrays = read_npz(path)
+        return cls.of_arrays(arrays, path)
+
+    @classmethod
+    def of_arrays(cls, arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> TuckerTensor:
+        """Return what a file's arrays mean; raise `InputError` if they are at fault."""
+        factors, core = factors_in(arrays, path), arrays.get("core")
+        if core is None or core.dtype.kind not in "fiu" or not np.all(np.isfinite(core)):
+            raise InputError("holds no core of finite numbers", path=path)
+        try:
+            return cls(core, factors).labelled(find(arrays, len(factors)))
+        except KeyError as error:
+            raise InputError(f"holds no {error}", path=path) from None
+        except ValueError as error:
+            raise InputError(getattr(error, "cause", str(error)), path=path) from None
+
+    @classmethod
+    def from_pyttb(cls, tensor: Any) -> TuckerTensor:
+        """Return a pyttb ``ttensor`` as one of these; its core is made dense."""
+        core = tensor.core
+        dense = core.full() if hasattr(core, "full") else core
+        return cls(np.asarray(dense.data), [np.asarray(f) for f in tensor.factor_matrices])
+
+    def to_pyttb(self) -> Any:
+        """Return this as a pyttb ``ttensor``, in double precision."""
+        from pyttb.tensor import tensor
+        from pyttb.ttensor import ttensor
+
+        factors = [np.asfortranarray(f, np.float64) for f in self.factors]
+        return ttensor(tensor(np.asfortranarray(self.core)), factors)
+
+    @classmethod
+    def from_tensorly(cls, tensor: Any) -> TuckerTensor:
+        """Return a TensorLy ``TuckerTensor``, or a pair of a core and factor matrices, as one of these."""
+        core, factors = tensor
+        return cls(np.asarray(core), [np.asarray(f) for f in factors])
+
+    def to_tensorly(self) -> Any:
+        """Return this as a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
+        from tensorly.tucker_tensor import TuckerTensor as Theirs
+
+        return Theirs((self.core, [f.astype(np.float64) for f in self.factors]))
+
+    def __repr__(self) -> str:
+        return f"TuckerTensor(shape={self.shape}, ranks={self.ranks})"

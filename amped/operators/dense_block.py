@@ -1,0 +1,120 @@
+"""A rank's block of a dense tensor, as Tucker decompositions read it: pieces, on its device or from the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.dense import DenseTensor, Stored, forget
+from partitioner.facts import Facts, joined
+from partitioner.threads import fair_threads, side_by_side
+
+from ..backend.base import Array, Device
+from ..backend.contract import contracted
+from ..backend.exchange import Machine
+
+T = TypeVar("T")
+HOST_PIECE, DEVICE_PIECE = 1 << 20, 1 << 26  # elements that are contracted at once
+DOUBLE = np.dtype(np.float64)
+
+
+def piece_elements(device: Device) -> int:
+    """Return how many elements are contracted at once, unless an index of the mode that is cut has more."""
+    return HOST_PIECE if device.on_host else DEVICE_PIECE
+
+
+class DenseBlock:
+    """Elements of a rank, C-contiguous; on a host, threads take pieces side by side.
+
+    Parameters
+    ----------
+    elements : array, mapped file or `Stored`
+    machine : Machine
+    dtype : dtype
+        In which they are held on the device.
+    resident : bool
+        Whether they are to be on the device; else each pass copies them there.
+    """
+
+    def __init__(self, elements: Array | Stored, machine: Machine, dtype: np.dtype[Any], resident: bool = True) -> None:
+        self._device, self._comm, self.dtype = machine.device, machine.comm, dtype
+        self.shape: tuple[int, ...] = tuple(elements.shape)
+        self._threads = fair_threads(machine.comm) if machine.device.on_host else 1
+        self.resident, self._elements = resident, self._copied(elements) if resident else elements
+
+    def _copied(self, elements: Any) -> Array:
+        if not isinstance(elements, (np.ndarray, Stored)) or (self._device.on_host and self._fits(elements)):
+            return elements
+        target = self._device.empty(self.shape, self.dtype)
+        for part in self._cuts(0):
+            given = np.ascontiguousarray(elements[part])
+            self._device.fill([target[part].reshape(-1)], [given.reshape(-1)])
+            forget(given)
+        return target
+
+    def _fits(self, elements: Any) -> bool:
+        return type(elements) is np.ndarray and elements.dtype == self.dtype and elements.flags.c_contiguous
+
+    def _cuts(self, axis: int) -> list[slice]:
+        """Return the pieces' ranges of a mode."""
+        length, every = self.shape[axis], math.prod(self.shape)
+        step = max(1, piece_elements(self._device) * length // max(1, every))
+        return [slice(at, min(at + step, length)) for at in range(0, length if every else 0, step)]
+
+    def each(self, work: Callable[[slice, Array], T]) -> list[T]:
+        """Return what `work` makes of all pieces, ranges of the first mode, in their order."""
+
+        def one(part: slice) -> T:
+            return work(part, self._piece((part,), self.dtype))
+
+        return side_by_side(one, self._cuts(0), self._threads)
+
+    def _piece(self, place: tuple[slice, ...], dtype: np.dtype[Any]) -> Array:
+        given = self._elements[place]
+        if isinstance(given, np.ndarray):
+            found: NDArray[Any] = np.ascontiguousarray(given, self.dtype)
+            return self._device.to_device(found).astype(dtype, copy=False)
+        return self._device.xp.ascontiguousarray(given, dtype)
+
+    def summed(self, work: Callable[[Array, Array], object], shape: tuple[int, ...], axis: int = 0) -> Array:
+        """Return what `work` adds of all pieces, in double precision, to sums; pieces are ranges of a mode."""
+        cuts = self._cuts(axis)
+        parts = [cuts[k :: self._threads] for k in range(min(self._threads, len(cuts)))]
+
+        def some(mine: list[slice]) -> Array:
+            total = self._device.zeros(shape, DOUBLE)
+            for part in mine:
+                work(self._piece((slice(None),) * axis + (part,), DOUBLE), total)
+            return total
+
+        found = side_by_side(some, parts, self._threads)
+        total = found[0] if found else self._device.zeros(shape, DOUBLE)
+        for other in found[1:]:
+            total += other
+        return total
+
+    def contracted(self, factor: Array, axis: int) -> DenseBlock:
+        """Return the block times the transpose of a factor matrix in one mode, but the first; in double precision."""
+        shape = (*self.shape[:axis], factor.shape[1], *self.shape[axis + 1 :])
+        target, xp = self._device.empty(shape, DOUBLE), self._device.xp
+
+        def work(part: slice) -> None:
+            target[part] = contracted(xp, self._piece((part,), DOUBLE), factor, axis)
+
+        side_by_side(work, self._cuts(0), self._threads)
+        found = DenseBlock.__new__(DenseBlock)
+        found.__dict__ |= {**self.__dict__, "shape": shape, "dtype": DOUBLE, "_elements": target}
+        return found
+
+    def facts(self) -> Facts:
+        """Return what is known of the elements as they are held."""
+        return joined([DenseTensor(self._elements).facts(threads=self._threads)] if math.prod(self.shape) else [])
+
+    @property
+    def whole(self) -> Array:
+        """All elements, on the device, in double precision."""
+        return self._piece((slice(None),), DOUBLE)

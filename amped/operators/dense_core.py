@@ -1,0 +1,174 @@
+"""A dense tensor on all ranks whose products with all factor matrices but one are computed. See `CoreOperator`.
+
+Each rank has a range of indices of the slowest mode. A piece is contracted mode by mode, first where it shrinks most;
+in double precision after the first time. What ranks compute of the same rows is added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from partitioner.shards import Cut
+
+from ..backend.base import Array
+from ..backend.contract import contracted
+from ..backend.exchange import Machine
+from ..backend.mttkrp import Share
+from ..errors import InputError
+from ..parallel.mpi import together
+from ..parallel.recorder import HERE
+from .dense_block import DenseBlock, piece_elements
+from .dense_source import DenseSource
+from .factors import Factors
+from .grid import Grid
+from .limits import check_range
+from .memory import ModePlan
+from .placement import Plan, Setting
+from .workspace import Workspace
+
+NAME = "gemm"
+
+
+def slices(source: DenseSource, ranks: int) -> Grid:
+    """Return how ranks share a tensor: by ranges of its slowest mode."""
+    return Grid(source.lengths, ranks, (min(ranks, source.lengths[0]), 1))
+
+
+def block_of(
+    source: DenseSource, grid: Grid, machine: Machine, dtype: np.dtype[Any], resident: bool, cut: int = 0
+) -> DenseBlock:
+    """Return this rank's block of a grid that cuts one mode; of a rank that is too many, nothing of that mode."""
+    given = source.block(grid, on_host=machine.device.on_host or not resident)
+    if not math.prod(given.shape):
+        given = np.empty([0 if place == cut else n for place, n in enumerate(source.lengths)], source.value_dtype)
+    return DenseBlock(given, machine, dtype, resident)
+
+
+class CorePlan(Plan):
+    """What one rank holds of a dense tensor."""
+
+    counted: ClassVar[str] = "elements"
+
+    @property
+    def read_bytes(self) -> int:
+        """See `Plan`: each mode reads all elements."""
+        return len(self.modes) * self.piece * self.dtype.itemsize
+
+
+class DenseCore(Factors):
+    """TTMc of one dense tensor; making one is collective."""
+
+    def __init__(self, source: DenseSource, machine: Machine, setting: Setting, block: DenseBlock) -> None:
+        """Take this rank's block of `source`, see `slices`; it leaves the device if that has no room for it."""
+        comm, options = machine.comm, setting.options
+        self.machine, self.options, self.shape = machine, options, source.shape
+        self.ranks, self._modes = setting.ranks, source.modes
+        check_range(source.value_range, options)
+        self.norm = source.held_norm(options.dtype)
+        self.clock = machine.device.clock()
+        self.plan = together(comm, lambda: make_core_plan(source, comm.rank, comm.size, setting))
+        self.kernels = [NAME] * len(source.shape)
+        self.work = Workspace(self.plan, machine, options)
+        self._grid = slices(source, comm.size)
+        self._block = block
+        if self.plan.slot and block.resident:
+            self._block = block_of(source, self._grid, machine, options.dtype, False)
+        self._own = self._grid.block(comm.rank)[0]  # of the slowest mode
+        self.clock.collect()
+
+    def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
+        HERE.mode = mode
+        self.machine.exchange.join()
+        place, out = self._modes.index(mode), self.work.outs[mode]
+        with self.clock.span("compute", mode):
+            if place:
+                out[...] = self._rows(mode, self._summed(place))
+            else:
+                parts = self._block.each(lambda part, piece: self._contracted(piece, 0, part))
+                for part, found in zip(self._starts(parts), parts, strict=True):
+                    out[part] = self._rows(mode, found)
+        if place and self.machine.comm.size > 1:
+            with self.clock.span("exchange", mode):
+                self.machine.exchange.reduce_rows(out, self.plan.modes[mode].cut.rows)
+        return self.work.sums[mode]
+
+    def _starts(self, parts: Sequence[Array]) -> list[slice]:
+        ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
+        return [slice(a, b) for a, b in pairwise(ends)]
+
+    def _summed(self, place: int) -> Array:
+        """Return the block times all factor matrices but one, with the slowest mode first, summed over its pieces."""
+        shape = [self.ranks[m] for m in self._modes]
+        shape[place] = self.shape[self._modes[place]]
+        total = self.machine.device.zeros(tuple(shape), np.float64)
+        for found in self._block.each(lambda part, piece: self._contracted(piece, place, part)):
+            total += found
+        return total
+
+    def _contracted(self, piece: Array, place: int, part: slice) -> Array:
+        """Return a piece times all factor matrices but that of one mode, by its place in memory order."""
+        xp, ends = self.machine.device.xp, [self.ranks[m] for m in self._modes]
+        order = sorted((p for p in range(len(ends)) if p != place), key=lambda p: (ends[p] / piece.shape[p], -p))
+        found = piece
+        for number, p in enumerate(order):
+            factor = self.work.factors[self._modes[p]][:, : ends[p]]
+            if p == 0:
+                factor = factor[self._own][part]
+            if number:
+                found, factor = found.astype(np.float64, copy=False), factor.astype(np.float64, copy=False)
+            found = contracted(xp, found, factor, p)
+        return found.astype(np.float64, copy=False)
+
+    def _rows(self, mode: int, found: Array) -> Array:
+        """Return a tensor, modes in memory order, as rows of a mode, the other modes ascending."""
+        order = [self._modes.index(m) for m in range(len(self._modes))]
+        ascending = [order[mode], *(p for m, p in enumerate(order) if m != mode)]
+        return found.transpose(ascending).reshape(found.shape[order[mode]], -1)
+
+
+def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> CorePlan:
+    """Decide what a rank of so many keeps on its device; raise `InputError` if its memory cannot hold that."""
+    options, device, grid = setting.options, setting.device, slices(source, ranks)
+    if options.gather != "full" or options.kernel not in ("auto", NAME):
+        raise InputError(f"kernel {options.kernel!r}, gather {options.gather!r}: of dense tensors, auto and full alone")
+    modes, shape, item = _mode_plans(source, grid, rank, setting), grid.shape(rank), options.dtype.itemsize
+    takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
+    fixed = {
+        "factor matrices": sum(int(m.cut.rows[-1]) * m.share.stride for m in modes) * item,
+        "TTMc output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
+        "method": max(t.kept for t in takes),
+    }
+    piece = max(piece_elements(device), math.prod(shape[1:]))
+    working = 4 * piece * 8 + max(t.passing for t in takes) + fixed["TTMc output"]
+    elements, need = math.prod(shape) * item, sum(fixed.values()) + working
+    streamed = options.placement == "stream" or need + elements > setting.memory
+    if need + (0 if streamed else elements) > setting.memory or (streamed and options.placement == "resident"):
+        whole = need + (elements if options.placement == "resident" else 0)
+        cause = f"device memory: the decomposition needs {whole:,} bytes, {setting.memory:,} are there"
+        raise InputError(f"{cause}; use more ranks or lower ranks of modes")
+    used = {"resident elements": 0 if streamed else elements, **fixed, "working memory": working}
+    host = device.host_bytes + (sum(used.values()) if device.on_host else 0)
+    host += sum(m.rank * int(m.cut.rows[-1]) for m in modes) * item
+    return CorePlan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
+
+
+def _mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
+    found, item = [], setting.options.dtype.itemsize
+    elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))]).astype(np.int64)
+    for mode, length in enumerate(source.shape):
+        place, columns = source.modes.index(mode), setting.ranks[mode]
+        rows = grid.rows(place)
+        owned = slice(int(rows[rank]), int(rows[rank + 1]))
+        computed = owned if grid.alone(place) else slice(0, length)
+        lengths = tuple(n for m, n in enumerate(source.shape) if m != mode)
+        nnz, stride = int(elements[rank + 1] - elements[rank]), setting.device.stride(columns, item)
+        share = Share(lengths, computed, nnz, stride, setting.options.dtype, setting.values)
+        cut = Cut(elements, rows, np.full(grid.ranks, -1, np.int64))
+        inputs = tuple(r for m, r in enumerate(setting.ranks) if m != mode)
+        found.append(ModePlan(mode, columns, cut, owned, share, inputs=inputs, resident=nnz))
+    return found

@@ -1,0 +1,58 @@
+"""What ``tucker`` was asked for; see `requests`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from partitioner.flags import flag, real_number, whole_numbers
+
+from .decomp.hosvd import METHODS as COMPRESSIONS
+from .decomp.hosvd import Compression
+from .errors import InputError
+from .requests import TOLERANCES, Run
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Tucker(Run):
+    """What ``tucker`` takes."""
+
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
+    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
+    rank: tuple[int, ...] | None = flag(
+        None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
+    )
+    error: float | None = flag(
+        None, "as few as leave out at most this part of the norm", type=real_number, metavar="E", group="size"
+    )
+    method: str = flag("hooi", "(hooi; hosvd and sthosvd do not iterate)", choices=COMPRESSIONS)
+
+    def check(self) -> None:
+        if self.rank is None and self.error is None:
+            raise InputError("--rank R1,R2,... or --error E: one of them is needed")
+        self.compression  # noqa: B018 - what is wrong with it
+        super().check()
+
+    @property
+    def compression(self) -> Compression:
+        """What is asked for."""
+        return Compression(self.method, self.rank, self.error, None if self.init == "random" else self.init)
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES["gaussian"] if self.tol is None else self.tol
+
+    @property
+    def iterations(self) -> int:
+        return self.max_iters if self.method == "hooi" else 1
+
+    @property
+    def size(self) -> str:
+        return "tucker"
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+    def has_rank(self, rank: Any) -> bool:
+        return self.rank is None or rank == list(self.rank)

@@ -1,0 +1,134 @@
+"""The verb ``tucker``: what it writes, how it goes on, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import on_ranks, refused, run_amped, small_tns, succeeded, write_factors
+from oracle import tensor_path
+from tuckers import assert_orthonormal
+
+import amped
+
+COMMON = ["--precision", "fp64", "--device", "cpu"]
+
+
+@pytest.fixture
+def tns(folder: Path) -> Path:
+    return small_tns(folder)
+
+
+def record_in(output: str) -> dict[str, Any]:
+    return dict(json.loads((Path(output) / "run.json").read_text()))
+
+
+@pytest.mark.parametrize("method", ["hooi", "hosvd", "sthosvd"])
+def test_model_and_record(tns: Path, method: str) -> None:
+    told = succeeded(run_amped("tucker", tns, "--rank", "3,2,4", "--method", method, *COMMON, "--output", "out"))
+    model, record = amped.load("out"), record_in("out")
+    assert isinstance(model, amped.TuckerTensor)
+    assert model.ranks == (3, 2, 4)
+    assert_orthonormal(model, 1e-12)
+    assert (record["method"], record["rank"], record["norm"]) == (method, [3, 2, 4], 2)
+    assert len(record["fits"]) == record["iterations"]
+    assert (record["iterations"] == 1) == (method != "hooi")
+    tensor = amped.read(tns)
+    dense = np.zeros(tensor.shape)
+    dense[tuple(tensor.columns)] = tensor.values
+    assert 1 - np.linalg.norm(dense - model.full()) / np.linalg.norm(dense) == pytest.approx(record["fits"][-1])
+    assert "model in out/model.npz" in told.out
+
+
+def test_ranks_by_an_error(tns: Path) -> None:
+    succeeded(run_amped("tucker", tns, "--error", "0.4", "--method", "sthosvd", *COMMON, "--output", "out"))
+    record = record_in("out")
+    assert record["fits"][-1] >= 0.6
+    assert record["error"] == 0.4
+
+
+def test_a_run_goes_on_from_its_checkpoint(tns: Path) -> None:
+    flags = ["tucker", tns, "--rank", "3,2,4", "--tol", 0, *COMMON]
+    succeeded(run_amped(*flags, "--max-iters", 6, "--output", "whole"))
+    part = [*flags, "--output", "part", "--checkpoint", "kept"]
+    succeeded(run_amped(*part, "--max-iters", 2))
+    told = succeeded(run_amped(*part, "--max-iters", 6, "--resume"))
+    assert "resumed after" in told.out
+    np.testing.assert_allclose(record_in("part")["fits"], record_in("whole")["fits"], atol=1e-13)
+    refused(run_amped("tucker", tns, "--rank", "3,2,3", *COMMON, "--checkpoint", "kept", "--resume"), "rank")
+
+
+def test_starts(tns: Path) -> None:
+    flags = ["tucker", tns, "--rank", "3,3,3", "--max-iters", 1, *COMMON]
+    write_factors(Path("start.npz"), amped.read(tns).shape, 3)
+    for start in ("start.npz", "nvecs", "random"):
+        succeeded(run_amped(*flags, "--init", start, "--output", start.partition(".")[0]))
+    assert record_in("nvecs")["fits"][0] > record_in("random")["fits"][0]
+
+
+def test_a_dense_tensor(folder: Path) -> None:
+    np.save("x.npy", np.random.default_rng(0).random((6, 7, 8)))
+    succeeded(run_amped("tucker", "x.npy", "--error", "0.2", "--method", "sthosvd", *COMMON, "--output", "out"))
+    assert record_in("out")["fits"][-1] >= 0.8
+
+
+def test_labels_are_kept(folder: Path) -> None:
+    Path("gaps.tns").write_text("5 7 900\n".replace("900", "9 1.5") + "5 70 9 2\n50 7 90 3\n")
+    succeeded(run_amped("tucker", "gaps.tns", "--compact", "--rank", "2,2,2", *COMMON, "--output", "out"))
+    labels = amped.load("out").labels
+    assert labels is not None
+    assert [each.size for each in labels] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--rank", "3,2"], "2 numbers for a tensor of 3 modes"),
+        (["--rank", "30,2,2"], "mode 0 has length"),
+        (["--rank", "5,2,2"], "at most 4 columns that count"),
+        (["--rank", "0,1,1"], "expected numbers from 1 to 1024"),
+        (["--rank", "2,2,2", "--error", "0.1"], "not allowed with"),
+        ([], "one of them is needed"),
+        (["--error", "1"], "between 0 and 1"),
+        (["--rank", "2,2,2", "--method", "hosvd", "--init", "nvecs"], "goes with method 'hooi'"),
+        (["--rank", "2,2,2", "--max-iters", "0"], "--max-iters 0"),
+        (["--rank", "2,2,2", "--gather", "fp16"], "gather 'fp16'"),
+        (["--rank", "2,2,2", "--kernel", "fibre"], "computes no Tucker decomposition: segmented do"),
+    ],
+)
+def test_wrong_flags(tns: Path, flags: list[str], told: str) -> None:
+    refused(run_amped("tucker", tns, *flags, "--device", "cpu"), told)
+
+
+def test_a_tensor_without_nonzeros(folder: Path) -> None:
+    Path("zero.tns").write_text("1 1 1 0\n2 2 2 0\n")
+    refused(run_amped("tucker", "zero.tns", "--rank", "1,1,1", *COMMON))
+
+
+def test_plans(tns: Path) -> None:
+    told = succeeded(run_amped("plan", tns, "--rank", "3,2,4", "--ranks", 2, "--device", "cpu"))
+    assert "TTMc output" in told.out
+    refused(run_amped("plan", tns, "--rank", "3,2,40", "--device", "cpu"), "mode 2 has length")
+    refused(run_amped("plan", tns, "--rank", "3,2,4", "--method", "als", "--device", "cpu"), "takes one --rank")
+    np.save("x.npy", np.random.default_rng(0).random((6, 7, 8)))
+    assert "TTMc output" in succeeded(run_amped("plan", "x.npy", "--rank", "2,2,2", "--device", "cpu")).out
+
+
+def test_two_processes(folder: Path) -> None:
+    path = tensor_path("uber393k_4d")
+    flags = ["tucker", path, "--rank", "2,2,2,2", "--max-iters", 2, "--tol", 0, *COMMON]
+    succeeded(on_ranks(2, *flags, "--output", "two"))
+    succeeded(run_amped(*flags, "--output", "one"))
+    np.testing.assert_allclose(record_in("two")["fits"], record_in("one")["fits"], atol=1e-12)
+
+
+def test_cpd_from_a_compressed_start(tns: Path) -> None:
+    flags = ["cpd", tns, "--rank", 3, *COMMON, "--init", "tucker"]
+    succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 2))
+    assert record_in("out")["init"] == "tucker"
+    succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 3, "--resume"))
+    refused(run_amped(*flags, "--nonnegative"), "negative numbers")
+    refused(run_amped(*flags, "--loss", "poisson"), "negative numbers")
