@@ -225,18 +225,14 @@ def most_flops(args: argparse.Namespace, precision: str) -> float:
     return 2 * rows**3 / min(seconds) / 1e9
 
 
-def run_all(args: argparse.Namespace) -> dict[str, Any]:
-    """Measure all shapes, precisions and ranks."""
-    cases, speeds = [], {precision: most_flops(args, precision) for precision in args.precision}
+def run(args: argparse.Namespace) -> None:
+    """Measure all shapes, precisions and ranks; write what is known after each, and draw it in the end."""
+    machine = bring_up(_options(args, "fp64", "auto"), SingleComm())
+    cases, speeds = list[Any](), {precision: most_flops(args, precision) for precision in args.precision}
     for text in args.shapes or SHAPES[args.device]:
         shape = tuple(int(n) for n in text.split("x"))
         for precision in args.precision:
             cases += run_case(args, shape, precision, args.ranks or RANKS[args.device], speeds[precision])
-    return {"dense": cases, "products_gigaflops": speeds, "load": os.getloadavg()[0]}
-
-
-def run(args: argparse.Namespace) -> None:
-    """Measure, write the result and draw it."""
-    machine = bring_up(_options(args, "fp64", "auto"), SingleComm())
-    facts = run_all(args)
-    draw(record.write(args.name or f"dense-{args.device}", [machine.device.description], facts, args.output))
+            facts = {"dense": cases, "products_gigaflops": speeds, "load": os.getloadavg()[0]}
+            path = record.write(args.name or f"dense-{args.device}", [machine.device.description], facts, args.output)
+    draw(path)
