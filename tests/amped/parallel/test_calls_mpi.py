@@ -136,6 +136,10 @@ def test_what_rank_0_alone_may_give(comm: Comm, tmp_path: Path, kind: str, init:
     assert len(set(comm.allgather(tuple(mine.fits)))) == 1
 
 
+NEEDED = {"info": [], "show": [], "scan": [], "table": ["--output", "store"], "ttm": ["--rank", "3", "--mode", "0"]}
+"""What a verb must be given; others a rank."""
+
+
 def flags() -> list[tuple[str, list[str]]]:
     """Return each verb with each of its flags, as one rank alone is given it."""
     found = []
@@ -151,7 +155,7 @@ def flags() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("verb", "given"), flags(), ids=lambda case: case if isinstance(case, str) else case[0])
 def test_a_flag_that_one_rank_has_otherwise(comm: Comm, last: bool, verb: str, given: list[str]) -> None:
-    needed = {"info": [], "table": ["--output", "store"]}.get(verb, ["--rank", "3"])
+    needed = NEEDED.get(verb, ["--rank", "3"]) if given[0] != "--error" else ["--error", "0.5"]
     line = [verb, "n.tns", *needed, *(given if last else [])]
     with pytest.raises(
         amped.InputError, match=f"^the command line: {given[0]} is .* on rank 0 and .* on rank {comm.size - 1};"
