@@ -23,6 +23,7 @@ from .options import Options
 from .products import ttm
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
+from .scan_verb import scan
 from .tables import from_frame
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "mttkrp",
     "read",
+    "scan",
     "ttm",
     "tucker",
 ]

@@ -17,7 +17,7 @@ from partitioner.flags import Parser, add_flags, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
-from . import commands, decomposing, product_verb, requests, requests_tucker, results, tables
+from . import commands, decomposing, product_verb, requests, requests_tucker, results, scan_verb, tables
 from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
@@ -35,6 +35,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     product_verb.ttm: (requests.Ttm, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
     product_verb.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),
+    scan_verb.scan_verb: (scan_verb.ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     results.show: (results.Show, "amped show flights-rank10 --top 5"),
     tables.table: (
         tables.Table,

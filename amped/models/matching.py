@@ -1,0 +1,37 @@
+"""How alike two CP models are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Factors = Sequence[NDArray[Any]]
+
+
+def factor_match(one: Factors, other: Factors) -> float:
+    """Return the factor match score of two models of one tensor: from 0, nothing in common, to 1, the same components.
+
+    Components are matched one to one so that the sum of their congruences is largest; the score is the mean of these
+    over the components of the smaller model. A congruence is the product over the modes of the magnitudes of the
+    cosines between columns (Tomasi and Bro 2006, without the term of the weights).
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    alike = np.ones((one[0].shape[1], other[0].shape[1]))
+    for first, second in zip(one, other, strict=True):
+        alike *= np.abs(_units(first).T @ _units(second))
+    if not alike.size:
+        return 0.0
+    rows, columns = linear_sum_assignment(alike, maximize=True)
+    return float(alike[rows, columns].mean())
+
+
+def _units(factor: NDArray[Any]) -> NDArray[np.float64]:
+    """Return columns of unit 2-norm; those of zeros stay."""
+    exact = factor.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=0)
+    found: NDArray[np.float64] = exact / np.where(lengths > 0, lengths, 1)
+    return found

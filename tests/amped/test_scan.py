@@ -1,0 +1,146 @@
+"""How many components: what is planted is suggested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from command import refused, run_amped, succeeded
+from densecases import low_rank
+
+import amped
+from amped.errors import InputError
+from amped.models.matching import factor_match
+from amped.models.scanned import Tried, near, suggested
+from amped.scan_verb import ranks_of
+
+HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
+
+
+def sparse(array: np.ndarray) -> amped.SparseTensor:
+    return amped.SparseTensor(np.argwhere(array), array[array != 0], array.shape)
+
+
+@pytest.mark.parametrize(("rank", "noise", "seed"), [(2, 0.5, 5), (3, 0.1, 1), (4, 0.2, 3)])
+def test_the_planted_number_is_suggested(rank: int, noise: float, seed: int) -> None:
+    array = low_rank((24, 18, 12), rank, noise, seed)
+    found = amped.scan(array, range(1, rank + 3), **HOW)
+    assert found.suggestion.rank == rank, found.suggestion.reason
+    tried = found.tried[rank - 1]
+    assert tried.match == pytest.approx(1, abs=0.02)
+    assert tried.halves == pytest.approx(1, abs=0.1)
+    assert tried.consistency == pytest.approx(100, abs=5)
+    best = found.models[rank - 1]
+    assert tried.squared == pytest.approx(1 - (1 - best.fits[-1]) ** 2, rel=1e-9)
+    assert len(tried.explained) == 5
+    assert all(each.seconds > 0 for each in found.tried)
+
+
+def test_counts_of_groups() -> None:
+    rng = np.random.default_rng(0)
+    rates = np.zeros((20, 16, 12))
+    for k in range(3):
+        rates[k * 6 : k * 6 + 7, k * 5 : k * 5 + 6, k * 4 : k * 4 + 4] += 4
+    tensor = sparse(rng.poisson(rates + 0.02).astype(float))
+    found = amped.scan(tensor, "1-5", starts=3, loss="poisson", **HOW)
+    assert found.suggestion.rank == 3, found.suggestion.reason
+    assert [each.consistency for each in found.tried] == [None] * 5
+    squares = [each.squared for each in found.tried]
+    assert squares == sorted(squares)
+    assert 0 < squares[0] < squares[2] < 1
+    other = amped.scan(tensor, (3,), starts=2, nonnegative=True, **HOW).models[0]
+    assert all((factor >= 0).all() for factor in other.factors)
+    assert factor_match(other.factors, found.models[2].factors) > 0.95
+
+
+def test_what_cannot_be_told_is_left_out() -> None:
+    array = low_rank((2, 2, 3), 1)
+    found = amped.scan(array, (1, 3), starts=1, **HOW)
+    assert found.tried[0].match is None
+    assert found.tried[1].consistency is None, "three columns of two rows"
+    assert amped.scan(array, (1,), halves=False, **HOW).tried[0].halves is None
+    odd = np.zeros((6, 3, 2))
+    odd[1::2] = 1
+    assert amped.scan(sparse(odd), (1,), **HOW).tried[0].halves is None, "a half has nothing"
+
+
+def test_matches() -> None:
+    rng = np.random.default_rng(0)
+    factors = [rng.standard_normal((n, 4)) for n in (7, 6, 5)]
+    order = [2, 0, 3, 1]
+    signs = np.array([1, -1, 1, -1])
+    assert factor_match(factors, [f[:, order] * signs * (m + 1) for m, f in enumerate(factors)]) == pytest.approx(1)
+    assert factor_match(factors, [f[:, :2] for f in factors]) == pytest.approx(1)
+    assert factor_match([np.eye(4)] * 2, [np.roll(np.eye(4), 1, axis=1), np.eye(4)]) == 0
+    # Taken greedily, the most alike pair would leave the others with nothing.
+    one, other = np.array([[1.0, 0.8], [0.0, 0.6]]), np.array([[0.9, 0.1], [0.43, 1.0]])
+    best = max(
+        np.mean([abs(u @ v) / np.linalg.norm(u) / np.linalg.norm(v) for u, v in zip(one.T, pair, strict=True)])
+        for pair in (other.T, other.T[::-1])
+    )
+    assert factor_match([one], [other]) == pytest.approx(best)
+
+
+def test_reasons() -> None:
+    def tried(rank: int, squared: float, match: float | None = 1.0, **more: Any) -> Tried:
+        whole = {"reached": 2, "halves": 1.0, "consistency": 90.0, "iterations": 5, "seconds": 1.0} | more
+        return Tried(rank, (squared, squared), squared, match=match, **whole)
+
+    few = [tried(1, 0.5), tried(2, 0.8)]
+    assert suggested(few).rank == 2
+    assert suggested(few).reason.endswith("no larger one was tried")
+    for third, why in (
+        (tried(3, 0.801), "explain hardly more"),
+        (tried(3, 0.9, 0.5), "end in different ones"),
+        (tried(3, 0.9, None), "one start alone"),
+        (tried(3, 0.9, halves=0.4), "halves of the tensor"),
+        (tried(3, 0.9, consistency=-5.0), "falls to -5 %"),
+    ):
+        found = suggested([*few, third])
+        assert found.rank == 2
+        assert why in found.reason
+    assert suggested([tried(1, 0.5, 0.2)]).rank is None
+    assert near([0.9, 0.899, 0.7]) == [0, 1]
+
+
+def test_the_verb_tells_a_table(folder: Path) -> None:
+    np.save(folder / "x.npy", low_rank((12, 10, 8), 2, 0.05, 4))
+    how = ["--rank", "1-3", "--starts", 3, "--device", "cpu", "--output", "found.json"]
+    told = succeeded(run_amped("scan", "x.npy", *how)).out.splitlines()
+    assert [line.split()[0] for line in told[-4:-1]] == ["1", "2", "3"]
+    assert told[-1].startswith("suggested: 2; 2 is the largest number")
+    found = json.loads((folder / "found.json").read_text())
+    assert found["rank"] == 2
+    assert [each["rank"] for each in found["tried"]] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (["--rank", "0-3"], "from 1 to"),
+        (["--rank", "4-2"], "4 is above 2"),
+        (["--rank", "many"], "such as 1-8"),
+        (["--rank", "1-"], "such as 1-8"),
+        (["--rank", "1-99999999999"], "from 1 to"),
+        (["--starts", 0], "--starts 0"),
+        (["--tol", "nan"], "--tol nan"),
+        (["--loss", "poisson", "--nonnegative"], "--nonnegative"),
+        (["--loss", "poisson"], "a dense tensor"),
+        (["--output", "no/such/folder.json"], "no/such"),
+    ],
+)
+def test_wrong_flags_are_refused(folder: Path, flags: list[Any], part: str) -> None:
+    np.save(folder / "x.npy", np.ones((3, 3, 3)))
+    refused(run_amped("scan", "x.npy", "--device", "cpu", *flags), part)
+
+
+def test_numbers_of_components() -> None:
+    assert ranks_of("ranks", "1-3,7, 2") == (1, 2, 3, 7)
+    assert ranks_of("ranks", range(2, 4)) == (2, 3)
+    assert ranks_of("ranks", 5) == (5,)
+    for wrong in ("", [], "a", [0]):
+        with pytest.raises(InputError, match="ranks"):
+            ranks_of("ranks", wrong)
