@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.dense import DenseTensor, Stored, expect, forget, pieces
 from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.threads import fair_threads, side_by_side, usable_cores
 
 from ..backend.base import Array, Device, Slot
 from ..backend.dense import Form, Sweep
@@ -200,8 +200,8 @@ class DenseOperator(Factors):
         with STAGES.of("copy"):
             block = source.block(plan.grid, on_host=machine.device.on_host or plan.streamed)
             self._slabs = _Slabs(block, plan, machine.device, self.clock)
-        if not plan.streamed:
-            source.found(self._slabs.facts(max(1, usable_cores() // comm.local_size)))
+        if not any(comm.allgather(plan.streamed)):
+            source.found(self._slabs.facts(fair_threads(comm)))
         check_range(source.value_range, options)
         self.norm = source.held_norm(options.dtype)
         self._sweep: Sweep | None = None

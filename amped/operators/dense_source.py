@@ -16,7 +16,7 @@ from partitioner.facts import Facts, joined
 from partitioner.hosts import check_same
 from partitioner.labels import Labels
 from partitioner.readers import PLAIN, Form, open_dense
-from partitioner.threads import usable_cores
+from partitioner.threads import fair_threads
 
 from ..errors import InputError
 from ..parallel.mpi import Comm, on_root, together
@@ -101,8 +101,8 @@ class DenseSource:
             assert found is not None
             return found
         assert self._tensor is not None
-        threads = max(1, usable_cores() // self._comm.local_size)
-        return joined(self._comm.allgather(self._tensor.facts(self._share, threads)))
+        mine = self._tensor.facts(self._share, fair_threads(self._comm))
+        return joined(self._comm.allgather(mine))
 
     @property
     def _share(self) -> tuple[slice, slice]:

@@ -42,6 +42,26 @@ def test_mttkrps_are_right(
         assert operator.norm == pytest.approx(np.linalg.norm(array), rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["file", "array"])
+def test_one_rank_alone_streams(comm: Comm, shared: Path, kind: str) -> None:
+    """Ranks have devices of their own, with as much room as these have."""
+    array = np.random.default_rng(1).random((40, 30, 20))
+    factors = random_factors(2, array.shape, 5)
+    if comm.rank == 0:
+        np.save(shared / "x.npy", array)
+    comm.allgather(None)
+    tensor, last = shared / "x.npy" if kind == "file" else array, comm.rank == comm.size - 1
+    options = {"precision": "fp32"}  # an array of another type is not used where it is
+    plan = dense_operator(tensor, factors, comm, **options).plan
+    little = sum(plan.device_bytes.values()) - 1 if last else None
+    operator = dense_operator(tensor, factors, comm, device_memory=little, **options)
+    assert operator.plan.streamed == last
+    assert operator.norm == pytest.approx(np.linalg.norm(array), rel=1e-6)
+    for mode in range(3):
+        got = operator.gathered(mode, operator.mttkrp(mode))
+        assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp32")
+
+
 @pytest.mark.parametrize("shape", [(20, 6, 9), (2, 30, 9)], ids=str)
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 def test_all_ranks_find_the_same_model_as_one(comm: Comm, device: str, shape: tuple[int, ...], placement: str) -> None:
