@@ -12,6 +12,7 @@ from partitioner.dense import DenseTensor
 from partitioner.readers import read
 
 from .api import cp_als, cp_apr, mttkrp
+from .api_scan import scan
 from .api_tucker import core_consistency, tucker
 from .errors import InputError, InputWarning
 from .estimators import CP
@@ -23,7 +24,6 @@ from .options import Options
 from .products import ttm
 from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
-from .scan_verb import scan
 from .tables import from_frame
 
 __all__ = [

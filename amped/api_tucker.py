@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
+from partitioner.foreign import factors_of
 from partitioner.given import real, whole
 
 from .api import ARGUMENTS, Start, argument_options, decomposed
@@ -159,8 +160,7 @@ def core_consistency(
     """
     comm, chosen = world(), Options(**options)
     with opened(X, comm, chosen, deadline) as (machine, source):
-        mine = None if model is None else [model.factors[0] * model.weights, *model.factors[1:]]
-        factors = comm.bcast(mine)
+        factors = comm.bcast(factors_of(model))
         if factors is None or tuple(len(factor) for factor in factors) != source.shape:
             raise InputError(f"model of another shape than the tensor's, {source.shape}")
         return consistent(source, machine, chosen, factors)

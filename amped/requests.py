@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -214,7 +215,7 @@ class Started(Seeded, Ranked):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Run(Seeded):
+class Run(Seeded, ABC):
     """What verbs take that decompose a tensor."""
 
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
@@ -243,14 +244,14 @@ class Run(Seeded):
         super().check()
 
     @property
+    @abstractmethod
     def size(self) -> str:
         """What a default folder's name says of the model."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def tolerance(self) -> float:
         """When it has converged; see `Rule`."""
-        raise NotImplementedError
 
     @property
     def iterations(self) -> int:
@@ -263,13 +264,13 @@ class Run(Seeded):
         return 1
 
     @property
+    @abstractmethod
     def asked(self) -> dict[str, Any]:
         """What records say of what was asked for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_rank(self, rank: Any) -> bool:
         """Tell whether a record's rank is the one that is asked for."""
-        raise NotImplementedError
 
     def claim(self, outputs: Outputs) -> Path:
         """See `Request`: the place is a folder."""
@@ -366,12 +367,11 @@ def tensor_stem(path: str | os.PathLike[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Mttkrp(Started):
-    """What ``mttkrp`` takes."""
+class Repeated(Started):
+    """What verbs take that compute a product again and again, and write it."""
 
-    mode: str = flag("all", "a mode, counted from 0, or all")
     repeat: int = flag(1, "repeat, and report the median time", type=whole_number, metavar="K")
-    output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
+    output: Path | None = None  # a flag of each verb
 
     def check(self) -> None:
         if self.repeat < 1:
@@ -393,32 +393,24 @@ class Mttkrp(Started):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Ttm(Started):
+class Mttkrp(Repeated):
+    """What ``mttkrp`` takes."""
+
+    mode: str = flag("all", "a mode, counted from 0, or all")
+    output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Ttm(Repeated):
     """What ``ttm`` takes."""
 
     mode: int = flag(MISSING, "the mode that is multiplied, counted from 0", type=whole_number, metavar="N")
-    repeat: int = flag(1, "repeat, and report the median time", type=whole_number, metavar="K")
     output: Path | None = flag(None, "write indices, values, mode, shape", type=path, metavar="FILE.npz")
 
     def check(self) -> None:
-        if self.repeat < 1:
-            raise InputError(f"--repeat {self.repeat}: at least 1")
         if self.mode < 0:
             raise InputError(f"--mode {self.mode}: counted from 0")
         super().check()
-
-    @property
-    def inputs(self) -> dict[str, Path | None]:
-        return {**super().inputs, "--init": None if self.init in (None, "nvecs") else Path(str(self.init))}
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        return {**super().outputs, "--output": self.output}
-
-    def claim(self, outputs: Outputs) -> Path | None:
-        if self.output is not None:
-            outputs.file(self.output, self.force)
-        return self.output
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

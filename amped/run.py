@@ -35,7 +35,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     product_verb.ttm: (requests.Ttm, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
     product_verb.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
     commands.info: (Request, "amped info nell-2.tns"),
-    scan_verb.scan_verb: (scan_verb.ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
+    scan_verb.scan: (scan_verb.Request, "amped scan flights --rank 1-16 --starts 5"),
     results.show: (results.Show, "amped show flights-rank10 --top 5"),
     tables.table: (
         tables.Table,

@@ -1,129 +1,29 @@
-"""How many components: the function ``scan``, and its verb."""
+"""How many components: the verb ``scan``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.given import real, whole
 
 from . import requests
-from .api import ARGUMENTS, argument_options
-from .assembly import Job, Session, Tensor, opened
+from .api_scan import ranks_of
+from .assembly import Job, Session
 from .errors import InputError
 from .files import Outputs, write_text
 from .models.scanned import Tried
-from .operators.placement import MAX_DENSE_RANK
-from .options import OptionNames, Options, with_options
-from .parallel.calls import Argument, collective
-from .parallel.mpi import on_root, world
-from .scanning import Asked, Scan, scanned
+from .parallel.mpi import on_root
+from .scanning import LOSSES, Asked, Scan, scanned
 
-LOSSES = "gaussian", "poisson"
 HEAD = "components  explained  reached  match  halves  consistency  iterations  seconds"
 
 
-def ranks_of(name: str, given: Any) -> tuple[int, ...]:
-    """Return numbers of components: of text such as "1-4,6", a number, or a sequence of numbers."""
-    parts = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
-    found = list[int]()
-    for part in parts:
-        first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
-        try:
-            low, high = int(first), int(last if dash else first)
-        except ValueError:
-            raise InputError(f"{name} {given!r}: expected numbers such as 1-8 or 2,4,8") from None
-        if low > high:
-            raise InputError(f"{name} {given!r}: {low} is above {high}")
-        found += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
-    if not found:
-        raise InputError(f"{name} {given!r}: expected at least one number")
-    return tuple(dict.fromkeys(found))
-
-
-def _loss(name: str, given: Any) -> str:
-    if given not in LOSSES:
-        raise InputError(f"{name} {given!r}: expected {' or '.join(LOSSES)}")
-    return str(given)
-
-
-SCAN = {
-    **ARGUMENTS,
-    "ranks": Argument(ranks_of),
-    "loss": Argument(_loss),
-    "nonnegative": Argument(lambda name, given: bool(given)),
-    "halves": Argument(lambda name, given: bool(given)),
-}
-"""How its arguments are taken, but for options."""
-
-
-@collective(SCAN, argument_options)
-@with_options
-def scan(
-    X: Tensor,
-    ranks: Iterable[int] | str = "1-8",
-    *,
-    starts: int = 5,
-    loss: str = "gaussian",
-    nonnegative: bool = False,
-    max_iters: int = 200,
-    tol: float = 1e-6,
-    seed: int = 0,
-    halves: bool = True,
-    callback: Callable[[Tried], object] | None = None,
-    deadline: float | None = None,
-    **options: Unpack[OptionNames],
-) -> Scan:
-    """Decompose a tensor into several numbers of components; tell how well they explain it, and how stable they are.
-
-    Parameters
-    ----------
-    X : tensor, array or path
-        See `cp_als`.
-    ranks : sequence of int, or text
-        Numbers of components, as ``range(1, 9)`` or ``"1-8,12"``.
-    starts : int
-        Random starts of each, with seeds ``seed``, ``seed + 1``, ...
-    loss : {"gaussian", "poisson"}
-    nonnegative : bool
-        Whether no factor matrix may have negative numbers.
-    max_iters, tol : int, float
-        See `cp_als` and `cp_apr`.
-    halves : bool
-        Whether the even and the odd indices of the longest mode are decomposed apart, to compare the other modes.
-    callback : callable, optional
-        Called with the `Tried` of each number of components.
-    deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
-        See `cp_als`.
-
-    Returns
-    -------
-    Scan
-        `tried`, the best `models`, and a `suggestion`: the largest number whose components are found again from other
-        starts and in halves, whose core is consistent, and that explains clearly more than the next smaller one. It is
-        a rule of thumb; the table says more.
-
-    Raises
-    ------
-    InputError
-        If an argument or the file is at fault.
-
-    Examples
-    --------
-    >>> scan(X, range(1, 9)).suggestion  # doctest: +SKIP
-    """
-    asked = Asked(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
-    comm = world()
-    with opened(X, comm, chosen := Options(**options), deadline) as (machine, source):
-        return scanned(source, machine, chosen, asked, callback or (lambda _: None))
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ScanRequest(requests.Request):
+class Request(requests.Request):
     """What the verb takes."""
 
     rank: str = flag("1-8", "numbers of components, such as 1-8 or 2,4,8 (1-8)", metavar="RANKS")
@@ -163,7 +63,7 @@ class ScanRequest(requests.Request):
         return self.output
 
 
-def scan_verb(request: ScanRequest, session: Session) -> int:
+def scan(request: Request, session: Session) -> int:
     """Try several numbers of components: what they explain, and how stable they are."""
     with Job(request, session) as job:
         source = job.open()
@@ -185,9 +85,6 @@ def scan_verb(request: ScanRequest, session: Session) -> int:
         chosen = found.suggestion.rank
         job.display.note(f"suggested: {'none' if chosen is None else chosen}; {found.suggestion.reason}")
         return job.exit_code()
-
-
-scan_verb.__name__ = "scan"
 
 
 def line(tried: Tried) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
+from partitioner.foreign import factors_of
 
-from .assembly import AnySource, begin, counts, decomposition, open_tensor
+from .assembly import AnySource, begin, counts, decomposition, open_tensor, refuse_dense, refuse_negative
 from .backend.exchange import Machine
 from .compression import consistent
 from .decomp.constraints import Wanted
@@ -24,8 +25,8 @@ from .models.matching import factor_match
 from .models.scanned import Suggestion, Tried, near, suggested
 from .operators.tuning import Budget
 from .options import Options
-from .parallel.mpi import on_root
 
+LOSSES = "gaussian", "poisson"
 MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
 HALF_STARTS = 3  # of models of halves, at most
 
@@ -74,26 +75,58 @@ def scanned(
 ) -> Scan:
     """Decompose a tensor as asked; `tell` hears of each number of components. Collective."""
     scanner = _Scanner(source, machine, options, asked)
-    halves = scanner.halves() if asked.halves else []
     tried, models = list[Tried](), list[KruskalTensor]()
     for rank in asked.ranks:
-        found, best = scanner.tried(rank, halves)
+        found, best = scanner.tried(rank)
         tried.append(found)
         models.append(best.labelled(source.labels))
         tell(found)
     return Scan(tuple(tried), tuple(models), suggested(tried))
 
 
+class _Part(NamedTuple):
+    """A tensor, or a half of it."""
+
+    source: AnySource
+    explains: Callable[[float], float]  # what part of it a model explains, by the method's merit
+
+
 class _Scanner:
-    """Decomposes one tensor again and again."""
+    """Decomposes one tensor again and again, and its halves if it is asked for them; making one is collective."""
 
     def __init__(self, source: AnySource, machine: Machine, options: Options, asked: Asked) -> None:
-        self._source, self._machine, self._options, self._asked = source, machine, options, asked
+        self._machine, self._options, self._asked = machine, options, asked
+        needed = asked.halves or asked.loss == "poisson"
+        whole = source.tensor() if needed else None  # read once
+        self._whole = self._part(source, whole)
+        self._mode = int(np.argmax(source.shape))
+        self._halves = self._parts_of(whole) if asked.halves else []
 
-    def tried(self, rank: int, halves: Sequence[AnySource]) -> tuple[Tried, KruskalTensor]:
+    def _part(self, source: AnySource, tensor: SparseTensor | DenseTensor | None) -> _Part:
+        """Return a part of which rank 0 has the tensor. Collective."""
+        if self._asked.loss != "poisson":
+            return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
+        refuse_negative(refuse_dense(source), self._machine.comm)
+        bounds = self._machine.comm.bcast(_log_likelihoods(tensor) if isinstance(tensor, SparseTensor) else None)
+        assert bounds is not None
+        low, high = bounds
+        return _Part(source, lambda likelihood: (likelihood - low) / (high - low))
+
+    def _parts_of(self, whole: SparseTensor | DenseTensor | None) -> list[_Part]:
+        """Return two halves: one has the even indices of the longest mode, the other the odd ones. Collective."""
+        halves = None if whole is None else _halves(whole, self._mode)
+        if not self._machine.comm.bcast(halves is not None):
+            return []
+        found = []
+        for number in range(2):
+            half = halves[number] if halves else None
+            found.append(self._part(open_tensor(half, self._machine, self._options), half))
+        return found
+
+    def tried(self, rank: int) -> tuple[Tried, KruskalTensor]:
         """Decompose into so many components; return what that tells, and the best model."""
         began, asked = time.perf_counter(), self._asked
-        runs = self._runs(self._source, rank, asked.starts)
+        runs = self._runs(self._whole, rank, asked.starts)
         explained = tuple(each.explained for each in runs)
         best, again = int(np.argmax(explained)), near(explained)
         others = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in again if k != best]
@@ -103,24 +136,22 @@ class _Scanner:
             explained[best],
             len(again),
             float(np.mean(others)) if others else None,
-            self._match_of_halves(halves, rank),
+            self._match_of_halves(rank),
             self._consistency(runs[best].model),
             sum(each.iterations for each in runs),
             time.perf_counter() - began,
         )
         return found, runs[best].model
 
-    def _runs(self, source: AnySource, rank: int, starts: int) -> list[_Run]:
+    def _runs(self, part: _Part, rank: int, starts: int) -> list[_Run]:
         asked, found = self._asked, list[_Run]()
-        method, rule = self._method(source, rank), Rule(asked.max_iters, asked.tol)
-        unexplained = _deviances(source, self._machine) if asked.loss == "poisson" else None
+        method, rule = self._method(part.source, rank), Rule(asked.max_iters, asked.tol)
         for number in range(starts):
             if number:
                 method.restart()
-            begin(method, source, asked.seed + number)
+            begin(method, part.source, asked.seed + number)
             run(method, rule)
-            merit = self._machine.comm.bcast(method.merit())
-            explained = 1 - (1 - merit) ** 2 if unexplained is None else unexplained(merit)
+            explained = part.explains(self._machine.comm.bcast(method.merit()))
             model = method.model()
             assert isinstance(model, KruskalTensor)
             found.append(_Run(model, explained, method.state.iterations))
@@ -138,27 +169,20 @@ class _Scanner:
         rank, order = model.rank, len(model.factors)
         if self._asked.loss == "poisson" or rank**order > MOST_OF_A_CORE or rank > min(model.shape):
             return None
-        factors = [model.factors[0] * model.weights, *model.factors[1:]]
-        return consistent(self._source, self._machine, self._options, factors)
+        factors = factors_of(model)
+        assert factors is not None
+        return consistent(self._whole.source, self._machine, self._options, factors)
 
-    def halves(self) -> list[AnySource]:
-        """Return two tensors: one has the even indices of the longest mode, the other the odd ones."""
-        whole, comm = self._source.tensor(), self._machine.comm
-        parts = None if whole is None else _halves(whole, int(np.argmax(self._source.shape)))
-        if not comm.bcast(parts is not None):
-            return []
-        return [open_tensor(parts[k] if parts else None, self._machine, self._options) for k in range(2)]
-
-    def _match_of_halves(self, halves: Sequence[AnySource], rank: int) -> float | None:
-        """Return how alike the models of halves are in the modes that they share."""
-        if not halves:
+    def _match_of_halves(self, rank: int) -> float | None:
+        """Return how alike the models of halves are in the modes that they share; None without halves."""
+        if not self._halves:
             return None
-        mode, best = int(np.argmax(self._source.shape)), list[list[NDArray[Any]]]()
-        for half in halves:
+        shared = list[list[NDArray[Any]]]()
+        for half in self._halves:
             runs = self._runs(half, rank, min(HALF_STARTS, self._asked.starts))
             model = max(runs, key=lambda each: each.explained).model
-            best.append([factor for m, factor in enumerate(model.factors) if m != mode])
-        return factor_match(*best)
+            shared.append([factor for mode, factor in enumerate(model.factors) if mode != self._mode])
+        return factor_match(*shared)
 
 
 def _halves(tensor: SparseTensor | DenseTensor, mode: int) -> list[SparseTensor | DenseTensor] | None:
@@ -179,19 +203,9 @@ def _halves(tensor: SparseTensor | DenseTensor, mode: int) -> list[SparseTensor 
     return found
 
 
-def _deviances(source: AnySource, machine: Machine) -> Callable[[float], float]:
-    """Return what turns a log-likelihood into the share of the deviance that a model explains. Collective.
-
-    Nothing is explained by one rate for all elements, everything by the counts themselves.
-    """
-
-    def bounds() -> tuple[float, float]:
-        tensor = source.tensor()
-        assert isinstance(tensor, SparseTensor)
-        values = tensor.values.astype(np.float64)
-        total = values.sum()
-        constant = total * np.log(total / np.prod([float(n) for n in tensor.shape])) - total
-        return float(constant), float(values @ np.log(values) - total)
-
-    low, high = machine.comm.bcast(on_root(machine.comm, bounds))  # type: ignore[misc]
-    return lambda likelihood: (likelihood - low) / (high - low)
+def _log_likelihoods(tensor: SparseTensor) -> tuple[float, float]:
+    """Return the log-likelihoods of one rate for all elements, which explains nothing, and of the counts themselves."""
+    values = tensor.values.astype(np.float64)
+    total = values.sum()
+    constant = total * np.log(total / np.prod([float(n) for n in tensor.shape])) - total
+    return float(constant), float(values @ np.log(values) - total)

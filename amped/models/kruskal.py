@@ -317,21 +317,6 @@ class KruskalTensor:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
 
 
-def load(path: str | os.PathLike[str]) -> KruskalTensor:
-    """Read a model: an output folder of ``cpd``, or a file that `KruskalTensor.save` wrote.
-
-    Raises
-    ------
-    InputError
-        If the file is at fault.
-
-    Examples
-    --------
-    >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
-    """
-    return KruskalTensor.load(os.path.join(path, MODEL) if os.path.isdir(path) else path)
-
-
 def _column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
     def powers(rows: NDArray[Any]) -> NDArray[Any]:
         found: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)

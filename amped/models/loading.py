@@ -6,7 +6,6 @@ import os
 import zipfile
 from contextlib import suppress
 
-from . import kruskal
 from .kruskal import MODEL, KruskalTensor
 from .tucker import TuckerTensor
 
@@ -27,4 +26,4 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     names = list[str]()
     with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         names = archive.namelist()
-    return TuckerTensor.load(file) if "core.npy" in names else kruskal.load(path)
+    return (TuckerTensor if "core.npy" in names else KruskalTensor).load(file)

@@ -1,0 +1,113 @@
+"""How many components, in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Unpack
+
+from partitioner.given import whole
+
+from .api import ARGUMENTS, argument_options
+from .assembly import Tensor, opened
+from .errors import InputError
+from .models.scanned import Tried
+from .operators.placement import MAX_DENSE_RANK
+from .options import OptionNames, Options, with_options
+from .parallel.calls import Argument, collective
+from .parallel.mpi import world
+from .scanning import LOSSES, Asked, Scan, scanned
+
+
+def ranks_of(name: str, given: Any) -> tuple[int, ...]:
+    """Return numbers of components: of text such as "1-4,6", a number, or a sequence of numbers."""
+    parts = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
+    found = list[int]()
+    for part in parts:
+        first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
+        try:
+            low, high = int(first), int(last if dash else first)
+        except ValueError:
+            raise InputError(f"{name} {given!r}: expected numbers such as 1-8 or 2,4,8") from None
+        if low > high:
+            raise InputError(f"{name} {given!r}: {low} is above {high}")
+        found += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
+    if not found:
+        raise InputError(f"{name} {given!r}: expected at least one number")
+    return tuple(dict.fromkeys(found))
+
+
+def _loss(name: str, given: Any) -> str:
+    if given not in LOSSES:
+        raise InputError(f"{name} {given!r}: expected {' or '.join(LOSSES)}")
+    return str(given)
+
+
+SCAN = {
+    **ARGUMENTS,
+    "ranks": Argument(ranks_of),
+    "loss": Argument(_loss),
+    "nonnegative": Argument(lambda name, given: bool(given)),
+    "halves": Argument(lambda name, given: bool(given)),
+}
+"""How its arguments are taken, but for options."""
+
+
+@collective(SCAN, argument_options)
+@with_options
+def scan(
+    X: Tensor,
+    ranks: Iterable[int] | str = "1-8",
+    *,
+    starts: int = 5,
+    loss: str = "gaussian",
+    nonnegative: bool = False,
+    max_iters: int = 200,
+    tol: float = 1e-6,
+    seed: int = 0,
+    halves: bool = True,
+    callback: Callable[[Tried], object] | None = None,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
+) -> Scan:
+    """Decompose a tensor into several numbers of components; tell how well they explain it, and how stable they are.
+
+    Parameters
+    ----------
+    X : tensor, array or path
+        See `cp_als`.
+    ranks : sequence of int, or text
+        Numbers of components, as ``range(1, 9)`` or ``"1-8,12"``.
+    starts : int
+        Random starts of each, with seeds ``seed``, ``seed + 1``, ...
+    loss : {"gaussian", "poisson"}
+    nonnegative : bool
+        Whether no factor matrix may have negative numbers.
+    max_iters, tol : int, float
+        See `cp_als` and `cp_apr`.
+    halves : bool
+        Whether the even and the odd indices of the longest mode are decomposed apart, to compare the other modes.
+    callback : callable, optional
+        Called with the `Tried` of each number of components.
+    deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
+        See `cp_als`.
+
+    Returns
+    -------
+    Scan
+        `tried`, the best `models`, and a `suggestion`: the largest number whose components are found again from other
+        starts and in halves, whose core is consistent, and that explains clearly more than the next smaller one. It is
+        a rule of thumb; the table says more.
+
+    Raises
+    ------
+    InputError
+        If an argument or the file is at fault.
+
+    Examples
+    --------
+    >>> scan(X, range(1, 9)).suggestion  # doctest: +SKIP
+    """
+    asked = Asked(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
+    comm = world()
+    with opened(X, comm, chosen := Options(**options), deadline) as (machine, source):
+        return scanned(source, machine, chosen, asked, callback or (lambda _: None))
