@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOTDIR
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,17 @@ from partitioner.readers.npz import DAMAGED, check_sizes, read_header
 from .errors import InputError, OutputError
 
 CHUNK = 1 << 20  # bytes
+
+
+@contextmanager
+def faults_of(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file whose arrays are missing or at fault, in an `InputError`."""
+    try:
+        yield
+    except KeyError as error:
+        raise InputError(f"holds no {error}", path=path) from None
+    except ValueError as error:
+        raise InputError(getattr(error, "cause", str(error)), path=path) from None
 
 
 class Outputs:

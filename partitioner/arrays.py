@@ -11,16 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .labels import Labels
+from .labels import Labelled, Labels, mode_names
 
 
-class AsArray:
+class AsArray(Labelled):
     """What a sparse tensor has in common with arrays. Its own class has the nonzeros."""
 
     shape: tuple[int, ...]
     columns: Any  # properties of its own class
     values: Any
-    labels: Any
     nnz: Any
     from_columns: Any
 
@@ -76,8 +75,7 @@ class AsArray:
         return to_xarray(self)
 
     def _repr_html_(self) -> str:
-        names = self.labels.names if self.labels is not None else None
-        names = names or [f"mode {mode}" for mode in range(len(self.shape))]
+        names = mode_names(self.labels, len(self.shape))
         rows = "".join(
             f"<tr><td>{escape(name)}</td><td style='text-align:right'>{length:,}</td></tr>"
             for name, length in zip(names, self.shape, strict=True)

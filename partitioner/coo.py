@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from operator import index
 from os import PathLike
@@ -98,7 +98,6 @@ class SparseTensor(AsArray):
         past the largest number or all to zero.
     """
 
-    _labels: Labels | None = None
     _path: str | PathLike[str] | None = None
     _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
     _hear: Hear | None = None
@@ -212,15 +211,6 @@ class SparseTensor(AsArray):
         """How many coordinates summed to zero."""
         self._settle()
         return self._repaired[1]
-
-    @property
-    def labels(self) -> Labels | None:
-        """What the indices stand for."""
-        return self._labels
-
-    @labels.setter
-    def labels(self, given: Iterable[ArrayLike] | None) -> None:
-        self._labels = Labels.of(given, self.shape)
 
     @property
     def build_bytes(self) -> int:

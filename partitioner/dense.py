@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
 from .facts import Facts, facts_of, joined
-from .labels import Labels
+from .labels import Labelled
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
@@ -69,7 +69,7 @@ class Stored:
         return found
 
 
-class DenseTensor:
+class DenseTensor(Labelled):
     """A dense tensor: all elements, zeros among them.
 
     Parameters
@@ -101,7 +101,6 @@ class DenseTensor:
 
     def __init__(self, array: Any, path: str | PathLike[str] | None = None) -> None:
         self.path, self.on_gpu = path, None  # type: tuple[Any, Any]
-        self._labels: Labels | None = None
         with _of(path):
             if isinstance(array, Stored):
                 check_elements(array.shape, array.dtype)
@@ -131,15 +130,6 @@ class DenseTensor:
         # Steps of zero, backwards, or over others.
         self.modes = tuple(sorted(range(array.ndim), key=lambda m: (array.shape[m] == 1, m)))
         return without_gaps(array.transpose(self.modes))
-
-    @property
-    def labels(self) -> Labels | None:
-        """What indices stand for, one array a mode; may be set to sequences of numbers, times or strings."""
-        return self._labels
-
-    @labels.setter
-    def labels(self, given: Iterable[ArrayLike] | None) -> None:
-        self._labels = Labels.of(given, self.shape)
 
     @classmethod
     def of_sparse(cls, tensor: SparseTensor, room: int | None = None) -> DenseTensor:

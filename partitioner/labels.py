@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,6 +60,37 @@ class Labels(tuple[NDArray[Any], ...]):
         """Return a number that tells these labels from others."""
         data = b"".join(part.tobytes() for each in self for part in to_parts(each).values())
         return zlib.crc32(data)
+
+
+class Labelled:
+    """What has a shape, and labels of its indices."""
+
+    if TYPE_CHECKING:  # an attribute of some, a property of others
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """The mode lengths."""
+
+    _labels: Labels | None = None
+
+    @property
+    def labels(self) -> Labels | None:
+        """What the indices stand for, one array a mode; may be set to sequences of numbers, times or strings."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, given: Iterable[ArrayLike] | None) -> None:
+        self._labels = Labels.of(given, self.shape)
+
+    def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
+        """Give this tensor, in place, labels of its indices; raise `InputError` if there are too few or too many."""
+        self.labels = labels
+        return self
+
+
+def mode_names(labels: Labels | None, order: int) -> Sequence[str]:
+    """Return what each mode is: its key of a table, or its number."""
+    return (labels.names if labels is not None else None) or [f"mode {mode}" for mode in range(order)]
 
 
 def as_labels(given: ArrayLike) -> NDArray[Any]:

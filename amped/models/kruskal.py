@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from partitioner.arrays import library
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.foreign import tensor_of
 from partitioner.given import whole
-from partitioner.labels import Labels, find, named
+from partitioner.labels import Labelled, find, named
 from partitioner.readers import read
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
-from ..files import factors_in, read_npz, write_npz
+from ..files import factors_in, faults_of, read_npz, write_npz
 from .explained import Component, Residuals, components, inner_product, readable_signs, residuals, shares
 
 PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
@@ -33,7 +33,7 @@ BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
 ARRANGED_ROWS = 1 << 12  # at a time
 
 
-class KruskalTensor:
+class KruskalTensor(Labelled):
     """A sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
 
     Parameters
@@ -70,7 +70,6 @@ class KruskalTensor:
         self.fits = tuple(fits)
         self.converged = converged
         self.series = {name: tuple(numbers) for name, numbers in (series or {}).items()}
-        self.labels: Labels | None = None
         if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
             raise InputError(
                 f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights"
@@ -85,11 +84,6 @@ class KruskalTensor:
     def shape(self) -> tuple[int, ...]:
         """The mode lengths."""
         return tuple(f.shape[0] for f in self.factors)
-
-    def labelled(self, labels: Iterable[ArrayLike] | None) -> KruskalTensor:
-        """Give this tensor, in place, labels of its rows; raise `InputError` if there are too few or too many."""
-        self.labels = Labels.of(labels, self.shape)
-        return self
 
     def arranged(self, norm: int = 2) -> KruskalTensor:
         """Return the same tensor with columns of unit 2-norm, or 1-norm, and weights descending."""
@@ -290,12 +284,8 @@ class KruskalTensor:
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":
             raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
-        try:
+        with faults_of(path):
             return cls(weights, factors).labelled(find(arrays, len(factors)))
-        except KeyError as error:
-            raise InputError(f"holds no {error}", path=path) from None
-        except ValueError as error:
-            raise InputError(getattr(error, "cause", str(error)), path=path) from None
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the weights, then the list of factor matrices: ``weights, factors = model``, as TensorLy has it."""

@@ -16,7 +16,7 @@ from partitioner.labels import Labels, find, named
 from partitioner.sort import stable_argsort, strictly_increasing
 
 from ..errors import InputError
-from ..files import read_npz, write_npz
+from ..files import faults_of, read_npz, write_npz
 
 BLOCK = 1 << 22  # numbers worked on together
 
@@ -220,13 +220,9 @@ class SemiSparseTensor:
         mode, shape = arrays["mode"], arrays["shape"]
         if mode.dtype.kind not in "iu" or mode.ndim > 1 or shape.dtype.kind not in "iu" or shape.ndim != 1:
             raise InputError(f"mode is {mode.dtype} of shape {mode.shape}, shape {shape.dtype}: integers", path=path)
-        try:
+        with faults_of(path):
             labels = find(arrays, shape.size)
             return cls(arrays["indices"], arrays["values"], mode.reshape(-1).tolist(), shape.tolist(), labels)
-        except KeyError as error:
-            raise InputError(f"holds no {error}", path=path) from None
-        except ValueError as error:
-            raise InputError(getattr(error, "cause", str(error)), path=path) from None
 
     def __repr__(self) -> str:
         dense = f"modes={self.modes}" if len(self.modes) != 1 else f"mode={self.modes[0]}"

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from partitioner.labels import Labels, find, named
+from partitioner.labels import Labelled, find, named
 
 from ..errors import InputError
-from ..files import factors_in, read_npz, write_npz
+from ..files import factors_in, faults_of, read_npz, write_npz
 
 Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 
 
-class TuckerTensor:
+class TuckerTensor(Labelled):
     """A core tensor times a factor matrix in each mode, ``core x_0 factors[0] x_1 factors[1] ...``.
 
     Parameters
@@ -50,7 +50,6 @@ class TuckerTensor:
         self.core = np.asarray(core, np.float64)
         self.factors = [np.asarray(f) for f in factors]
         self.fits, self.converged = tuple(fits), converged
-        self.labels: Labels | None = None
         shapes = [f.shape for f in self.factors]
         if any(len(shape) != 2 for shape in shapes) or tuple(shape[1] for shape in shapes) != self.core.shape:
             raise InputError(f"factor matrices of shapes {shapes} for a core of {self.core.shape}")
@@ -74,11 +73,6 @@ class TuckerTensor:
     def compression(self) -> float:
         """Numbers of the dense tensor for each number of this one."""
         return math.prod(self.shape) / (self.core.size + sum(f.size for f in self.factors))
-
-    def labelled(self, labels: Iterable[ArrayLike] | None) -> TuckerTensor:
-        """Give this tensor, in place, labels of its rows; raise `InputError` if there are too few or too many."""
-        self.labels = Labels.of(labels, self.shape)
-        return self
 
     def arrange(self) -> TuckerTensor:
         """Turn columns, in place, so that each one's largest entry is positive."""
@@ -164,12 +158,8 @@ class TuckerTensor:
         factors, core = factors_in(arrays, path), arrays.get("core")
         if core is None or core.dtype.kind not in "fiu" or not np.all(np.isfinite(core)):
             raise InputError("holds no core of finite numbers", path=path)
-        try:
+        with faults_of(path):
             return cls(core, factors).labelled(find(arrays, len(factors)))
-        except KeyError as error:
-            raise InputError(f"holds no {error}", path=path) from None
-        except ValueError as error:
-            raise InputError(getattr(error, "cause", str(error)), path=path) from None
 
     @classmethod
     def from_pyttb(cls, tensor: Any) -> TuckerTensor:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partitioner.labels import Labels
+from partitioner.labels import mode_names as known_names
 
 from ..models.explained import Component, Item, tops_of
 from ..models.kruskal import KruskalTensor
@@ -60,8 +61,7 @@ def mode_names(model: KruskalTensor) -> list[str]:
 
 
 def _names(labels: Labels | None, order: int) -> list[str]:
-    names = labels.names if labels is not None else None
-    return [one_line(name) for name in names] if names else [f"mode {mode}" for mode in range(order)]
+    return [one_line(name) for name in known_names(labels, order)]
 
 
 def _labels(component: Component, names: Sequence[str], positive: bool, width: int) -> list[str]:

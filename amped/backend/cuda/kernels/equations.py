@@ -192,30 +192,22 @@ class CudaConstrained(CudaEquations):
             self._constrain(self._mode, again=True)
 
 
-class WideEquations(HostEquations):
-    """See `Equations`: of many columns."""
+class ByCholesky(HostEquations):
+    """Inverts by Cholesky's factors: on a GPU that takes half as long as elimination."""
 
     def _inverse(self, gram: Array) -> Array:
-        return inverse_of(gram)
+        return lapack.posv(gram.copy(), cupy.eye(len(gram)))
 
 
-class WideConstrained(HostConstrained):
+class WideConstrained(ByCholesky, HostConstrained):
     """See `ConstrainedEquations`: of many columns."""
-
-    def _inverse(self, gram: Array) -> Array:
-        return inverse_of(gram)
-
-
-def inverse_of(gram: Array) -> Array:
-    """Return the inverse of a positive definite matrix, by Cholesky's factors: twice as fast as by others."""
-    return lapack.posv(gram.copy(), cupy.eye(len(gram)))
 
 
 class Wide(OnHost):
     """See `Provider`; suits all."""
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
-        return WideEquations(self._device, terms)
+        return ByCholesky(self._device, terms)
 
     def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
         return WideConstrained(self._device, terms, bounds)
