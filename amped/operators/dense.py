@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, Stored, expect, forget, pieces
+from partitioner.dense import DenseTensor, Stored
 from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
-from partitioner.threads import fair_threads, side_by_side, usable_cores
+from partitioner.threads import fair_threads
 
 from ..backend.base import Array, Device, Slot
 from ..backend.dense import Form, Sweep
@@ -20,16 +20,14 @@ from ..backend.exchange import Machine
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_plan import PIECE, DensePlan, make_dense_plan
+from .dense_load import copy, on_device
+from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
 from .factors import Factors
 from .limits import check_range
 from .memory import SLOTS
 from .placement import Setting
 from .workspace import Workspace
-
-MAPPED = 1 << 22  # elements of a file that is mapped that are copied at once
-AHEAD = 4  # of these parts that are read ahead
 
 
 class _HostSlab(NamedTuple):
@@ -51,44 +49,15 @@ class _HostSlab(NamedTuple):
         if self.locked:
             target.set(self.elements)
             return target
-        for to, part in _parts(target, self.elements):
-            if self.device.on_host:
-                np.copyto(to, part, casting="same_kind")
-            else:
-                self.device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
+        copy(target, self.elements, self.device)
         return target
-
-
-def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of a contiguous array, and what is to be copied there; a file is read some parts ahead."""
-    places = list(_places(elements))
-    mapped = isinstance(elements, np.memmap)
-    for number, place in enumerate(places):
-        for other in places[number + AHEAD : number + AHEAD + 1] if number else places[: AHEAD + 1]:
-            if mapped:
-                expect(elements[other])
-        part = elements[place]
-        yield target[place], part
-        forget(part)
-
-
-def _places(elements: NDArray[Any] | Stored) -> Iterator[tuple[slice, ...]]:
-    """Yield where parts are that are copied at once; those of a file that is mapped are smaller."""
-    return pieces(elements.shape, (), MAPPED if isinstance(elements, np.memmap) else PIECE)
-
-
-def _copy(target: Array, elements: NDArray[Any], place: tuple[slice, ...]) -> None:
-    part = elements[place]
-    expect(part)
-    np.copyto(target[place], part, casting="same_kind")
-    forget(part)
 
 
 class _Slabs:
     """A rank's block: on the device, or on the host, slab by slab through slots."""
 
-    def __init__(self, block: Any, plan: DensePlan, device: Device, clock: Any) -> None:
-        self._form, self._given, self._device = plan.form, block, device
+    def __init__(self, block: Any, plan: DensePlan, device: Device, clock: Any, threads: int) -> None:
+        self._form, self._given, self._device, self._threads = plan.form, block, device, threads
         self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
@@ -96,7 +65,7 @@ class _Slabs:
         if self._count and plan.streamed:
             self._make_slots(plan, clock)
         elif self._count:
-            self._block, self._given = _on_device(block, plan, device), np.empty(0)
+            self._block, self._given = on_device(block, plan.dtype, plan.sent, device, threads), np.empty(0)
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
         """Make slots for elements as they are sent, and room to convert them."""
@@ -109,9 +78,9 @@ class _Slabs:
         plain = isinstance(given, np.ndarray) and given.dtype == plan.sent and given.flags.c_contiguous
         self._lock = device.lock(given) if plain else None
 
-    def facts(self, threads: int) -> Facts:
+    def facts(self) -> Facts:
         """Return what is known of the elements that are on the device."""
-        return joined([DenseTensor(self._block).facts(threads=threads)] if self._count else [])
+        return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -146,28 +115,6 @@ class _Slabs:
             self._filled += 1
 
 
-def _on_device(block: Any, plan: DensePlan, device: Device) -> Array:
-    """Return a block in device memory, C-contiguous and of the plan's type; the block itself, if it is like that."""
-    there = type(block) is device.xp.ndarray
-    if there and block.dtype == plan.dtype and block.flags.c_contiguous:
-        return block
-    target = device.empty(block.shape, plan.dtype)
-    if there and not device.on_host:
-        target[...] = block
-        return target
-    converts = plan.sent != plan.dtype
-    room: Array = device.empty((min(PIECE, plan.form.elements),), plan.sent) if converts else None
-    if device.on_host and not isinstance(block, Stored):
-        side_by_side(lambda place: _copy(target, block, place), list(_places(block)), usable_cores())
-        return target
-    for to, part in _parts(target, block):
-        source = np.ascontiguousarray(part).reshape(-1)
-        device.fill([room[: to.size] if converts else to.reshape(-1)], [source])
-        if converts:
-            to[...] = room[: to.size].reshape(to.shape)
-    return target
-
-
 class _Doubled(NamedTuple):
     """What MTTKRPs in double precision take, of elements in single precision."""
 
@@ -199,9 +146,9 @@ class DenseOperator(Factors):
         self.work = Workspace(plan, machine, options)
         with STAGES.of("copy"):
             block = source.block(plan.grid, on_host=machine.device.on_host or plan.streamed)
-            self._slabs = _Slabs(block, plan, machine.device, self.clock)
+            self._slabs = _Slabs(block, plan, machine.device, self.clock, fair_threads(comm))
         if not any(comm.allgather(plan.streamed)):
-            source.found(self._slabs.facts(fair_threads(comm)))
+            source.found(self._slabs.facts())
         check_range(source.value_range, options)
         self.norm = source.held_norm(options.dtype)
         self._sweep: Sweep | None = None

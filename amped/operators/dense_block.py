@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, Stored, forget
+from partitioner.dense import DenseTensor, Stored
 from partitioner.facts import Facts, joined
 from partitioner.threads import fair_threads, side_by_side
 
 from ..backend.base import Array, Device
 from ..backend.contract import contracted
 from ..backend.exchange import Machine
+from .dense_load import on_device
 
 T = TypeVar("T")
 HOST_PIECE, DEVICE_PIECE = 1 << 20, 1 << 26  # elements that are contracted at once
@@ -44,20 +45,9 @@ class DenseBlock:
         self._device, self._comm, self.dtype = machine.device, machine.comm, dtype
         self.shape: tuple[int, ...] = tuple(elements.shape)
         self._threads = fair_threads(machine.comm) if machine.device.on_host else 1
-        self.resident, self._elements = resident, self._copied(elements) if resident else elements
-
-    def _copied(self, elements: Any) -> Array:
-        if not isinstance(elements, (np.ndarray, Stored)) or (self._device.on_host and self._fits(elements)):
-            return elements
-        target = self._device.empty(self.shape, self.dtype)
-        for part in self._cuts(0):
-            given = np.ascontiguousarray(elements[part])
-            self._device.fill([target[part].reshape(-1)], [given.reshape(-1)])
-            forget(given)
-        return target
-
-    def _fits(self, elements: Any) -> bool:
-        return type(elements) is np.ndarray and elements.dtype == self.dtype and elements.flags.c_contiguous
+        self.resident, self._elements = resident, elements
+        if resident and isinstance(elements, (np.ndarray, Stored)):
+            self._elements = on_device(elements, dtype, dtype, self._device, self._threads)
 
     def _cuts(self, axis: int) -> list[slice]:
         """Return the pieces' ranges of a mode."""

@@ -18,6 +18,7 @@ from ..backend.providers import dense_kernels
 from ..backend.rows import block_rows
 from ..errors import InputError
 from ..options import Options
+from .dense_load import PIECE
 from .dense_source import DenseSource
 from .grid import Grid
 from .memory import SLOT_BYTES, SLOTS, ModePlan
@@ -25,7 +26,6 @@ from .placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
 
 SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
 WORKSPACE = 350_000_000  # bytes of scratch memory, where none are asked for
-PIECE = 1 << 24  # elements that are copied at once
 DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
 
 

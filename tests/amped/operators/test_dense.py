@@ -17,7 +17,7 @@ from amped.backend.cuda import probe
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
-from amped.operators import dense, dense_plan
+from amped.operators import dense_load, dense_plan
 from amped.operators.grid import Grid
 from amped.parallel.mpi import Comm, SingleComm
 from partitioner.dense import DenseTensor
@@ -63,7 +63,7 @@ def test_elements_in_chunks_are_read_where_they_are_used(
     comm: Comm, tmp_path: Path, placement: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     h5py = pytest.importorskip("h5py")
-    monkeypatch.setattr(dense, "PIECE", 20)
+    monkeypatch.setattr(dense_load, "PIECE", 20)
     array = ARRAY.astype(kind)
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("group/data", data=array, chunks=(2, 2, 1, 3), compression="gzip")
