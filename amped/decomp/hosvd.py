@@ -7,7 +7,6 @@ before have compressed already. The squared error is at most the sum of the squa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -158,7 +157,7 @@ def truncated(
     There are `rank`, or as few as leave at most `budget` of the `squares` out.
     """
     if unfolded.length <= MOST:
-        return _of_gram(unfolded.gram(), comm, rank, squares, budget, seed)
+        return _of_gram(unfolded.gram(), comm, rank, squares, budget)
     if unfolded.last and unfolded.width <= MOST:
         return _of_rows(unfolded, comm, rank, squares, budget, seed)
     columns = FIRST if rank is None else rank
@@ -179,12 +178,23 @@ def _count(values: Matrix, rank: int | None, squares: float, budget: float) -> i
     return max(1, int(np.argmax(enough)) + 1) if enough.any() else len(values) + 1
 
 
-def _of_gram(
-    gram: Matrix, comm: Comm, rank: int | None, squares: float, budget: float, seed: int
-) -> tuple[Matrix, float]:
-    values, vectors = comm.bcast(leading(gram, len(gram) if rank is None else rank))
+def _of_gram(gram: Matrix, comm: Comm, rank: int | None, squares: float, budget: float) -> tuple[Matrix, float]:
+    values, vectors = _eigen(gram, comm, rank, squares, budget)
+    return vectors, float(values[: vectors.shape[1]].sum())
+
+
+def _eigen(gram: Matrix, comm: Comm, rank: int | None, squares: float, budget: float) -> tuple[Matrix, Matrix]:
+    """Return the leading eigenvalues of a Gram matrix, and as many eigenvectors as are wanted."""
+    values, vectors = _leading(gram, comm, len(gram) if rank is None else rank)
     count = min(_count(values, rank, squares, budget), len(values))
-    return np.ascontiguousarray(vectors[:, :count]), float(values[:count].sum())
+    return values, np.ascontiguousarray(vectors[:, :count])
+
+
+def _leading(gram: Matrix, comm: Comm, count: int) -> tuple[Matrix, Matrix]:
+    """Return the leading eigenvalues and eigenvectors as rank 0 finds them: all ranks have the same. Collective."""
+    found = comm.bcast(leading(gram, count) if comm.rank == 0 else None)
+    assert found is not None
+    return found
 
 
 def _of_rows(
@@ -194,11 +204,10 @@ def _of_rows(
     rows = unfolded.rows()
     gram = rows.T @ rows
     comm.all_reduce(gram, "sum")
-    values, vectors = comm.bcast(leading(gram, len(gram) if rank is None else rank))
-    count = min(_count(values, rank, squares, budget), len(values))
-    lengths = np.sqrt(np.maximum(values[:count], np.finfo(np.float64).tiny))
-    whole = unfolded.gathered(rows @ (vectors[:, :count] / lengths))
-    return orthonormal(whole, values, seed), float(values[:count].sum())
+    values, vectors = _eigen(gram, comm, rank, squares, budget)
+    largest = values[: vectors.shape[1]]
+    whole = unfolded.gathered(rows @ (vectors / np.sqrt(np.maximum(largest, np.finfo(np.float64).tiny))))
+    return orthonormal(whole, values, seed), float(largest.sum())
 
 
 def _iterated(unfolded: Spectrum, comm: Comm, columns: int, seed: int) -> tuple[Matrix, Matrix]:
@@ -213,7 +222,7 @@ def _iterated(unfolded: Spectrum, comm: Comm, columns: int, seed: int) -> tuple[
         if captured - before <= SETTLED * captured or turn == PASSES - 1:
             break
         basis = product
-    values, vectors = comm.bcast(leading((small + small.T) / 2, columns))
+    values, vectors = _leading((small + small.T) / 2, comm, columns)
     return basis @ vectors, values
 
 
@@ -228,8 +237,3 @@ def orthonormal(matrix: Matrix, values: Matrix, seed: int) -> Matrix:
         matrix = np.hstack([matrix[:, ~none], matrix[:, none]])
     found: Matrix = np.linalg.qr(matrix)[0]
     return found
-
-
-def ranks_of(factors: Sequence[Matrix]) -> tuple[int, ...]:
-    """Return the columns of factor matrices."""
-    return tuple(factor.shape[1] for factor in factors)
