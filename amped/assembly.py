@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -22,14 +22,17 @@ from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .backend.providers import dense_kernels, ttm_kernels
+from .backend.solve import Takes
 from .decomp import als, apr
 from .decomp.constraints import NONE, Constraints
 from .decomp.driver import Method
 from .decomp.initial import Init, initial_factors
 from .decomp.poisson import Poisson
+from .decomp.side_by_side import SideBySide
 from .decomp.tucker import Tucker
 from .errors import InputError
 from .operators.base import Operator
+from .operators.columns import Columns
 from .operators.dealt import Progress
 from .operators.dense import DenseOperator
 from .operators.dense_source import DenseSource, of_array, open_dense_source
@@ -176,6 +179,36 @@ def decomposition(
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     return als.CpAls(_placed(source, machine, setting, budget), constraints)
+
+
+Key = TypeVar("Key")
+
+
+def decompositions(
+    source: AnySource,
+    ranks: Mapping[Key, int],
+    columns: int,
+    machine: Machine,
+    options: Options,
+    budget: Budget,
+    constraints: Constraints,
+    seed: Callable[[Key], int],
+) -> SideBySide[Key]:
+    """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
+    most = max(ranks.values())
+    each = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+
+    def solving(rows: int, together: int) -> Takes:
+        return Takes(*(-(-together // most) * size for size in each(rows, most)))
+
+    setting = setting_for(source, columns, machine, options, solving)
+
+    def start(place: Columns, key: Key) -> als.CpAls:
+        method = als.CpAls(place, constraints)
+        begin(method, source, seed(key))
+        return method
+
+    return SideBySide(_placed(source, machine, setting, budget), start)
 
 
 def refuse_dense(source: AnySource) -> Source:

@@ -73,6 +73,12 @@ class Placed(Protocol):
 class Operator(Placed, Protocol):
     """A placed tensor whose MTTKRPs are computed."""
 
+    def set_factor(self, mode: int, factor: NDArray[Any], first: int = 0) -> None:
+        """See `Placed`; or only some columns, from `first` on."""
+
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+        """See `Placed`; or only some columns."""
+
     def forget(self) -> None:
         """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
 

@@ -115,23 +115,28 @@ class Workspace:
         """Note that a factor matrix is new."""
         self._stale.add(mode)
 
-    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        """Copy an (I_n, R_n) matrix in host memory into a factor matrix."""
+    def set_factor(self, mode: int, factor: NDArray[Any], first: int = 0) -> None:
+        """Copy a matrix in host memory, (I_n, R_n) or fewer columns, into a factor matrix, from column `first` on."""
         self._exchange.join()
-        rank = self._ranks[mode]
+        rank = factor.shape[1]
         step = block_rows(rank)  # device memory has no room for a second matrix
         for b in range(0, len(factor), step):
             rows, place = np.ascontiguousarray(factor[b : b + step], self._dtype), self.factors[mode][b : b + step]
             if rank == place.shape[1]:
                 self._device.fill([place.reshape(-1)], [rows.reshape(-1)])
             else:
-                place[:, :rank] = self._device.to_device(rows)
+                place[:, first : first + rank] = self._device.to_device(rows)
         self.changed(mode)
 
-    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
-        """Return a copy of a factor matrix, (I_n, R_n), in host memory; or that in a copy of `matrices`."""
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+        """Return a copy of a factor matrix, (I_n, R_n), in host memory, or of some columns.
+
+        It is that in a copy of `matrices`, if there is one.
+        """
         self._exchange.join()
-        stored = self.factors if matrices is None else self._views(matrices)
-        whole = self._device.to_host(stored[mode])[:, : self._ranks[mode]]
+        stored = (self.factors if matrices is None else self._views(matrices))[mode]
+        if columns is not None:
+            return np.array(self._device.to_host(stored[:, columns]), order="C")
+        whole = self._device.to_host(stored)[:, : self._ranks[mode]]
         # What comes from a device is a copy already.
         return np.array(whole, order="C") if self._device.on_host else np.ascontiguousarray(whole)
