@@ -74,13 +74,11 @@ class SideBySide(Generic[Key]):
         self, waiting: list[Key], going: dict[Key, Stepping], ranks: Mapping[Key, int], rule: Rule
     ) -> Iterator[list[Key]]:
         """Compute an iteration of all runs again and again; yield those that have ended."""
+        ended = list[Key](ranks)
         while waiting or going:
             began = time.perf_counter()
-            for key in list(waiting):
-                columns = self._place(ranks[key])
-                if columns is not None:
-                    waiting.remove(key)
-                    going[key] = self._start(columns, key)
+            if ended:
+                self._fill(waiting, going, ranks)
             self._iterate(list(going.values()))
             ended = list[Key]()
             for key, method in going.items():
@@ -91,6 +89,17 @@ class SideBySide(Generic[Key]):
             for key in going:
                 self.seconds[key] += each * ranks[key]
             yield ended
+
+    def _fill(self, waiting: list[Key], going: dict[Key, Stepping], ranks: Mapping[Key, int]) -> None:
+        """Start runs in the columns that are free."""
+        least = self._taken.size + 1  # of the ranks that did not fit
+        for key in list(waiting):
+            columns = self._place(ranks[key]) if ranks[key] < least else None
+            if columns is None:
+                least = min(least, ranks[key])
+                continue
+            waiting.remove(key)
+            going[key] = self._start(columns, key)
 
     def _place(self, rank: int) -> Columns | None:
         """Return the first columns in a row that are free; None if there are not so many."""
