@@ -18,6 +18,7 @@ from .assembly import (
     AnySource,
     begin,
     counts,
+    counts_together,
     decomposition,
     decompositions,
     open_tensor,
@@ -25,10 +26,13 @@ from .assembly import (
     refuse_negative,
 )
 from .backend.exchange import Machine
+from .backend.providers import interleaved
 from .compression import consistent
 from .decomp.constraints import Constraints, Wanted
+from .decomp.counts_side_by_side import Counting
 from .decomp.driver import Rule, run
 from .decomp.poisson import Poisson
+from .decomp.side_by_side import Alternating
 from .decomp.starts import Restartable
 from .errors import InputError
 from .models.kruskal import KruskalTensor
@@ -195,25 +199,36 @@ class _Scanner:
 
     def _runs(self, part: _Part, ranks: Sequence[int], starts: int) -> dict[int, list[_Run]]:
         """Return the runs of each number of components; those of few are computed side by side."""
-        most = 0 if self._asked.loss == "poisson" else self._machine.device.together
-        small = {(rank, start): rank for rank in ranks if rank <= most for start in range(starts)}
+        small = {(rank, start): rank for rank in ranks if self._is_small(rank) for start in range(starts)}
         found = self._together(part, small) if len(small) > 1 else {}
         for rank in ranks:
             if (rank, 0) not in found:
                 found |= self._alone(part, rank, starts)
         return {rank: [found[rank, start] for start in range(starts)] for rank in ranks}
 
+    def _is_small(self, rank: int) -> bool:
+        """Return whether runs of so many components gain side by side."""
+        if self._asked.loss != "poisson":
+            return rank <= self._machine.device.together
+        how = interleaved(self._machine.device)
+        return how is not None and how.models(rank, self._options.dtype) > 1 and self._options.kernel == "auto"
+
     def _together(self, part: _Part, ranks: dict[Key, int]) -> dict[Key, _Run]:
-        asked, columns = self._asked, min(self._machine.device.together, sum(ranks.values()))
-        budget = Budget(asked.max_iters * -(-sum(ranks.values()) // columns))
         began = time.perf_counter()
-        several = decompositions(
-            part.source, ranks, columns, self._machine, self._options, budget, self._constraints, self._seed
-        )
+        several = self._several(part.source, ranks)
         placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
         for key, method in several.run(ranks, self._rule):
             found[key] = self._ended(part, method, placing + several.seconds[key])
         return found
+
+    def _several(self, source: AnySource, ranks: dict[Key, int]) -> Alternating[Key] | Counting[Key]:
+        """Place a tensor for runs side by side."""
+        asked, machine, options = self._asked, self._machine, self._options
+        if asked.loss == "poisson":
+            return counts_together(source, ranks, machine, options, Poisson(asked.tol), self._seed)
+        columns = min(machine.device.together, sum(ranks.values()))
+        budget = Budget(asked.max_iters * -(-sum(ranks.values()) // columns))
+        return decompositions(source, ranks, columns, machine, options, budget, self._constraints, self._seed)
 
     def _alone(self, part: _Part, rank: int, starts: int) -> dict[Key, _Run]:
         found, began = dict[Key, _Run](), time.perf_counter()

@@ -18,8 +18,9 @@ from .base import Operator, Solve
 class Columns:
     """See `Placed`. What computes passes over the nonzeros does so for all columns, and gives this one its part."""
 
-    def __init__(self, whole: Operator, first: int, rank: int) -> None:
-        self._whole, self.columns = whole, slice(first, first + rank)
+    def __init__(self, whole: Operator, first: int, rank: int, apart: int = 1) -> None:
+        """So many columns from the first one on; there are others between them if they are more than 1 `apart`."""
+        self._whole, self.columns = whole, slice(first, first + (rank - 1) * apart + 1, apart)
         self.machine, self.options, self.shape = whole.machine, whole.options, whole.shape
         self.norm, self.clock, self.kernels = whole.norm, whole.clock, whole.kernels
         self.ranks = (rank,) * len(whole.shape)
@@ -33,8 +34,11 @@ class Columns:
     def matrices(self) -> Array:
         return self._whole.matrices
 
-    def set_factor(self, mode: int, factor: NDArray[Any], first: int = 0) -> None:
-        self._whole.set_factor(mode, factor, self.columns.start + first)
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        if columns is not None:
+            some, factor = factor, self.factor(mode)
+            factor[:, columns] = some
+        self._whole.set_factor(mode, factor, self.columns)
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
         found = self._whole.factor(mode, matrices, self.columns)

@@ -29,8 +29,8 @@ class Factors:
     def order(self) -> int:
         return len(self.shape)
 
-    def set_factor(self, mode: int, factor: NDArray[Any], first: int = 0) -> None:
-        self.work.set_factor(mode, factor, first)
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        self.work.set_factor(mode, factor, columns)
         self.changed(mode)
 
     @property

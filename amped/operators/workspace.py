@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..backend.base import NOTHING, Array
 from ..backend.exchange import Machine
+from ..backend.interleaved import Groups, Interleaved
 from ..backend.mttkrp import Shard
 from ..backend.phi import Phi
 from ..backend.providers import roundings
@@ -103,6 +104,18 @@ class Workspace:
         """Queue the addition of a shard's part of the log-likelihood; see `Phi.add_logs`."""
         how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch)
 
+    def add_phis(
+        self, how: Interleaved, shard: Shard, mode: int, floor: float, new: slice, groups: Groups | None
+    ) -> None:
+        """Queue the addition of a shard's Phi of interleaved models; see `Interleaved.run`."""
+        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self.scratch, groups)
+
+    def add_logs_of(
+        self, how: Interleaved, shard: Shard, mode: int, floor: float, total: Array, groups: Groups
+    ) -> None:
+        """Queue the addition of a shard's part of their log-likelihoods; see `Interleaved.add_logs`."""
+        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch, groups)
+
     def inputs(self, mode: int) -> list[Array]:
         """Return the factor matrices of the other modes as kernels read them."""
         if self._rounding:
@@ -115,8 +128,8 @@ class Workspace:
         """Note that a factor matrix is new."""
         self._stale.add(mode)
 
-    def set_factor(self, mode: int, factor: NDArray[Any], first: int = 0) -> None:
-        """Copy a matrix in host memory, (I_n, R_n) or fewer columns, into a factor matrix, from column `first` on."""
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        """Copy an (I_n, R_n) matrix in host memory into a factor matrix, or some columns."""
         self._exchange.join()
         rank = factor.shape[1]
         step = block_rows(rank)  # device memory has no room for a second matrix
@@ -125,7 +138,7 @@ class Workspace:
             if rank == place.shape[1]:
                 self._device.fill([place.reshape(-1)], [rows.reshape(-1)])
             else:
-                place[:, first : first + rank] = self._device.to_device(rows)
+                place[:, columns or slice(0, rank)] = self._device.to_device(rows)
         self.changed(mode)
 
     def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
