@@ -228,10 +228,10 @@ def counts_together(
     assert how is not None
     groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
     width = how.width(options.dtype)
-    columns = min(MAX_RANK // width, sum(-(-runs // models) for models, runs in groups.items())) * width
-    setting = setting_for(
-        source, columns, machine, options, apr.solving_bytes(machine, asked, len(source.shape)), asked
-    )
+    # An odd number of groups: else rows of one group would fall into the same few sets of a cache.
+    columns = min(sum(-(-runs // models) for models, runs in groups.items()) | 1, MAX_RANK // width - 1) * width
+    solving = apr.solving_bytes(machine, asked, len(source.shape))
+    setting = setting_for(source, columns, machine, options, solving, asked)
 
     def start(place: Columns, key: Key) -> apr.CpApr:
         operator: Any = place  # whose Phi is computed with that of others

@@ -1,7 +1,7 @@
 """Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.interleaved`.
 
-A row of a group stays in registers. Models' values are sums over it that end in a vector with a number of each model,
-again and again: so one division serves all of them, and quotients need not be spread over the columns.
+A row of a group stays in registers. Models' values are sums over it that end in a vector with a number of each: so one
+division serves all of them.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ def _chosen(builder: Any, vector: Any, places: list[int]) -> Any:
     return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places))
 
 
-def _added_up(builder: Any, vector: Any, count: int, folds: int) -> Any:
-    """Return the sums of a row's columns as `count` numbers: `folds` times their first half is like the second."""
-    while vector.type.count > count:
-        half = vector.type.count // 2
-        low, high = (_chosen(builder, vector, list(range(begin, begin + half))) for begin in (0, half))
-        vector = builder.fadd(low, high)
-    for fold in range(folds):
-        turn = count >> fold + 1
-        vector = builder.fadd(vector, _chosen(builder, vector, [k ^ turn for k in range(count)]))
-    return vector
+def _models(builder: Any, vector: Vector, product: Any, mine: Any, folds: int) -> Any:
+    """Return the sums over a row's columns, one of each model: as many as a `vector` halved so often has numbers."""
+    count, total = vector.count, None
+    for begin in range(0, product.type.count, count):
+        part, own = (_chosen(builder, each, list(range(begin, begin + count))) for each in (product, mine))
+        total = builder.fmul(part, own) if total is None else fused(builder, vector, part, own, total)
+    for _ in range(folds):
+        count //= 2
+        low, high = (_chosen(builder, total, list(range(begin, begin + count))) for begin in (0, count))
+        total = builder.fadd(low, high)
+    return total
 
 
 def _at_least(context: Any, builder: Any, floor: Any, dtype: Any, models: Any) -> Any:
@@ -76,19 +77,18 @@ def accumulate_divided(
     total: Any,
 ) -> Any:
     """Return `total` plus a nonzero's input factor rows times its value, divided by the models'; see `models_of`."""
-    count = _register(factors).count
+    register = _register(factors)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         number, floor, _, _, mine, total = args[4:]
         product = _product(context, builder, signature, args, total.type)
-        models = _added_up(builder, builder.fmul(product, mine), count, len(folds))
-        models = _at_least(context, builder, floor, mine_type.dtype, models)
-        number = splat(builder, context.cast(builder, number, value, mine_type.dtype), models.type)
+        models = _models(builder, register, product, mine, len(folds))
+        models = _at_least(context, builder, floor, register.dtype, models)
+        number = splat(builder, context.cast(builder, number, value, register.dtype), models.type)
         quotients = builder.fdiv(number, models)
-        wide = _chosen(builder, quotients, [k % count for k in range(total.type.count)])
+        wide = _chosen(builder, quotients, [k % models.type.count for k in range(total.type.count)])
         return fused(builder, signature.return_type, product, wide, total)
 
-    mine_type = mine
     return total(indices, factors, types.intp, types.intp, value, types.float64, lanes, folds, mine, total), generate
 
 
@@ -98,15 +98,16 @@ def models_of(
 ) -> Any:
     """Return the values of models at a nonzero, at least `floor`, in double precision.
 
-    `mine` is the output mode's row; `folds` is a tuple whose length says how often each value is there twice.
+    `mine` is the output mode's row; `folds` is a tuple whose length says how often a register is halved until it has
+    one number of each model.
     """
     register = _register(factors)
-    wide = Vector(types.float64, register.count)
+    wide = Vector(types.float64, register.count >> len(folds))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         floor, mine = args[4], args[-1]
-        product = builder.fmul(_product(context, builder, signature, args, mine.type), mine)
-        models = _added_up(builder, product, register.count, len(folds))
+        product = _product(context, builder, signature, args, mine.type)
+        models = _models(builder, register, product, mine, len(folds))
         models = _at_least(context, builder, floor, register.dtype, models)
         kind = context.get_value_type(wide)
         return models if models.type == kind else builder.fpext(models, kind)
@@ -115,14 +116,14 @@ def models_of(
 
 
 @operation
-def ones(typing: Any, factors: Any, lanes: Any) -> Any:
+def ones(typing: Any, factors: Any, folds: Any) -> Any:
     """Return a vector of ones, as many numbers as models have values."""
-    wide = Vector(types.float64, _register(factors).count)
+    wide = Vector(types.float64, _register(factors).count >> len(folds))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return ir.Constant(context.get_value_type(wide), [1.0] * wide.count)
 
-    return wide(factors, lanes), generate
+    return wide(factors, folds), generate
 
 
 @operation
@@ -179,24 +180,21 @@ def phis(  # type: ignore[no-untyped-def]
     if number == 0:
         turn[0] = 0
     called, units = fork(team, number, threads), (bounds.size - 1) // shared.size
-    part = add(turn, 0, 1)
-    while part < shared.size:
-        for g in range(groups.size):
-            carries[part, groups[g] : groups[g] + width] = 0.0
+    item = add(turn, 0, 1)
+    while item < groups.size * shared.size:  # group by group: the caches hold the columns of one
+        part, column = item % shared.size, groups[item // shared.size]
+        carries[part, column : column + width] = 0.0
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
-            row, begin, end = np.int64(rows[c]), np.int64(starts[c]), np.int64(starts[c + 1])
-            for g in range(groups.size):
-                total, mine = zero(factors, lanes), piece_of_row(factors, own, row - row_begin, groups[g], lanes)
-                for q in range(begin, end):
-                    at = q if order is None else order[q]
-                    total = accumulate_divided(
-                        indices, factors, at, groups[g], values[at], floor, lanes, folds, mine, total
-                    )
-                if row == shared[part]:
-                    put(carries, part, groups[g], total, ADD)
-                else:
-                    put(out, row - row_begin, groups[g], total, ADD)
-        part = add(turn, 0, 1)
+            row = np.int64(rows[c])
+            total, mine = zero(factors, lanes), piece_of_row(factors, own, row - row_begin, column, lanes)
+            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                at = q if order is None else order[q]
+                total = accumulate_divided(indices, factors, at, column, values[at], floor, lanes, folds, mine, total)
+            if row == shared[part]:
+                put(carries, part, column, total, ADD)
+            else:
+                put(out, row - row_begin, column, total, ADD)
+        item = add(turn, 0, 1)
     faults = join(team, called)
     if number == 0:
         for t in range(shared.size):
@@ -211,7 +209,7 @@ def phis(  # type: ignore[no-untyped-def]
 def logs(  # type: ignore[no-untyped-def]
     number, team, threads, turn, nonzeros, factors, own, row_begin, floor, groups, bounds, sums, order, lanes, folds
 ):
-    """Write ``sum x log(max(m, floor))`` of each part and model to `sums`, (parts, stride) float64; see `phis`.
+    """Add ``sum x log(max(m, floor))`` of each part and model to `sums`, (parts, stride) float64; see `phis`.
 
     Where values are small whole numbers, logarithms are taken of products.
     """
@@ -220,33 +218,31 @@ def logs(  # type: ignore[no-untyped-def]
     if number == 0:
         turn[0] = 0
     called, units = fork(team, number, threads), (bounds.size - 1) // sums.shape[0]
-    part = add(turn, 0, 1)
-    while part < sums.shape[0]:
-        sums[part, :] = 0.0
+    item = add(turn, 0, 1)
+    while item < groups.size * sums.shape[0]:
+        part, first = item % sums.shape[0], groups[item // sums.shape[0]]
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
-            for g in range(groups.size):
-                first, count = groups[g], 0
-                mine = piece_of_row(factors, own, np.int64(rows[c]) - row_begin, first, lanes)
-                together = ones(factors, lanes)
-                for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
-                    at = q if order is None else order[q]
-                    found = models_of(indices, factors, at, first, floor, lanes, folds, mine)
-                    value = values[at]
-                    if value == 1 or value == 2 or value == 3 or value == WHOLE:
-                        for _ in range(int(value)):
-                            together = times(together, found)
-                        count += int(value)
-                        if count > MOST_FACTORS - WHOLE:
-                            for k in range(models):
-                                sums[part, first + k] += math.log(element(together, k))
-                            together, count = ones(factors, lanes), 0
-                    else:
+            mine = piece_of_row(factors, own, np.int64(rows[c]) - row_begin, first, lanes)
+            together, count = ones(factors, folds), 0
+            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                at = q if order is None else order[q]
+                found = models_of(indices, factors, at, first, floor, lanes, folds, mine)
+                value = values[at]
+                if value == 1 or value == 2 or value == 3 or value == WHOLE:
+                    for _ in range(int(value)):
+                        together = times(together, found)
+                    count += int(value)
+                    if count > MOST_FACTORS - WHOLE:
                         for k in range(models):
-                            sums[part, first + k] += value * math.log(element(found, k))
-                if count:
+                            sums[part, first + k] += math.log(element(together, k))
+                        together, count = ones(factors, folds), 0
+                else:
                     for k in range(models):
-                        sums[part, first + k] += math.log(element(together, k))
-        part = add(turn, 0, 1)
+                        sums[part, first + k] += value * math.log(element(found, k))
+            if count:
+                for k in range(models):
+                    sums[part, first + k] += math.log(element(together, k))
+        item = add(turn, 0, 1)
     return join(team, called)
 
 

@@ -84,12 +84,13 @@ class ByVectors:
         if not shard.nnz:
             return
         sums = Room(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
+        sums.fill(0)
         for models, begins in (groups or self._all(total.size, own.dtype)).items():
             bounds = begins, shard.parts.bounds, sums, shard.permutation, LANES
             given = *self._begun(shard, factors, own), float(floor), *bounds
             check(interleaved.logs(0, self._threads.team, *given, _folds(models, own.dtype)))
-            for each in sums:  # in order, so that they are the same every time
-                total += each
+        for each in sums:  # in order, so that they are the same every time
+            total += each
 
     def _begun(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
         """Return the arguments that all have in common: from the number of threads to the first row."""
