@@ -1,9 +1,9 @@
 // TTMc as matrix products on tensor cores in double precision, of nonzeros sorted by output row: see backend/ttmc.py.
 //
 // A row of the result is a matrix: the sum over its nonzeros of a column, the value times the Kronecker product of the
-// factor rows of all input modes but the last (of three w and b, of two b), times a row, the last mode's (c). A
-// warp walks a chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of them at once:
-// one of each four neighbouring threads, in any order. Factors in single precision are converted, so that products are exact.
+// factor rows of all input modes but the last (of three w and b, of two b), times a row, the last mode's (c). A warp walks a
+// chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of them at once: one of each
+// four neighbouring threads, in any order. Factors in single precision are converted, so that their products are exact.
 //
 // Thread g of eight has HB neighbouring columns of b and HC of c. HW numbers of w times HB make halves of tiles of 16 rows.
 //
@@ -120,7 +120,7 @@ __device__ __forceinline__ void gather(const Nonzeros& in, const Mine& mine, con
 
 // Add the nonzeros of one row, or all, which are of one.
 template <bool SOME>
-__device__ __forceinline__ void add(const Nonzeros& in, const Mine& mine, const Gathered& found, int of, const Place& place, Row& row) {
+__device__ __forceinline__ void add(const Mine& mine, const Gathered& found, int of, Row& row) {
 #pragma unroll
   for (int u = 0; u < BATCH; u++) {
     const double value = SOME && mine.at[0][u] != of ? 0.0 : (double)mine.value[u];
@@ -173,7 +173,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
 #pragma unroll
     for (int u = 0; u < BATCH; u++) other |= now.at[0][u] != of && now.at[0][u] >= 0;
     if (!__any_sync(ALL, other)) {
-      add<false>(in, now, found, of, place, row);
+      add<false>(now, found, of, row);
       return;
     }
     for (;;) {
@@ -181,7 +181,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
 #pragma unroll
       for (int u = 0; u < BATCH; u++)
         if (now.at[0][u] > of) least = min(least, (unsigned)now.at[0][u]);
-      add<true>(in, now, found, of, place, row);
+      add<true>(now, found, of, row);
       least = __reduce_min_sync(ALL, least);
       if (least == ALL) break;
       flush();
