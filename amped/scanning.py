@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,7 @@ from .models.scanned import Suggestion, Tried, near, suggested
 from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import Options
+from .report.scan_picture import draw
 
 LOSSES = "gaussian", "poisson"
 MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
@@ -90,11 +93,24 @@ class Scan(NamedTuple):
         The best model of each.
     suggestion : Suggestion
         `rank`, or None, and the `reason`.
+    seconds : dict
+        Of the `runs`, of those of `halves`, and of the other `diagnostics`.
     """
 
     tried: tuple[Tried, ...]
     models: tuple[KruskalTensor, ...]
     suggestion: Suggestion
+    seconds: dict[str, float]
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw what each number of components explains, and how stable it is, as ``.png``, ``.svg`` or ``.pdf``.
+
+        Raises
+        ------
+        InputError
+            If Matplotlib is not installed, or the file cannot be written.
+        """
+        draw(self.tried, self.suggestion, path)
 
 
 class _Run(NamedTuple):
@@ -117,7 +133,7 @@ def scanned(
             tried.append(found)
             models.append(best.labelled(source.labels))
             tell(found)
-    return Scan(tuple(tried), tuple(models), suggested(tried))
+    return Scan(tuple(tried), tuple(models), suggested(tried), scanner.seconds)
 
 
 class _Part(NamedTuple):
@@ -140,6 +156,7 @@ class _Scanner:
         self._whole = self._part(source, whole)
         self._mode = int(np.argmax(source.shape))
         self._halves = self._parts_of(whole) if asked.halves else []
+        self.seconds = dict.fromkeys(("runs", "halves", "diagnostics"), 0.0)
 
     def _part(self, source: AnySource, tensor: SparseTensor | DenseTensor | None) -> _Part:
         """Return a part of which rank 0 has the tensor. Collective."""
@@ -171,10 +188,20 @@ class _Scanner:
     def tried(self, ranks: Sequence[int]) -> Iterator[tuple[Tried, KruskalTensor]]:
         """Decompose into these numbers of components; yield what each tells, and its best model."""
         starts = self._asked.starts
-        whole = self._runs(self._whole, ranks, starts)
-        halves = [self._runs(half, ranks, min(HALF_STARTS, starts)) for half in self._halves]
+        with self._timed("runs"):
+            whole = self._runs(self._whole, ranks, starts)
+        with self._timed("halves"):
+            halves = [self._runs(half, ranks, min(HALF_STARTS, starts)) for half in self._halves]
         for rank in ranks:
-            yield self._told(rank, whole[rank], [half[rank] for half in halves])
+            with self._timed("diagnostics"):
+                told = self._told(rank, whole[rank], [half[rank] for half in halves])
+            yield told
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[what] += time.perf_counter() - began
 
     def _told(self, rank: int, runs: Sequence[_Run], halves: Sequence[Sequence[_Run]]) -> tuple[Tried, KruskalTensor]:
         """Return what the runs of a number of components tell, and the best model."""
