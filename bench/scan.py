@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from partitioner.coo import SparseTensor
 
 from . import record
 
+BUNDLED = Path(str(files("amped").joinpath("data", EXAMPLE)))
 TOL = 1e-6
 KINDS: dict[str, dict[str, Any]] = {
     "gaussian": {},
@@ -30,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--tensor", type=Path, default=EXAMPLE, help="(the bundled one)")
+    parser.add_argument("--tensor", type=Path, default=BUNDLED, help="(the bundled one)")
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS), help="(all)")
     parser.add_argument("--ranks", default="1-16", help="(1-16)")
     parser.add_argument("--starts", type=int, default=5, help="(5)")
