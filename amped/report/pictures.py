@@ -18,6 +18,7 @@ MOST = 32  # components of a picture
 ORDERED = "iufMmb"  # labels that are numbers or times
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: a mode, a component, and each label of its bars
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
+ZERO = "#999999"
 DOTS = 110  # an inch
 
 
@@ -64,8 +65,8 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
 def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> None:
     labels = None if model.labels is None else model.labels[mode]
     column = model.factors[mode][:, component.number]
-    if labels is None or labels.dtype.kind in ORDERED:
-        _curve(axes, np.arange(column.size) if labels is None else labels, column)
+    if is_ordered(labels):
+        curve(axes, np.arange(column.size) if labels is None else labels, column)
     else:
         _bars(axes, component, mode)
     axes.tick_params(labelsize=7, length=2)
@@ -73,7 +74,12 @@ def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> 
         axes.spines[side].set_visible(False)
 
 
-def _curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
+def is_ordered(labels: NDArray[Any] | None) -> bool:
+    """Tell whether labels have an order, so that a column is a curve over them."""
+    return labels is None or labels.dtype.kind in ORDERED
+
+
+def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
     """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
     place = labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
     known = ~np.isnat(place) if place.dtype.kind == "M" else np.isfinite(place)
@@ -82,7 +88,7 @@ def _curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
         step = {"step": "mid"} if place.dtype.kind != "M" else {}
         axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, **step)
     axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if column.size <= MOST * 2 else "default")
-    axes.axhline(0, color="#999999", lw=0.5)
+    axes.axhline(0, color=ZERO, lw=0.5)
     axes.locator_params(axis="y", nbins=3)
     if place.dtype.kind != "M":
         axes.locator_params(axis="x", nbins=5)
