@@ -28,6 +28,7 @@ from .verbs.info import info
 from .verbs.job import Session
 from .verbs.mttkrp import MttkrpRequest, mttkrp
 from .verbs.plan import PlanRequest, plan
+from .verbs.report import ReportRequest, report
 from .verbs.requests import Request
 from .verbs.runs import CpdRequest, TuckerRequest
 from .verbs.scan import ScanRequest, scan
@@ -45,6 +46,7 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     info: (Request, "amped info nell-2.tns"),
     scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     show: (ShowRequest, "amped show flights-rank10 --top 5"),
+    report: (ReportRequest, "amped report flights-rank10 --tensor flights.csv --output flights.html"),
     table: (
         TableRequest,
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",

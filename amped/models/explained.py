@@ -197,8 +197,8 @@ def explained_deviance(
         counts = values[held].astype(np.float64)
         expected = np.maximum(values_at(weights, factors, [column[held] for column in columns]), LEAST)
         total += counts.sum()
-        model += counts @ np.log(counts / expected)
-        uniform += counts @ np.log(counts)
+        model += float(counts @ np.log(counts / expected))
+        uniform += float(counts @ np.log(counts))
     mass = float(weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in factors], axis=0))
     uniform -= total * np.log(total / math.prod(map(float, tensor.shape))) if total else 0.0
     return float(1 - (model - total + mass) / uniform) if uniform > 0 else 0.0

@@ -229,7 +229,7 @@ class KruskalTensor(Labelled):
         InputError
             If Jinja2 or Matplotlib is not installed, the shapes differ, or the file cannot be written.
         """
-        REPORTS[0](self, path, None if X is None else self._given(X), True)
+        REPORTS[0](self, path, None if X is None else self._given(X))
 
     def score(self, X: Any) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.

@@ -17,6 +17,7 @@ from .pictures import POSITIVE, ZERO, curve
 SIZE = 2.9, 1.15  # inches
 FIT_SIZE = 4.2, 1.7
 POINTS = 240  # of a curve; longer columns are thinned, but their peaks stay
+Margins = tuple[float, float, float, float]
 MARGINS = 0.13, 0.2, 0.85, 0.72  # of the axes in their figure: left, bottom, width, height
 FIT_MARGINS = 0.14, 0.24, 0.84, 0.7
 COLOURS = {POSITIVE: "var(--series)", ZERO: "var(--faint)", "#000000": "currentColor"}  # the page knows light and dark
@@ -38,7 +39,7 @@ def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], told: str) -
 
 
 def series_chart(numbers: Sequence[float], told: str, logarithmic: bool = False) -> str:
-    """Return a curve of a number after each iteration; those that are not above 0 have no logarithm, and are left out."""
+    """Return a curve of a number after each iteration; on a logarithmic axis of those above 0."""
     values = np.asarray(numbers, np.float64)
     iterations = np.arange(1, values.size + 1)
     kept = np.isfinite(values) & ((values > 0) | (not logarithmic))
@@ -64,7 +65,7 @@ def _kept(column: NDArray[Any]) -> NDArray[np.intp]:
     return np.unique(np.array(ends))
 
 
-def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: tuple[float, ...], told: str) -> str:
+def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margins, told: str) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -69,7 +69,33 @@ def known(model: KruskalTensor, run: Run) -> dict[str, Any]:
         found["fits"] = list(model.fits)
     if found:
         found["converged"] = model.converged
-    return found | dict(run)
+    return found | {name: told for name, told in run.items() if _is_sound(name, told)}
+
+
+KINDS = {  # of what is told of a record; anything else in its place is left out
+    **dict.fromkeys(("fits", "loglikelihood", "kkt", "ridge"), (list, float | int)),
+    **dict.fromkeys(("nonnegative", "fixed_modes"), (list, int)),
+    **dict.fromkeys(("key", "more"), (list, str)),
+    **dict.fromkeys(("seconds_by_kind", "stages"), (dict, float | int)),
+    **dict.fromkeys(("seconds_by_rank",), (list, dict)),
+    **dict.fromkeys(("nonzeros_by_rank",), (list, list)),
+    **dict.fromkeys(("versions",), (dict, str)),
+    **dict.fromkeys(("nonzeros", "duplicates", "zeros", "iterations", "ranks", "seed"), (int, None)),
+    **dict.fromkeys(("seconds", "seconds_an_iteration"), (float | int, None)),
+    **dict.fromkeys(("command", "tensor", "init", "method", "value", "where", "missing", "precision"), (str, None)),
+    **dict.fromkeys(("device_description", "tensor_kind"), (str, None)),
+}
+
+
+def _is_sound(name: str, told: Any) -> bool:
+    """Tell whether a part of a record is of the kind that it should be: a file may have been written by anyone."""
+    if name not in KINDS or told is None:
+        return name == "converged"
+    kind, each = KINDS[name]
+    if not isinstance(told, kind):
+        return False
+    parts = told.values() if isinstance(told, dict) else told if isinstance(told, list) else ()
+    return each is None or all(isinstance(part, each) for part in parts)
 
 
 def names_of(model: KruskalTensor) -> list[str]:
@@ -89,7 +115,7 @@ def question(model: KruskalTensor, run: Run) -> list[Fact]:
     found += [Fact("more files", _text(", ".join(run["more"])))] if run.get("more") else []
     found.append(Fact("modes", modes))
     if run.get("nonzeros") is not None:
-        found.append(Fact("nonzeros", f"{run['nonzeros']:,}"))
+        found.append(Fact("nonzeros", _nonzeros(run)))
     if run.get("key"):
         found.append(Fact("keys", _text("; ".join(run["key"]))))
         found.append(Fact("value", _text(run.get("value") or "number of rows")))
@@ -100,12 +126,23 @@ def question(model: KruskalTensor, run: Run) -> list[Fact]:
     return found + _method(model, run)
 
 
+def _nonzeros(run: Run) -> str:
+    """Return how many there are, and what was repaired in them."""
+    found = f"{run['nonzeros']:,}"
+    for name, told in (("duplicates", "duplicates summed"), ("zeros", "zeros dropped")):
+        if run.get(name):
+            found += f"; {run[name]:,} {told}"
+    return found
+
+
 def _method(model: KruskalTensor, run: Run) -> list[Fact]:
     found = [Fact("method", METHODS[run["method"]])] if run.get("method") in METHODS else []
     if run.get("nonnegative"):
         modes, names = run["nonnegative"], names_of(model)
         every = len(modes) == len(names)
-        found.append(Fact("no negative numbers", "in any mode" if every else "in " + ", ".join(names[m] for m in modes)))
+        found.append(
+            Fact("no negative numbers", "in any mode" if every else "in " + ", ".join(names[m] for m in modes))
+        )
     if run.get("ridge"):
         found.append(Fact("ridge", ", ".join(f"{number:g}" for number in run["ridge"])))
     if run.get("fixed_modes"):
@@ -167,8 +204,9 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run)
     if all(factor.min(initial=0) >= 0 for factor in model.factors):
         ours = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
         found["sums"] = ours, tensor_sum(tensor)
-    sparse = isinstance(tensor, SparseTensor)
-    return {"tensor_kind": "sparse" if sparse else "dense", **({"nonzeros": tensor.nnz} if sparse else {}), **found}
+    if isinstance(tensor, SparseTensor):
+        return {"tensor_kind": "sparse", "nonzeros": tensor.nnz, **found}
+    return {"tensor_kind": "dense", **found}
 
 
 def machine(run: Run) -> str | None:
@@ -176,7 +214,16 @@ def machine(run: Run) -> str | None:
     if not run.get("device_description"):
         return None
     ranks = run.get("ranks", 1)
-    return f"{ranks} rank{'s' * (ranks > 1)}: {run['device_description']}"
+    each = run.get("seconds_an_iteration")
+    pace = f"; an iteration took {duration(each)} (median)" if each else ""
+    return f"{ranks} rank{'s' * (ranks > 1)}: {run['device_description']}{pace}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds in a unit that keeps them short."""
+    if seconds >= 90:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
 
 
 def command(run: Run) -> str | None:

@@ -24,6 +24,7 @@ from ..models.matching import congruences
 from . import charts, facts
 from .components import as_text, number_text
 from .facts import Run
+from .metrics import versions
 from .pictures import is_ordered
 from .timing import balance, stages
 
@@ -129,7 +130,7 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         title=facts.title(told), question=facts.question(model, told), numbers=facts.numbers(told),
         meaning=facts.meaning(told), series=_series(told), command=facts.command(told),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
-        alike=ALIKE, pictured=PICTURED, most=TOP + MORE, residuals=None if residuals is None else _residual_rows(residuals),
+        alike=ALIKE, pictured=PICTURED, most=TOP + MORE, residuals=residuals and _residual_rows(residuals),
         stages=stages(told), balance=balance(told), versions=told.get("versions", {}), machine=facts.machine(told),
     )  # fmt: skip
 
@@ -196,8 +197,9 @@ def _residual_rows(found: Residuals) -> list[tuple[list[str], str, str]]:
     ]
 
 
-def _report(model: KruskalTensor, path: str | os.PathLike[str], tensor: Any, replace: bool) -> None:
-    write(model, path, tensor, replace=replace)
+def _report(model: KruskalTensor, path: str | os.PathLike[str], tensor: Any) -> None:
+    """See `KruskalTensor.report`. Versions are looked up now: a model that was made in Python may never be told of."""
+    write(model, path, tensor, {"versions": versions()} | model.run if model.run else {})
 
 
 kruskal.REPORTS.append(_report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .facts import Run
+from .facts import Run, duration
 
 STAGES = {  # in words
     "import": "starting Python", "compile": "compiling kernels", "read": "reading", "sort": "sorting", "cut": "dealing",
@@ -39,13 +39,6 @@ class Balance(NamedTuple):
     modes: int
     ranks: Sequence[Rank]
     summary: str
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in a unit that keeps them short."""
-    if seconds >= 90:
-        return f"{seconds / 60:.3g} min"
-    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1e3:.3g} ms"
 
 
 def stages(run: Run) -> list[Span]:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from partitioner.errors import one_line
 from partitioner.stages import STAGES
 
 from .. import checkpoint
@@ -23,15 +24,16 @@ from ..decomp.tucker import shown
 from ..errors import InputError
 from ..files import TakenError, write_text
 from ..models.kruskal import MODEL, KruskalTensor
+from ..models.loading import RUN
 from ..parallel.mpi import on_root, share
 from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
-from ..report import components, text
-from ..report.metrics import versions
+from ..report import components, page, text
 from .job import Job, Reporter, Session
-from .runs import FACTS, RUN, CpdRequest, RunRequest, TuckerRequest
+from .record import recorded
+from .runs import CpdRequest, RunRequest, TuckerRequest
 
-SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
+COMPARED = 1 << 22  # nonzeros of a tensor that is small
 SHOWN = 10  # components that a terminal shows once a model is there
 
 
@@ -83,7 +85,7 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
         if starts > 1:
             origin = origin._replace(seed=request.seed + best)
             job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
-        record = _record(job, origin, method, time.perf_counter() - began)
+        record = recorded(job, source, origin, method, time.perf_counter() - began)
         saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
@@ -92,10 +94,12 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
                 model = method.model().labelled(source.labels)
                 result = on_root(comm, lambda: _write_model(job, model, record)) or ""
         _close(job, method, stop, rule, record, result)
+        failed = saver.failed
         if isinstance(model, KruskalTensor):
             found = model
+            failed |= _report(job, found, source, record)
             job.display.components(lambda: components.text(found, most=SHOWN))
-        return job.exit_code(stop.exit_code, saver.failed)
+        return job.exit_code(stop.exit_code, failed)
 
 
 class _Cp:
@@ -197,22 +201,6 @@ def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> 
             raise InputError(cause, path=path)
 
 
-def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
-    request, state, device = job.request, method.state, job.machine.device
-    assert isinstance(request, RunRequest)
-    return {
-        **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
-        "method": method.name, **request.asked, "norm": method.norm, **method.facts,
-        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
-        "ranks": job.comm.size, "device": device.name, "device_description": device.description,
-        "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
-        "tensor": str(request.tensor), **asdict(request.form), "rank": method.rank,
-        "kernels": method.operator.kernels,
-        "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
-        **({FACTS: origin.facts} if origin.facts else {}),
-    }  # fmt: skip
-
-
 def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
     """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
 
@@ -228,6 +216,25 @@ def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
     except TakenError as error:
         job.display.note(f"{error}: the model goes elsewhere")
         return write(job.outputs.fresh(job.place, MODEL))
+
+
+def _report(job: Job, model: KruskalTensor, source: AnySource, record: dict[str, Any]) -> bool:
+    """Write the report that was asked for, if any; say so, and return whether it failed. Collective."""
+    path = job.request.outputs.get("--report")
+    if path is None:
+        return False
+    # A small tensor is compared with its model once more: values that this explains least, deviances.
+    tensor = source.tensor() if source.nnz <= COMPARED else None
+    if job.comm.rank:
+        return False
+    try:
+        page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
+    except Exception as error:  # whatever it is, the model is written
+        told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
+        print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
+        return True
+    job.display.note(f"report in {path}")
+    return False
 
 
 def _close(

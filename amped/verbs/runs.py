@@ -18,10 +18,11 @@ from ..decomp.hosvd import Compression
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL
+from ..models.loading import RUN
+from ..report import page
 from ..report.metrics import Metrics
 from .requests import TOLERANCES, Modelled, Seeded
 
-RUN = "run.json"
 FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 
@@ -29,6 +30,7 @@ FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 class RunRequest(Seeded, ABC):
     """What verbs take that decompose a tensor."""
 
+    NAME: ClassVar[str]  # of the verb
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
     tol: float | None = flag(None, "stop at changes (1e-5), or KKT violations (1e-4) below; 0: never", type=real_number)
     output: Path | None = flag(None, "folder of model.npz and run.json (as TENSOR)", type=path, metavar="DIR")
@@ -130,11 +132,25 @@ class RunRequest(Seeded, ABC):
 class CpdRequest(Modelled, RunRequest):
     """What ``cpd`` takes."""
 
+    NAME: ClassVar[str] = "cpd"
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
     init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
     starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+    report: Path | None = flag(None, "write a report for browsers", type=path, metavar="FILE.html")
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {**super().outputs, "--report": self.report}
+
+    def claim(self, outputs: Outputs) -> Path:
+        place = super().claim(outputs)
+        if self.report is not None:
+            outputs.file(self.report, self.force or (self.output is not None and self._is_ours(self.output)))
+        return place
 
     def check(self) -> None:
+        if self.report is not None:
+            page.check()
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")
         if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
@@ -170,6 +186,7 @@ class CpdRequest(Modelled, RunRequest):
 class TuckerRequest(RunRequest):
     """What ``tucker`` takes."""
 
+    NAME: ClassVar[str] = "tucker"
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
     init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
     rank: tuple[int, ...] | None = flag(
