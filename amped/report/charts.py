@@ -49,6 +49,7 @@ def series_chart(numbers: Sequence[float], told: str, logarithmic: bool = False)
         axes.plot(iterations[kept], values[kept], color=POSITIVE, lw=1.2, marker="o" if few else None, ms=2.5)
         if logarithmic and kept.any():
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
         else:
             axes.locator_params(axis="y", nbins=4)
         axes.locator_params(axis="x", nbins=6, integer=True)

@@ -69,33 +69,33 @@ def known(model: KruskalTensor, run: Run) -> dict[str, Any]:
         found["fits"] = list(model.fits)
     if found:
         found["converged"] = model.converged
-    return found | {name: told for name, told in run.items() if _is_sound(name, told)}
+    return found | {name: told for name, told in run.items() if name in KINDS and _is_sound(told, KINDS[name])}
 
 
-KINDS = {  # of what is told of a record; anything else in its place is left out
-    **dict.fromkeys(("fits", "loglikelihood", "kkt", "ridge"), (list, float | int)),
-    **dict.fromkeys(("nonnegative", "fixed_modes"), (list, int)),
-    **dict.fromkeys(("key", "more"), (list, str)),
-    **dict.fromkeys(("seconds_by_kind", "stages"), (dict, float | int)),
-    **dict.fromkeys(("seconds_by_rank",), (list, dict)),
-    **dict.fromkeys(("nonzeros_by_rank",), (list, list)),
-    **dict.fromkeys(("versions",), (dict, str)),
-    **dict.fromkeys(("nonzeros", "duplicates", "zeros", "iterations", "ranks", "seed"), (int, None)),
-    **dict.fromkeys(("seconds", "seconds_an_iteration"), (float | int, None)),
-    **dict.fromkeys(("command", "tensor", "init", "method", "value", "where", "missing", "precision"), (str, None)),
-    **dict.fromkeys(("device_description", "tensor_kind"), (str, None)),
-}
+NUMBER = float | int
+SOUND: tuple[tuple[Any, str], ...] = (  # what parts of a record are: a type, or what a list or a dict holds
+    ([NUMBER], "fits loglikelihood kkt ridge"),
+    ([int], "nonnegative fixed_modes"),
+    ([str], "key more"),
+    ({"": NUMBER}, "seconds_by_kind stages"),
+    ([{"": NUMBER}], "seconds_by_rank"),
+    ([[int]], "nonzeros_by_rank"),
+    ({"": str}, "versions"),
+    (bool, "converged"),
+    (int, "nonzeros duplicates zeros iterations ranks seed"),
+    (NUMBER, "seconds seconds_an_iteration"),
+    (str, "command tensor init method value where missing precision device_description tensor_kind"),
+)
+KINDS = {name: kind for kind, names in SOUND for name in names.split()}
 
 
-def _is_sound(name: str, told: Any) -> bool:
+def _is_sound(told: Any, kind: Any) -> bool:
     """Tell whether a part of a record is of the kind that it should be: a file may have been written by anyone."""
-    if name not in KINDS or told is None:
-        return name == "converged"
-    kind, each = KINDS[name]
-    if not isinstance(told, kind):
-        return False
-    parts = told.values() if isinstance(told, dict) else told if isinstance(told, list) else ()
-    return each is None or all(isinstance(part, each) for part in parts)
+    if isinstance(kind, list):
+        return isinstance(told, list) and all(_is_sound(each, kind[0]) for each in told)
+    if isinstance(kind, dict):
+        return isinstance(told, dict) and all(_is_sound(each, kind[""]) for each in told.values())
+    return isinstance(told, kind)
 
 
 def names_of(model: KruskalTensor) -> list[str]:
@@ -138,15 +138,12 @@ def _nonzeros(run: Run) -> str:
 def _method(model: KruskalTensor, run: Run) -> list[Fact]:
     found = [Fact("method", METHODS[run["method"]])] if run.get("method") in METHODS else []
     if run.get("nonnegative"):
-        modes, names = run["nonnegative"], names_of(model)
-        every = len(modes) == len(names)
-        found.append(
-            Fact("no negative numbers", "in any mode" if every else "in " + ", ".join(names[m] for m in modes))
-        )
+        every = len(run["nonnegative"]) == len(model.factors)
+        found.append(Fact("no negative numbers", "in any mode" if every else f"in {_modes(model, run['nonnegative'])}"))
     if run.get("ridge"):
         found.append(Fact("ridge", ", ".join(f"{number:g}" for number in run["ridge"])))
     if run.get("fixed_modes"):
-        found.append(Fact("kept as given", ", ".join(names_of(model)[m] for m in run["fixed_modes"])))
+        found.append(Fact("kept as given", _modes(model, run["fixed_modes"])))
     if run.get("init") is not None:
         found.append(Fact("start", _text(run["init"] or "given matrices")))
     elif run.get("seed") is not None:
@@ -154,6 +151,10 @@ def _method(model: KruskalTensor, run: Run) -> list[Fact]:
     if run.get("precision"):
         found.append(Fact("precision", {"fp32": "single", "fp64": "double"}.get(run["precision"], "")))
     return found
+
+
+def _modes(model: KruskalTensor, modes: Sequence[int]) -> str:
+    return ", ".join(name for mode, name in enumerate(names_of(model)) if mode in modes)
 
 
 def numbers(run: Run) -> list[Number]:
@@ -199,7 +200,7 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run)
     """Return how well a model fits a tensor, computed from both: what takes the place of what a record says."""
     fit, fits = model.score(tensor), list(run.get("fits") or ())
     found: dict[str, Any] = {"fits": [*fits[:-1], fit]}
-    if run.get("loss") == "poisson":
+    if run.get("loglikelihood"):
         found = {"deviance": explained_deviance(model.weights, model.factors, tensor)}
     if all(factor.min(initial=0) >= 0 for factor in model.factors):
         ours = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
@@ -242,4 +243,4 @@ Series = tuple[str, Sequence[float], bool]
 def series(run: Run) -> list[Series]:
     """Return what was noted after each iteration, the most telling first."""
     wanted = ("fits", "fit", False), ("loglikelihood", "log-likelihood", False), ("kkt", "KKT violation", True)
-    return [(told, run[name], logarithmic) for name, told, logarithmic in wanted if run.get(name)]
+    return [(told, run[name], logarithmic) for name, told, logarithmic in wanted if len(run.get(name) or ()) > 1]

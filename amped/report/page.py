@@ -131,7 +131,8 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         meaning=facts.meaning(told), series=_series(told), command=facts.command(told),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
         alike=ALIKE, pictured=PICTURED, most=TOP + MORE, residuals=residuals and _residual_rows(residuals),
-        stages=stages(told), balance=balance(told), versions=told.get("versions", {}), machine=facts.machine(told),
+        stages=stages(told), balance=balance(told, len(model.factors)), machine=facts.machine(told),
+        versions=told.get("versions", {}),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from .components import mode_names, shown
 
 MOST = 32  # components of a picture
 ORDERED = "iufMmb"  # labels that are numbers or times
+FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # years of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: a mode, a component, and each label of its bars
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
 ZERO = "#999999"
@@ -81,7 +82,7 @@ def is_ordered(labels: NDArray[Any] | None) -> bool:
 
 def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
     """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
-    place = labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
+    place = _places(labels)
     known = ~np.isnat(place) if place.dtype.kind == "M" else np.isfinite(place)
     place, column = place[known], column[known]
     if column.size <= MOST * 2:
@@ -99,6 +100,15 @@ def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         axes.xaxis.get_offset_text().set_size(6)
+
+
+def _places(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return where labels are on an axis: dates that calendars have not are numbers of years."""
+    if labels.dtype.kind == "M":
+        years = labels.astype("M8[Y]")
+        if np.any((years < FIRST) | (years > LAST)):
+            return np.where(np.isnat(years), np.nan, years.astype(np.int64) + 1970.0)
+    return labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
 
 
 def _bars(axes: Any, component: Component, mode: int) -> None:

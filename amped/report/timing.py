@@ -55,13 +55,15 @@ def stages(run: Run) -> list[Span]:
     return found
 
 
-def balance(run: Run) -> Balance | None:
+def balance(run: Run, modes: int) -> Balance | None:
     """Return how evenly ranks were at work, if there were several and that is known."""
     seconds = run.get("seconds_by_rank") or []
     if len(seconds) < 2:
         return None
     kinds = [kind for kind in KINDS if any(each.get(kind) for each in seconds)]
-    nonzeros = run.get("nonzeros_by_rank") or [[] for _ in seconds]
+    nonzeros = run.get("nonzeros_by_rank") or []
+    if {len(each) for each in nonzeros} != {modes} or len(nonzeros) != len(seconds):
+        nonzeros = [[] for _ in seconds]
     ranks = [
         Rank(number, [*(duration(each.get(kind, 0.0)) for kind in kinds), *(f"{count:,}" for count in counts)])
         for number, (each, counts) in enumerate(zip(seconds, nonzeros, strict=True))
