@@ -125,7 +125,7 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         files(__package__).joinpath("page.html").read_text()
     )
-    return template.render(
+    found: str = template.render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,
         title=facts.title(told), question=facts.question(model, told), numbers=facts.numbers(told),
         meaning=facts.meaning(told), series=_series(told), command=facts.command(told),
@@ -134,6 +134,7 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         stages=stages(told), balance=balance(told, len(model.factors)), machine=facts.machine(told),
         versions=told.get("versions", {}),
     )  # fmt: skip
+    return found
 
 
 def _hash(script: str) -> str:
