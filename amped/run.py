@@ -9,7 +9,6 @@ import io
 import math
 import sys
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from typing import Any
 
 from partitioner import __version__
@@ -24,6 +23,7 @@ from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 from .verbs.decompose import cpd, tucker
+from .verbs.example import example, example_line
 from .verbs.info import info
 from .verbs.job import Session
 from .verbs.mttkrp import MttkrpRequest, mttkrp
@@ -52,8 +52,6 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }
-EXAMPLE = "uber393k_4d.tns.gz"
-EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
 
 
 def parser() -> Parser:
@@ -61,9 +59,9 @@ def parser() -> Parser:
     top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
-    for function, (request, example) in VERBS.items():
+    for function, (request, usage) in VERBS.items():
         told, name = function.__doc__, function.__name__
-        verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {example}")
+        verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {usage}")
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", **request.POSITIONAL)
         add_flags(verb, request, leave_out=Request)
@@ -77,11 +75,11 @@ def parser() -> Parser:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; flags without a verb, or nothing, stand for the example."""
-    example = not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"))
-    if not example:
+    if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
         return parser().parse_args(argv)
-    tensor = files("amped").joinpath("data", EXAMPLE)
-    return parser().parse_args(["cpd", str(tensor), *EXAMPLE_ARGUMENTS, *argv])
+    found = parser().parse_args([*example_line(), *argv])
+    found.function = example
+    return found
 
 
 @plain_warnings("amped")

@@ -20,9 +20,8 @@ from ..parallel.mpi import on_root
 from ..report import page
 from ..report.progress import say
 from .job import Session
+from .runs import REPORT
 from .show import ModelRequest
-
-REPORT = "report.html"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -23,6 +23,8 @@ from ..report import page
 from ..report.metrics import Metrics
 from .requests import TOLERANCES, Modelled, Seeded
 
+REPORT = "report.html"
+BESIDE = Path()  # where a report is that is given no name: beside the model
 FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 
@@ -136,16 +138,25 @@ class CpdRequest(Modelled, RunRequest):
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
     init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
     starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
-    report: Path | None = flag(None, "write a report for browsers", type=path, metavar="FILE.html")
+    report: Path | None = flag(
+        None, f"write a report for browsers (DIR/{REPORT})", type=path, nargs="?", const=BESIDE, metavar="FILE.html"
+    )
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        return {**super().outputs, "--report": self.report}
+        there = self.report if self.output is None or self.report is None else self.report_at(self.output)
+        return {**super().outputs, "--report": None if there == BESIDE else there}
+
+    def report_at(self, place: Path) -> Path:
+        """Return the file of the report of a model in a folder."""
+        assert self.report is not None
+        return place / REPORT if self.report == BESIDE else self.report
 
     def claim(self, outputs: Outputs) -> Path:
         place = super().claim(outputs)
         if self.report is not None:
-            outputs.file(self.report, self.force or (self.output is not None and self._is_ours(self.output)))
+            replace = self.force or (self.output is not None and self._is_ours(self.output))
+            outputs.file(self.report_at(place), replace)
         return place
 
     def check(self) -> None:
