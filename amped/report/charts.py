@@ -18,8 +18,9 @@ SIZE = 2.9, 1.15  # inches
 FIT_SIZE = 4.2, 1.7
 POINTS = 240  # of a curve; longer columns are thinned, but their peaks stay
 Margins = tuple[float, float, float, float]
-MARGINS = 0.13, 0.2, 0.85, 0.72  # of the axes in their figure: left, bottom, width, height
-FIT_MARGINS = 0.14, 0.24, 0.84, 0.7
+MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes in their figure: left, bottom, width, height
+DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # their year is in a line of its own
+FIT_MARGINS = 0.14, 0.15, 0.84, 0.8
 COLOURS = {POSITIVE: "var(--series)", ZERO: "var(--faint)", "#000000": "currentColor"}  # the page knows light and dark
 NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 UNWANTED = re.compile(
@@ -31,11 +32,17 @@ UNWANTED = re.compile(
 DIGITS = re.compile(r"(\.\d)\d+(?=[ \"])")  # of places
 
 
-def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], told: str) -> str:
+def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], told: str, percent: bool = False) -> str:
     """Return a curve of a column over labels that have an order, or over its indices; `told` is what it shows."""
     place = np.arange(column.size) if labels is None else labels
     kept = _kept(column)
-    return _svg(lambda axes: curve(axes, place[kept], column[kept]), SIZE, MARGINS, told)
+
+    def draw(axes: Any) -> None:
+        curve(axes, place[kept], column[kept])
+        if percent:
+            axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%")
+
+    return _svg(draw, SIZE, DATE_MARGINS if place.dtype.kind == "M" else MARGINS, told)
 
 
 def series_chart(numbers: Sequence[float], told: str, logarithmic: bool = False) -> str:

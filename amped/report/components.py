@@ -82,7 +82,7 @@ def _mode(name: str, top: Sequence[Item], positive: bool) -> str:
 
 def number_text(number: float, positive: bool) -> str:
     """Return a number of a column: per cent of it where nothing is negative."""
-    if positive and number < 1:
+    if positive and number < 1.005:
         return f"{number:.1%}" if number < 0.1 else f"{number:.0%}"
     return f"{number:+.2g}"
 

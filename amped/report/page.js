@@ -55,5 +55,8 @@ document.getElementById("cards").addEventListener("click", (event) => {
     search();
   }
 });
+for (const [event, open] of [["beforeprint", true], ["afterprint", false]]) {
+  addEventListener(event, () => document.querySelectorAll("#fit details").forEach((each) => (each.open = open)));
+}
 search();
 order();

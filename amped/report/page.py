@@ -68,7 +68,7 @@ class Card(NamedTuple):
     """A component."""
 
     number: int  # counted from 1
-    weight: float
+    weight: str
     share: float
     alike: Sequence[Alike]
     panels: Sequence[Panel]
@@ -156,8 +156,13 @@ def _cards(model: KruskalTensor) -> list[Card]:
     for component in model.top(TOP + MORE):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
         near = _near(alike[component.number], component.number)
-        found.append(Card(component.number + 1, component.weight, component.share, near, panels))
+        found.append(Card(component.number + 1, _readable(component.weight), component.share, near, panels))
     return found
+
+
+def _readable(number: float) -> str:
+    """Return a number without an exponent where that is shorter."""
+    return f"{number:,.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"
 
 
 def _near(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[Alike]:
@@ -171,7 +176,7 @@ def _panel(model: KruskalTensor, component: Component, mode: int, name: str, pos
     column = model.factors[mode][:, component.number]
     chart = None
     if is_ordered(labels) and column.size > SHORT and component.number < PICTURED:
-        chart = charts.column_chart(labels, column, f"component {component.number + 1}, {name}")
+        chart = charts.column_chart(labels, column, f"component {component.number + 1}, {name}", positive)
     items = component.top[mode]
     if column.size <= SHORT:
         order = {as_text(label, WHOLE): at for at, label in enumerate(range(column.size) if labels is None else labels)}

@@ -82,24 +82,25 @@ def is_ordered(labels: NDArray[Any] | None) -> bool:
 
 def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
     """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+
     place = _places(labels)
-    known = ~np.isnat(place) if place.dtype.kind == "M" else np.isfinite(place)
-    place, column = place[known], column[known]
-    if column.size <= MOST * 2:
-        step = {"step": "mid"} if place.dtype.kind != "M" else {}
-        axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, **step)
-    axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if column.size <= MOST * 2 else "default")
+    dates = place.dtype.kind == "M"
+    known = ~np.isnat(place) if dates else np.isfinite(place)
+    place, column = date2num(place[known]) if dates else place[known], column[known]
+    few = column.size <= MOST * 2
+    if few:
+        axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, step="mid")
+    axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if few else "default")
     axes.axhline(0, color=ZERO, lw=0.5)
     axes.locator_params(axis="y", nbins=3)
-    if place.dtype.kind != "M":
+    if not dates:
         axes.locator_params(axis="x", nbins=5)
-    else:
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-        locator = AutoDateLocator(minticks=2, maxticks=6)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        axes.xaxis.get_offset_text().set_size(6)
+        return
+    locator = AutoDateLocator(minticks=2, maxticks=6)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.get_offset_text().set_size(6)
 
 
 def _places(labels: NDArray[Any]) -> NDArray[Any]:
