@@ -365,3 +365,40 @@ def test_it_suits_phones_the_dark_and_paper(folder: Path, model: amped.KruskalTe
     assert chromium.value(light) == "rgb(255, 255, 255)"
     assert chromium.value("document.querySelector('.controls').getClientRects().length") == 0
     assert chromium.printed().startswith(b"%PDF")
+
+
+def test_models_know_how_they_were_made(folder: Path) -> None:
+    path = small_tns(folder)
+    made = amped.cp_als(path, rank=2, max_iters=3, seed=4, starts=2, tol=0)
+    assert (made.run["method"], made.run["iterations"], made.run["tensor"]) == ("als", 3, str(path))
+    assert made.run["seed"] in (4, 5)
+    made.report("one.html", path)
+    read = text_of((folder / "one.html").read_text())
+    for part in (
+        "small.tns",
+        f"random, seed {made.run['seed']}",
+        "3, not converged",
+        "What it explains least",
+        "numpy",
+    ):
+        assert part in read, part
+    again = amped.cp_als(path, rank=2, max_iters=1, init=made.factors)
+    assert (again.run["seed"], again.run["init"]) == (None, "")
+    amped.KruskalTensor(made.weights, made.factors).report("two.html")
+    read = text_of((folder / "two.html").read_text())
+    assert "the model came without the record of its run" in read
+    assert "numpy" not in read
+
+
+def test_models_are_loaded_with_their_records(folder: Path) -> None:
+    succeeded(run_amped("cpd", small_tns(folder), "--rank", 2, "--max-iters", 2, "--output", "out"))
+    found = amped.load("out")
+    assert isinstance(found, amped.KruskalTensor)
+    assert found.run == json.loads((folder / "out" / "run.json").read_text())
+    assert found.arranged().run == found.run
+    found.save("out/other.npz")
+    assert amped.load("out/other.npz").run == {}, "that is no model of the run"  # type: ignore[union-attr]
+    (folder / "out" / "run.json").write_text("{")
+    assert amped.load("out").run == {}  # type: ignore[union-attr]
+    for verb in ("show", "report"):
+        refused(run_amped(verb, "out"), "run.json", "no record of a run")
