@@ -114,6 +114,9 @@ def test_the_example_on_two_ranks_takes_flags(folder: Path) -> None:
     assert (record["ranks"], record["iterations"], record["rank"]) == (2, 2, 4)
     assert result.out.count("iteration ") == 2  # by rank 0 alone
     assert result.out.count("model in") == 1
+    labels = amped.load(folder / "out").labels
+    assert labels is not None
+    assert labels[0].tolist() == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 
 
 def test_help_names_every_verb_and_flag() -> None:
