@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -226,19 +227,23 @@ class _Scanner:
 
     def _runs(self, part: _Part, ranks: Sequence[int], starts: int) -> dict[int, list[_Run]]:
         """Return the runs of each number of components; those of few are computed side by side."""
-        small = {(rank, start): rank for rank in ranks if self._is_small(rank) for start in range(starts)}
+        small = {(rank, start): rank for rank in self._small(ranks, starts) for start in range(starts)}
         found = self._together(part, small) if len(small) > 1 else {}
         for rank in ranks:
             if (rank, 0) not in found:
                 found |= self._alone(part, rank, starts)
         return {rank: [found[rank, start] for start in range(starts)] for rank in ranks}
 
-    def _is_small(self, rank: int) -> bool:
-        """Return whether runs of so many components gain side by side."""
+    def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
+        """Return the numbers of components whose runs gain side by side."""
         if self._asked.loss != "poisson":
-            return rank <= self._machine.device.together
+            return [rank for rank in ranks if rank <= self._machine.device.together]
         how = interleaved(self._machine.device)
-        return how is not None and how.models(rank, self._options.dtype) > 1 and self._options.kernel == "auto"
+        if how is None or self._options.kernel != "auto":
+            return []
+        models = {rank: how.models(rank, self._options.dtype) for rank in ranks}
+        runs = Counter(models[rank] for rank in ranks for _ in range(starts))
+        return [rank for rank in ranks if models[rank] > 1 and 2 * runs[models[rank]] >= models[rank]]
 
     def _together(self, part: _Part, ranks: dict[Key, int]) -> dict[Key, _Run]:
         began = time.perf_counter()

@@ -247,9 +247,13 @@ def logs(  # type: ignore[no-untyped-def]
 
 
 @jit
-def measure(phi, matrix, groups, width, found):  # type: ignore[no-untyped-def]
-    """Write the largest ``|min(B, 1 - Phi)|`` of each column of the groups to `found`, (R,); NaN wins."""
-    for g in range(groups.size):
+def measure(number, team, threads, turn, phi, matrix, groups, width, found):  # type: ignore[no-untyped-def]
+    """Write the largest ``|min(B, 1 - Phi)|`` of each column of the groups to `found`, (R,); NaN wins. See `phis`."""
+    if number == 0:
+        turn[0] = 0
+    called = fork(team, number, threads)
+    g = add(turn, 0, 1)
+    while g < groups.size:
         begin, end = groups[g], groups[g] + width
         found[begin:end] = 0.0
         for row in range(matrix.shape[0]):
@@ -257,13 +261,21 @@ def measure(phi, matrix, groups, width, found):  # type: ignore[no-untyped-def]
                 size = abs(min(matrix[row, column], 1 - phi[row, column]))
                 if not size <= found[column]:
                     found[column] = size
+        g = add(turn, 0, 1)
+    return join(team, called)
 
 
 @jit
-def apply(phi, matrix, groups, width, live):  # type: ignore[no-untyped-def]
-    """Multiply the columns of the groups that are `live`, (R,) bool, by Phi."""
-    for g in range(groups.size):
+def apply(number, team, threads, turn, phi, matrix, groups, width, live):  # type: ignore[no-untyped-def]
+    """Multiply the columns of the groups that are `live`, (R,) bool, by Phi. See `phis`."""
+    if number == 0:
+        turn[0] = 0
+    called = fork(team, number, threads)
+    g = add(turn, 0, 1)
+    while g < groups.size:
         for row in range(matrix.shape[0]):
             for column in range(groups[g], groups[g] + width):
                 if live[column]:
                     matrix[row, column] *= phi[row, column]
+        g = add(turn, 0, 1)
+    return join(team, called)

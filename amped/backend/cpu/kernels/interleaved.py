@@ -108,11 +108,14 @@ class ByVectors:
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, found: Array) -> None:
         for begins in groups.values():
-            interleaved.measure(phi, matrix, begins, self.width(matrix.dtype), found)
+            check(interleaved.measure(0, *self._team(begins), phi, matrix, begins, self.width(matrix.dtype), found))
 
     def apply(self, phi: Array, matrix: Array, groups: Groups, live: Array) -> None:
         for begins in groups.values():
-            interleaved.apply(phi, matrix, begins, self.width(matrix.dtype), live)
+            check(interleaved.apply(0, *self._team(begins), phi, matrix, begins, self.width(matrix.dtype), live))
+
+    def _team(self, begins: Array) -> Sequence[Any]:
+        return self._threads.team, min(self._threads.count, begins.size), np.zeros(1, np.int64)
 
 
 def providers(device: CpuDevice) -> Sequence[Interleaved]:
