@@ -15,13 +15,13 @@ from amped.backend.base import Device
 from amped.functions.scan import scan
 from amped.options import OptionNames, Options
 from amped.parallel.mpi import world
-from amped.run import EXAMPLE
 from amped.scanning import Scan, ranks_of
 from partitioner.coo import SparseTensor
 
 from . import record
+from .synthetic import BUNDLED
 
-BUNDLED = Path(str(files("amped").joinpath("data", EXAMPLE)))
+EXAMPLE = Path(str(files("amped").joinpath("data", BUNDLED)))
 TOL = 1e-6
 KINDS: dict[str, dict[str, Any]] = {
     "gaussian": {},
@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
-    parser.add_argument("--tensor", type=Path, default=BUNDLED, help="(the bundled one)")
+    parser.add_argument("--tensor", type=Path, default=EXAMPLE, help="(the bundled one)")
     parser.add_argument("--kind", nargs="+", choices=KINDS, default=list(KINDS), help="(all)")
     parser.add_argument("--ranks", default="1-16", help="(1-16)")
     parser.add_argument("--starts", type=int, default=5, help="(5)")
