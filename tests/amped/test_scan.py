@@ -12,6 +12,7 @@ from command import refused, run_amped, succeeded
 from densecases import low_rank
 
 import amped
+from amped import scanning
 from amped.errors import InputError
 from amped.models.matching import factor_match
 from amped.models.scanned import Tried, near, suggested
@@ -168,3 +169,21 @@ def test_numbers_of_components() -> None:
     for wrong in ("", [], "a", [0]):
         with pytest.raises(InputError, match="ranks"):
             ranks_of("ranks", wrong)
+
+
+@pytest.mark.parametrize("loss", ["gaussian", "poisson"])
+def test_where_memory_has_no_room_for_several_runs(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed one after the other, and tell the same."""
+    tensor = sparse(np.round(np.abs(low_rank((14, 12, 10), 2, 0.1, 4)) * 3))
+    how: dict[str, Any] = {"starts": 3, "loss": loss, "halves": False, "max_iters": 30, **HOW}
+    wide = amped.scan(tensor, "1-3", **how)
+
+    def refuse(*_: Any) -> None:
+        raise InputError("device memory")
+
+    monkeypatch.setattr(scanning, "decompositions", refuse)
+    monkeypatch.setattr(scanning, "counts_together", refuse)
+    alone = amped.scan(tensor, "1-3", **how)
+    for one, other in zip(wide.tried, alone.tried, strict=True):
+        np.testing.assert_allclose(one.explained, other.explained, rtol=1e-9)
+        assert one.iterations == other.iterations
