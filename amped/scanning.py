@@ -247,7 +247,10 @@ class _Scanner:
 
     def _together(self, part: _Part, ranks: dict[Key, int]) -> dict[Key, _Run]:
         began = time.perf_counter()
-        several = self._several(part.source, ranks)
+        try:
+            several = self._several(part.source, ranks)
+        except InputError:  # memory has no room for so many columns; if it is something else, it is told again
+            return {}
         placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
         for key, method in several.run(ranks, self._rule):
             found[key] = self._ended(part, method, placing + several.seconds[key])

@@ -12,6 +12,7 @@ from oracle import PRECISIONS, coo_phi, random_factors, small_pieces, sum_of_log
 
 import amped
 from amped.assembly import counts_together, opened
+from amped.backend.providers import interleaved
 from amped.decomp.poisson import Poisson
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -40,9 +41,8 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, **options: Any) -> 
         models, width = how.models(rank, dtype), how.width(dtype)
         begins = np.array([0, 2 * width], np.int64)
         whole = [np.full((n, operator.ranks[0]), np.nan, dtype) for n in tensor.shape]
-        places = [
-            slice(int(b) + m, int(b) + m + models * (rank - 1) + 1, models) for b in begins for m in range(models)
-        ]
+        firsts = [int(begin) + model for begin in begins for model in range(models)]
+        places = [slice(first, first + models * (rank - 1) + 1, models) for first in firsts]
         starts = [random_factors(k, tensor.shape, rank) for k in range(len(places))]
         for mode, factor in enumerate(whole):
             for begin in begins:
@@ -89,8 +89,6 @@ def test_rows_that_parts_share(comm: Comm, threads: int, placement: str) -> None
 
 def test_models_that_have_too_many_columns(comm: Comm) -> None:
     with opened(random_counts(3, (9, 8, 7)), comm, Options(device="cpu"), None) as (machine, _):
-        from amped.backend.providers import interleaved
-
         how = interleaved(machine.device)
         assert how is not None
         single, double = np.dtype(np.float32), np.dtype(np.float64)
