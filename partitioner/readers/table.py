@@ -346,7 +346,8 @@ def check_keys(form: Form) -> None:
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
         keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
         raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
-    for name, given in (("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)):
+    others = ("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)
+    for name, given in (*others, ("index-base", form.index_base is not None)):
         if given:
             raise InputError(f"--{name} is not for tables")
 

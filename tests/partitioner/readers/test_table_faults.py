@@ -69,6 +69,7 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         ({"keys": ["who", "what"], "where": "cost >"}, "--where 'cost >': syntax error"),
         ({"keys": ["NULL::INT", "what"]}, "no row has all its keys: of 5, 5 lack NULL::INT"),
         ({"keys": ["who", "what"], "no_values": True}, "--no-values is not for tables"),
+        ({"keys": ["who", "what"], "index_base": 0}, "--index-base is not for tables"),
         ({"keys": ["who", "what"], "dense": True}, "--dense is not for tables"),
         ({"keys": ["who", "what"], "shape": (9, 9)}, "--shape is not for tables"),
         ({"keys": ["who", "what"], "missing": "ignore"}, "missing 'ignore': expected 'drop' or 'keep'"),
