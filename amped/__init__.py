@@ -11,20 +11,20 @@ from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.readers import read
 
-from .api import cp_als, cp_apr, mttkrp
-from .api_scan import scan
-from .api_tucker import core_consistency, tucker
 from .errors import InputError, InputWarning
-from .estimators import CP
+from .functions.cp import cp_als, cp_apr, mttkrp
+from .functions.estimators import CP
+from .functions.frames import from_frame
+from .functions.projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
+from .functions.scan import scan
+from .functions.ttm import ttm
+from .functions.tucker import core_consistency, tucker
 from .models.kruskal import KruskalTensor
 from .models.loading import load
 from .models.semisparse import SemiSparseTensor
 from .models.tucker import TuckerTensor
 from .options import Options
-from .products import ttm
-from .projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
 from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
-from .tables import from_frame
 
 __all__ = [
     "CP",

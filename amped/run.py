@@ -17,28 +17,36 @@ from partitioner.flags import Parser, add_flags, plain_warnings
 from partitioner.ranks import agree, refuse
 from partitioner.readers import Form
 
-from . import commands, decomposing, product_verb, requests, requests_tucker, results, scan_verb, tables
-from .assembly import Session
 from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
 from .options import Options
 from .parallel.mpi import Comm, abort_all, world
 from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
-from .requests import Request
+from .verbs.decompose import cpd, tucker
+from .verbs.info import info
+from .verbs.job import Session
+from .verbs.mttkrp import MttkrpRequest, mttkrp
+from .verbs.plan import PlanRequest, plan
+from .verbs.requests import Request
+from .verbs.runs import CpdRequest, TuckerRequest
+from .verbs.scan import ScanRequest, scan
+from .verbs.show import ShowRequest, show
+from .verbs.table import TableRequest, table
+from .verbs.ttm import TtmRequest, ttm
 
 Verb = Callable[[Any, Session], int]
 VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
-    decomposing.cpd: (requests.Cpd, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
-    decomposing.tucker: (requests_tucker.Tucker, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
-    commands.mttkrp: (requests.Mttkrp, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
-    product_verb.ttm: (requests.Ttm, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
-    product_verb.plan: (requests.Plan, "amped plan nell-2.tns --rank 32 --ranks 4"),
-    commands.info: (Request, "amped info nell-2.tns"),
-    scan_verb.scan: (scan_verb.Request, "amped scan flights --rank 1-16 --starts 5"),
-    results.show: (results.Show, "amped show flights-rank10 --top 5"),
-    tables.table: (
-        tables.Table,
+    cpd: (CpdRequest, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
+    tucker: (TuckerRequest, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
+    mttkrp: (MttkrpRequest, "amped mttkrp nell-2.tns --rank 32 --mode 0 --repeat 10"),
+    ttm: (TtmRequest, "amped ttm nell-2.tns --mode 2 --rank 16 --output nell-2-mode2.npz"),
+    plan: (PlanRequest, "amped plan nell-2.tns --rank 32 --ranks 4"),
+    info: (Request, "amped info nell-2.tns"),
+    scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
+    show: (ShowRequest, "amped show flights-rank10 --top 5"),
+    table: (
+        TableRequest,
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }

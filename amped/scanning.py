@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.foreign import factors_of
+from partitioner.given import whole
 
 from .assembly import AnySource, begin, counts, decomposition, open_tensor, refuse_dense, refuse_negative
 from .backend.exchange import Machine
@@ -20,15 +21,35 @@ from .decomp.constraints import Wanted
 from .decomp.driver import Rule, run
 from .decomp.poisson import Poisson
 from .decomp.starts import Restartable
+from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .models.matching import factor_match
 from .models.scanned import Suggestion, Tried, near, suggested
+from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import Options
 
 LOSSES = "gaussian", "poisson"
 MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
 HALF_STARTS = 3  # of models of halves, at most
+
+
+def ranks_of(name: str, given: Any) -> tuple[int, ...]:
+    """Return numbers of components: of text such as "1-4,6", a number, or a sequence of numbers."""
+    parts = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
+    found = list[int]()
+    for part in parts:
+        first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
+        try:
+            low, high = int(first), int(last if dash else first)
+        except ValueError:
+            raise InputError(f"{name} {given!r}: expected numbers such as 1-8 or 2,4,8") from None
+        if low > high:
+            raise InputError(f"{name} {given!r}: {low} is above {high}")
+        found += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
+    if not found:
+        raise InputError(f"{name} {given!r}: expected at least one number")
+    return tuple(dict.fromkeys(found))
 
 
 class Asked(NamedTuple):

@@ -12,10 +12,10 @@ from command import refused, run_amped, succeeded
 from densecases import low_rank
 
 import amped
-from amped.api_scan import ranks_of
 from amped.errors import InputError
 from amped.models.matching import factor_match
 from amped.models.scanned import Tried, near, suggested
+from amped.scanning import ranks_of
 
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
 

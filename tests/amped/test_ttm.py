@@ -160,7 +160,7 @@ def test_wrong_arguments(folder: Path, tensor: SparseTensor, change: dict[str, A
 
 
 def test_a_result_that_no_memory_holds(tensor: SparseTensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from amped import products
+    from amped.functions import ttm as products
 
     class Full:
         available = 100

@@ -12,8 +12,8 @@ from scipy.optimize import nnls
 
 import amped
 from amped.decomp.constraints import Wanted
+from amped.functions.projection import project
 from amped.parallel.mpi import Comm, on_root
-from amped.projection import project
 
 pytestmark = pytest.mark.mpi
 

@@ -13,7 +13,6 @@ import pytest
 from command import in_process, random_tensor, run_amped, small_tns, succeeded
 from oracle import PRECISIONS
 
-from amped import commands
 from amped.assembly import setting_for, solving_bytes
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
@@ -25,6 +24,7 @@ from amped.operators.placement import Plan, Setting, make_plan
 from amped.operators.source import TensorSource
 from amped.options import Options
 from amped.parallel.mpi import Comm
+from amped.verbs import plan
 from partitioner.coo import SparseTensor
 
 SHAPE, NNZ = (100, 30, 50), 6000
@@ -168,9 +168,9 @@ def test_a_plan_tells_what_is_sure_and_nothing_else(folder: Path, monkeypatch: p
     flags: list[object] = [small_tns(folder), "--rank", 3]
     assert told(flags)[0].endswith("not told: on a CPU equal work takes unequal times")
     monkeypatch.setattr(CpuDevice, "steady", True)
-    monkeypatch.setattr(commands, "foretell", lambda *_: SURE)
+    monkeypatch.setattr(plan, "foretell", lambda *_: SURE)
     assert told(flags) == ("an iteration will take about 3 ms (compute 2, copy 0, rest 1)", 3e-3)
-    monkeypatch.setattr(commands, "foretell", lambda *_: replace(SURE, spread=0.5))
+    monkeypatch.setattr(plan, "foretell", lambda *_: replace(SURE, spread=0.5))
     line, seconds = told(flags)
     assert line.startswith("how long an iteration takes is not told: ")
     assert line.endswith("equal work takes times that differ by 50% on this machine now")

@@ -13,8 +13,8 @@ import pytest
 from command import random_tensor, small_tns
 
 import amped
+from amped.functions.projection import project
 from amped.parallel.mpi import Comm
-from amped.projection import project
 from amped.run import VERBS, asked, parser
 from partitioner.build import partition
 from partitioner.readers.form import Form

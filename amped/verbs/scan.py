@@ -10,20 +10,19 @@ from typing import Any
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.given import real, whole
 
-from . import requests
-from .api_scan import ranks_of
-from .assembly import Job, Session
-from .errors import InputError
-from .files import Outputs, write_text
-from .models.scanned import Tried
-from .parallel.mpi import on_root
-from .scanning import LOSSES, Asked, Scan, scanned
+from ..errors import InputError
+from ..files import Outputs, write_text
+from ..models.scanned import Tried
+from ..parallel.mpi import on_root
+from ..scanning import LOSSES, Asked, Scan, ranks_of, scanned
+from .job import Job, Session
+from .requests import Request
 
 HEAD = "components  explained  reached  match  halves  consistency  iterations  seconds"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Request(requests.Request):
+class ScanRequest(Request):
     """What the verb takes."""
 
     rank: str = flag("1-8", "numbers of components, such as 1-8 or 2,4,8 (1-8)", metavar="RANKS")
@@ -63,7 +62,7 @@ class Request(requests.Request):
         return self.output
 
 
-def scan(request: Request, session: Session) -> int:
+def scan(request: ScanRequest, session: Session) -> int:
     """Try several numbers of components: what they explain, and how stable they are."""
     with Job(request, session) as job:
         source = job.open()

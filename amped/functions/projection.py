@@ -8,17 +8,17 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from .api import ARGUMENTS, argument_options
-from .assembly import Tensor, begin, decomposition, opened
-from .decomp.als import CpAls
-from .decomp.constraints import Wanted
-from .decomp.driver import Rule, run
-from .errors import InputError
-from .models.kruskal import PROJECTIONS, KruskalTensor
-from .operators.tuning import Budget
-from .options import OptionNames, Options, with_options
-from .parallel.calls import Argument, collective
-from .parallel.mpi import world
+from ..assembly import Tensor, begin, decomposition, opened
+from ..decomp.als import CpAls
+from ..decomp.constraints import Wanted
+from ..decomp.driver import Rule, run
+from ..errors import InputError
+from ..models.kruskal import PROJECTIONS, KruskalTensor
+from ..operators.tuning import Budget
+from ..options import OptionNames, Options, with_options
+from ..parallel.calls import Argument, collective
+from ..parallel.mpi import world
+from .arguments import ARGUMENTS, argument_options
 
 
 def _model(name: str, given: Any) -> Any:

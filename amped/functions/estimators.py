@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .api import cp_als, cp_apr
-from .errors import InputError
-from .models.kruskal import KruskalTensor
-from .options import Options
+from ..errors import InputError
+from ..models.kruskal import KruskalTensor
+from ..options import Options
+from .cp import cp_als, cp_apr
 
 
 class CP:

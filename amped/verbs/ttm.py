@@ -1,37 +1,49 @@
-"""The verb ``ttm``; see `amped.commands`."""
+"""The verb ``ttm``."""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from partitioner.coo import BLOCK
+from partitioner.flags import flag, path, whole_number
 from partitioner.stages import STAGES
 
-from . import commands, requests
-from .assembly import Job, Session
-from .decomp.initial import initial_factor
-from .errors import InputError
-from .operators.placement import Loading
-from .operators.semisparse import ProductSource
-from .operators.ttm_plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
-from .parallel.mpi import on_root, together
-from .products import Product, Shape, open_semisparse, place_product, product_setting, product_source, write_product
-from .report.metrics import versions
-from .report.products import plan_text
-from .report.progress import say
+from ..decomp.initial import initial_factor
+from ..errors import InputError
+from ..operators.semisparse import ProductSource
+from ..operators.ttm_plan import TtmSetting
+from ..parallel.mpi import together
+from ..products import Product, Shape, open_semisparse, place_product, product_setting, product_source, write_product
+from ..report.metrics import versions
+from .job import Job, Session
+from .requests import Repeated, Request
 
 
-def ttm(request: requests.Ttm, session: Session) -> int:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TtmRequest(Repeated):
+    """What ``ttm`` takes."""
+
+    mode: int = flag(MISSING, "the mode that is multiplied, counted from 0", type=whole_number, metavar="N")
+    output: Path | None = flag(None, "write indices, values, mode, shape", type=path, metavar="FILE.npz")
+
+    def check(self) -> None:
+        if self.mode < 0:
+            raise InputError(f"--mode {self.mode}: counted from 0")
+        super().check()
+
+
+def ttm(request: TtmRequest, session: Session) -> int:
     """Multiply a sparse tensor with a matrix in one mode: that which a decomposition would start from."""
     comm, options = session.comm, request.options
     with Job(request, session) as job:
-        source, opened = _source(job, request)
+        source, opened = multiplied(job, request)
         setting = together(comm, lambda: product_setting(source, request.mode, request.rank, job.machine, options))
         matrix = initial_factor(opened, request.mode, request.rank, comm, options.dtype, request.seed, request.init)
         began = time.perf_counter()
@@ -51,7 +63,7 @@ def ttm(request: requests.Ttm, session: Session) -> int:
         return job.exit_code()
 
 
-def _source(job: Job, request: requests.Request) -> tuple[ProductSource, Any]:
+def multiplied(job: Job, request: Request) -> tuple[ProductSource, Any]:
     """Open the tensor and say what it is; return it as what is multiplied, and as it was opened. Collective."""
     with STAGES.of("read"):
         semisparse = open_semisparse(request.tensor, job.comm)
@@ -61,39 +73,6 @@ def _source(job: Job, request: requests.Request) -> tuple[ProductSource, Any]:
     shape, dense = " x ".join(map(str, semisparse.shape)), ", ".join(map(str, semisparse.dense))
     job.display.note(f"{request.tensor.name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")
     return semisparse, semisparse
-
-
-def plan(request: requests.Plan, session: Session) -> int:
-    """Say what a run would need and take, and how it would be balanced."""
-    if request.mode is None:
-        return commands.plan(request, session)
-    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
-    with Job(request, session) as job:
-        source, _ = _source(job, request)
-        options, machine, mode = request.options, job.machine, request.mode
-        setting = together(comm, lambda: product_setting(source, mode, request.rank, machine, options))
-        if ranks != comm.size:  # other ranks than those started: all on one node
-            memory = options.device_memory or machine.device.memory(ranks)
-            setting = setting._replace(memory=memory)
-        loading = source.loading(ranks, options.dtype, machine.device.on_host)
-        plans = on_root(comm, lambda: _plans(source, setting, ranks, loading))
-        if plans is not None:
-            job.metrics.event(
-                "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, mode=mode,
-                rank=request.rank, ranks=ranks, options=asdict(options), fibres=sum(p.fibres for p in plans),
-                planned_bytes=[p.planned_bytes for p in plans],
-            )  # fmt: skip
-            say(plan_text(plans, machine.device))
-        return job.exit_code()
-
-
-def _plans(source: ProductSource, setting: TtmSetting, ranks: int, loading: Loading) -> list[TtmPlan]:
-    """Return the plan of each rank; how many fibres there are is known once they are sorted."""
-    if setting.mode in source.dense:
-        raise InputError(f"mode {setting.mode} is dense already: its product takes blocks of any size")
-    others = tuple(source.shape[m] for m in source.sparse if m != setting.mode)
-    shares = (source.nnz * (part + 1) // ranks - source.nnz * part // ranks for part in range(ranks))
-    return [make_ttm_plan(setting, nnz, most_fibres(nnz, others), loading) for nnz in shares]
 
 
 def _begin(job: Job, source: ProductSource, setting: TtmSetting, product: Product, seconds: float) -> None:

@@ -8,19 +8,20 @@ from typing import Any, Unpack
 from partitioner.foreign import factors_of
 from partitioner.given import real, whole
 
-from .api import ARGUMENTS, Start, argument_options, decomposed
-from .assembly import Tensor, opened
-from .compression import compressed, consistent
-from .decomp.driver import Rule
-from .decomp.hosvd import METHODS, Compression
-from .decomp.initial import Init
-from .errors import InputError
-from .models.kruskal import KruskalTensor
-from .models.tucker import TuckerTensor
-from .operators.placement import MAX_RANK
-from .options import OptionNames, Options, with_options
-from .parallel.calls import Argument, collective
-from .parallel.mpi import world
+from ..assembly import Tensor, opened
+from ..compression import compressed, consistent
+from ..decomp.driver import Rule
+from ..decomp.hosvd import METHODS, Compression
+from ..decomp.initial import Init
+from ..errors import InputError
+from ..models.kruskal import KruskalTensor
+from ..models.tucker import TuckerTensor
+from ..operators.placement import MAX_RANK
+from ..options import OptionNames, Options, with_options
+from ..parallel.calls import Argument, collective
+from ..parallel.mpi import world
+from .arguments import ARGUMENTS, argument_options
+from .cp import Start, decomposed
 
 
 def _ranks(name: str, given: Any) -> Any:

@@ -12,19 +12,20 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.given import whole
 from partitioner.readers import PLAIN
 
-from . import requests
-from .assembly import Session
-from .errors import InputError
-from .models.kruskal import KruskalTensor
-from .models.loading import load
-from .options import Options
-from .parallel.mpi import on_root
-from .report import components
-from .report.progress import say
+from ..errors import InputError
+from ..models.kruskal import KruskalTensor
+from ..models.loading import load
+from ..options import Options
+from ..parallel.mpi import on_root
+from ..report import components
+from ..report.progress import say
+from .job import Session
+from .requests import R, Request
+from .runs import RUN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Show(requests.Request):
+class ShowRequest(Request):
     """What ``show`` takes."""
 
     POSITIONAL: ClassVar[dict[str, Any]] = {
@@ -36,7 +37,7 @@ class Show(requests.Request):
     top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
 
     @classmethod
-    def of(cls: type[requests.R], args: argparse.Namespace) -> requests.R:
+    def of(cls: type[R], args: argparse.Namespace) -> R:
         given = vars(args)
         own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
         return cls(options=Options(), form=PLAIN, **own)
@@ -45,7 +46,7 @@ class Show(requests.Request):
         whole("--top", self.top, 1)
 
 
-def show(request: Show, session: Session) -> int:
+def show(request: ShowRequest, session: Session) -> int:
     """Print the components of a model: their weights, shares, and the labels that have most of them."""
     told = on_root(session.comm, lambda: _told(request))
     if told is not None:
@@ -53,7 +54,7 @@ def show(request: Show, session: Session) -> int:
     return 0
 
 
-def _told(request: Show) -> str:
+def _told(request: ShowRequest) -> str:
     request.check()
     model = load(request.tensor)
     if isinstance(model, KruskalTensor):
@@ -80,9 +81,9 @@ def recorded(place: Path) -> dict[str, Any]:
     """Return the record of the run that made a model: that beside it; nothing, if there is none that can be read."""
     folder = place if place.is_dir() else place.parent
     try:
-        found = json.loads((folder / requests.RUN).read_text())
+        found = json.loads((folder / RUN).read_text())
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise InputError(f"no record of a run: {error}", path=folder / requests.RUN) from None
+        raise InputError(f"no record of a run: {error}", path=folder / RUN) from None
     return found if isinstance(found, dict) else {}

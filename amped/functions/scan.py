@@ -5,35 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
-from partitioner.given import whole
-
-from .api import ARGUMENTS, argument_options
-from .assembly import Tensor, opened
-from .errors import InputError
-from .models.scanned import Tried
-from .operators.placement import MAX_DENSE_RANK
-from .options import OptionNames, Options, with_options
-from .parallel.calls import Argument, collective
-from .parallel.mpi import world
-from .scanning import LOSSES, Asked, Scan, scanned
-
-
-def ranks_of(name: str, given: Any) -> tuple[int, ...]:
-    """Return numbers of components: of text such as "1-4,6", a number, or a sequence of numbers."""
-    parts = given.split(",") if isinstance(given, str) else [given] if isinstance(given, int) else list(given)
-    found = list[int]()
-    for part in parts:
-        first, dash, last = part.strip().partition("-") if isinstance(part, str) else (part, "", "")
-        try:
-            low, high = int(first), int(last if dash else first)
-        except ValueError:
-            raise InputError(f"{name} {given!r}: expected numbers such as 1-8 or 2,4,8") from None
-        if low > high:
-            raise InputError(f"{name} {given!r}: {low} is above {high}")
-        found += [whole(name, rank, 1, MAX_DENSE_RANK) for rank in range(low, min(high, MAX_DENSE_RANK + 1) + 1)]
-    if not found:
-        raise InputError(f"{name} {given!r}: expected at least one number")
-    return tuple(dict.fromkeys(found))
+from ..assembly import Tensor, opened
+from ..errors import InputError
+from ..models.scanned import Tried
+from ..options import OptionNames, Options, with_options
+from ..parallel.calls import Argument, collective
+from ..parallel.mpi import world
+from ..scanning import LOSSES, Asked, Scan, ranks_of, scanned
+from .arguments import ARGUMENTS, argument_options
 
 
 def _loss(name: str, given: Any) -> str:

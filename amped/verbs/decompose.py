@@ -12,23 +12,24 @@ from typing import Any, Protocol
 
 from partitioner.stages import STAGES
 
-from . import checkpoint, requests, requests_tucker
-from .assembly import AnySource, Job, Reporter, Session, begin, counts, decomposition
-from .compression import compressed, cp_start
-from .decomp import als, apr, driver
-from .decomp.driver import Model
-from .decomp.initial import Init
-from .decomp.starts import Restartable, best_of
-from .decomp.tucker import shown
-from .errors import InputError
-from .files import TakenError, write_text
-from .models.kruskal import MODEL, KruskalTensor
-from .parallel.mpi import on_root, share
-from .parallel.pace import first_limit
-from .parallel.stopping import StopRequest
-from .report import components, text
-from .report.metrics import versions
-from .requests import FACTS, RUN
+from .. import checkpoint
+from ..assembly import AnySource, begin, counts, decomposition
+from ..compression import compressed, cp_start
+from ..decomp import als, apr, driver
+from ..decomp.driver import Model
+from ..decomp.initial import Init
+from ..decomp.starts import Restartable, best_of
+from ..decomp.tucker import shown
+from ..errors import InputError
+from ..files import TakenError, write_text
+from ..models.kruskal import MODEL, KruskalTensor
+from ..parallel.mpi import on_root, share
+from ..parallel.pace import first_limit
+from ..parallel.stopping import StopRequest
+from ..report import components, text
+from ..report.metrics import versions
+from .job import Job, Reporter, Session
+from .runs import FACTS, RUN, CpdRequest, RunRequest, TuckerRequest
 
 SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
 SHOWN = 10  # components that a terminal shows once a model is there
@@ -46,17 +47,17 @@ class Kind(Protocol):
         """Place the tensor; return the method that was asked for. Collective."""
 
 
-def cpd(request: requests.Cpd, session: Session) -> int:
+def cpd(request: CpdRequest, session: Session) -> int:
     """Decompose a tensor: CP-ALS, or CP-APR for counts."""
     return _decompose(request, session, _Cp(request))
 
 
-def tucker(request: requests_tucker.Tucker, session: Session) -> int:
+def tucker(request: TuckerRequest, session: Session) -> int:
     """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
     return _decompose(request, session, _Tucker(request))
 
 
-def _decompose(request: requests.Run, session: Session, kind: Kind) -> int:
+def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
@@ -102,7 +103,7 @@ class _Cp:
 
     start: Init | None = None
 
-    def __init__(self, request: requests.Cpd) -> None:
+    def __init__(self, request: CpdRequest) -> None:
         self._request = request
 
     def prepare(self, job: Job) -> None:
@@ -129,7 +130,7 @@ class _Tucker:
 
     start: Init | None = None
 
-    def __init__(self, request: requests_tucker.Tucker) -> None:
+    def __init__(self, request: TuckerRequest) -> None:
         self._request = request
 
     def prepare(self, job: Job) -> None:
@@ -145,7 +146,7 @@ class _Tucker:
 def _next_start(job: Job, method: driver.Method, source: AnySource, number: int) -> None:
     """Put the factor matrices of a start in place, unless it is the first, whose are."""
     request = job.request
-    assert isinstance(request, requests.Run)
+    assert isinstance(request, RunRequest)
     seed = request.seed + number
     if request.how_often > 1:
         job.display.note(f"start {number + 1} of {request.how_often}: seed {seed}")
@@ -155,7 +156,7 @@ def _next_start(job: Job, method: driver.Method, source: AnySource, number: int)
 
 
 def _start_or_resume(
-    job: Job, request: requests.Run, method: driver.Method, source: AnySource, start: Init | None
+    job: Job, request: RunRequest, method: driver.Method, source: AnySource, start: Init | None
 ) -> tuple[checkpoint.Origin, bool]:
     """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
@@ -187,7 +188,7 @@ def _start_or_resume(
     return checkpoint.Origin(facts, seed, init or request.init, options), True
 
 
-def _check_start(request: requests.Run, origin: checkpoint.Origin, path: Path) -> None:
+def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> None:
     """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
     for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
         if given is not None and began not in (given, ""):
@@ -198,7 +199,7 @@ def _check_start(request: requests.Run, origin: checkpoint.Origin, path: Path) -
 
 def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
     request, state, device = job.request, method.state, job.machine.device
-    assert isinstance(request, requests.Run)
+    assert isinstance(request, RunRequest)
     return {
         **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
         "method": method.name, **request.asked, "norm": method.norm, **method.facts,

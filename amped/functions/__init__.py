@@ -1,0 +1,1 @@
+"""The Python functions. The same calls under ``mpirun`` use all ranks."""

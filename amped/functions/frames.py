@@ -1,0 +1,68 @@
+"""Tables in memory, in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from partitioner.coo import SparseTensor
+from partitioner.readers import Form, collect
+
+from ..errors import InputError
+
+
+def from_frame(
+    frame: Any,
+    keys: Sequence[str] | str,
+    value: str | None = None,
+    *,
+    where: str | None = None,
+    missing: str = "drop",
+) -> SparseTensor:
+    """Return the tensor of a table in memory: rows of equal keys are one nonzero.
+
+    Parameters
+    ----------
+    frame : pandas, Polars or Arrow table, or DuckDB relation
+        Anything else with ``__arrow_c_stream__``, too. Its columns are read where they are.
+    keys : sequence of str
+        For each mode a column, or an expression of DuckDB's SQL, as ``"hour(time)"``. Their values become ``labels``.
+    value : str, optional
+        A column, or expression, that is summed; or an aggregate, as ``"avg(delay)"``. By default rows are counted.
+    where : str, optional
+        The condition of the rows that are read.
+    missing : {"drop", "keep"}
+        Whether rows that lack a key are left out, and told of, or get a missing label: NaN, NaT or None.
+
+    Returns
+    -------
+    SparseTensor
+        With `labels`: numbers, dates and times in their order, and bins of time without rows, too; strings in
+        alphabetical order, categories in theirs. Under ``mpirun`` each rank that calls this has its own.
+
+    Raises
+    ------
+    InputError
+        If it is no table, an expression is wrong, or no row has all keys.
+
+    Warns
+    -----
+    InputWarning
+        Of rows that are left out, and of keys that look like identifiers.
+
+    Examples
+    --------
+    >>> X = from_frame(flights, ["carrier", "dest", "hour(time_hour)"])  # doctest: +SKIP
+    >>> model = cp_als(X, rank=10, nonnegative=True)  # doctest: +SKIP
+    >>> model.labels[1][model.factors[1][:, 0].argmax()]  # doctest: +SKIP
+    """
+    from partitioner.readers.database import is_frame
+    from partitioner.readers.table import TablePart
+
+    if not is_frame(frame):
+        kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
+        raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
+    part = TablePart(frame, Form(key=keys, value=value, where=where, missing=missing))  # type: ignore[arg-type]
+    tensor = SparseTensor.from_columns(*collect("the table", part), part.lengths, path="the table")
+    tensor.labels = part.outcome.labels
+    return tensor
