@@ -120,6 +120,7 @@ ARGUMENTS = {
     "fixed_modes": Argument(modes_of),
     "callback": Argument(_callback, None),
     "deadline": Argument(_deadline),
+    "verbose": Argument(lambda name, given: whole(name, int(given) if isinstance(given, bool) else given, 0)),
 }
 """How the arguments of all functions are taken, but for options."""
 

@@ -20,6 +20,7 @@ from ..operators.placement import MAX_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
+from ..report.telling import telling
 from .arguments import ARGUMENTS, argument_options
 from .cp import Start, decomposed
 
@@ -59,6 +60,7 @@ def tucker(
     seed: int = 0,
     init: Init | None = None,
     callback: Callable[[int, float], None] | None = None,
+    verbose: bool | int = 0,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> TuckerTensor:
@@ -86,6 +88,8 @@ def tucker(
         orthonormal. Rank 0's count.
     callback : callable, optional
         Called with the iteration's number and its fit.
+    verbose : bool or int
+        See `cp_als`.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -110,10 +114,11 @@ def tucker(
         raise InputError("rank or error: one of them is needed, and not both")
     comm, chosen, named = world(), Options(**options), isinstance(init, str) and init == "random"
     asked = Compression(method, None if rank is None else tuple(rank), error, None if named else init)
-    with opened(X, comm, chosen, deadline) as (machine, source):
-        found = compressed(source, machine, chosen, asked, seed)
+    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
+        with teller.loading():
+            found = compressed(source, machine, chosen, asked, seed)
         rule = Rule(max_iters if method == "hooi" else 1, tol, deadline=deadline)
-        model = decomposed(found, source, Start(1, seed, asked.init), rule, callback)
+        model = decomposed(found, source, Start(1, seed, asked.init), rule, callback, teller)
     assert isinstance(model, TuckerTensor)
     return model
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,17 +22,16 @@ from ..decomp.starts import Restartable, best_of
 from ..decomp.tucker import shown
 from ..errors import InputError
 from ..files import TakenError, write_text
-from ..models.kruskal import MODEL, KruskalTensor
+from ..models.kruskal import MODEL
 from ..parallel.mpi import on_root, share
 from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
-from ..report import components, text
+from ..report import text
 from ..report.metrics import versions
-from .job import Job, Reporter, Session
+from .job import Job, Session
 from .runs import FACTS, RUN, CpdRequest, RunRequest, TuckerRequest
 
 SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
-SHOWN = 10  # components that a terminal shows once a model is there
 
 
 class Kind(Protocol):
@@ -63,7 +62,8 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
     with Job(request, session) as job:
         kind.prepare(job)  # while the tensor is read
         source = job.open()
-        method = kind.method(job, source)
+        with job.teller.loading():
+            method = kind.method(job, source)
         job.say_machine()
         origin, resumed = _start_or_resume(job, request, method, source, kind.start)
         job.begin(method.operator, source, method.rank)
@@ -72,17 +72,18 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
         limit = first_limit(max(comm.allgather(slowest)))
         rule = driver.Rule(request.iterations, request.tolerance, limit, request.deadline)
         began, starts = time.perf_counter(), request.how_often
+        tell = partial(job.teller.iteration, of=request.iterations)
         with STAGES.of("iterate"), saver, stop.listening():
             best, merits = best_of(
                 method,
                 starts,
                 lambda number: _next_start(job, method, source, number),
-                lambda: driver.run(method, rule, [Reporter(job, request.iterations)], lambda: stop.agreed(comm), saver),
+                lambda: driver.run(method, rule, [tell], lambda: stop.agreed(comm), saver),
                 lambda: stop.agreed(comm),
             )
         if starts > 1:
             origin = origin._replace(seed=request.seed + best)
-            job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
+            job.teller.best(len(merits), origin.seed)
         record = _record(job, origin, method, time.perf_counter() - began)
         saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
         if stop.signal is not None and saved:  # that command will write the model
@@ -92,9 +93,7 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
                 model = method.model().labelled(source.labels)
                 result = on_root(comm, lambda: _write_model(job, model, record)) or ""
         _close(job, method, stop, rule, record, result)
-        if isinstance(model, KruskalTensor):
-            found = model
-            job.display.components(lambda: components.text(found, most=SHOWN))
+        job.teller.model(model)
         return job.exit_code(stop.exit_code, saver.failed)
 
 
@@ -148,9 +147,7 @@ def _next_start(job: Job, method: driver.Method, source: AnySource, number: int)
     request = job.request
     assert isinstance(request, RunRequest)
     seed = request.seed + number
-    if request.how_often > 1:
-        job.display.note(f"start {number + 1} of {request.how_often}: seed {seed}")
-        job.metrics.event("seed", seed=seed)
+    job.teller.start(number, request.how_often, seed)
     if number:
         begin(method, source, seed)
 
@@ -242,11 +239,4 @@ def _close(
     memory = job.memory_line(method.operator)
     job.tell_stages()
     job.metrics.event("end", **record)
-    job.display.close()
-    job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
-    if job.metrics.iterations:
-        job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
-    fits = method.state.series.get("fit", [])
-    if (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
-        job.display.note(f"warning: {warning}")
-    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
+    job.teller.end(method, rule, record["seconds"], memory, stop.signal, result)
