@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.arrays import library
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.foreign import tensor_of
 from partitioner.given import whole
-from partitioner.labels import Labelled, find, named
+from partitioner.labels import find, named
+from partitioner.lowrank import full
 from partitioner.readers import read
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .explained import Component, Residuals, components, inner_product, readable_signs, residuals, shares
+from .forms import Forms
 
 PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
 """What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
@@ -33,7 +34,7 @@ BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
 ARRANGED_ROWS = 1 << 12  # at a time
 
 
-class KruskalTensor(Labelled):
+class KruskalTensor(Forms):
     """A sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
 
     Parameters
@@ -183,22 +184,6 @@ class KruskalTensor(Labelled):
         """
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
-    def frame(self, mode: int) -> Any:
-        """Return a factor matrix as a pandas DataFrame: a row for each label, a column for each component.
-
-        Raise `InputError` if there is no such mode, or pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("frame(): pandas is not installed") from None
-        mode = whole("mode", mode, 0, len(self.factors) - 1)
-        if self.labels is None:
-            return pandas.DataFrame(self.factors[mode])
-        labels, names = self.labels[mode], self.labels.names
-        index = pandas.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
-        return pandas.DataFrame(self.factors[mode], index=index)
-
     def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
         """Draw the components by modes: curves of ordered labels, bars of the `top` ones of others.
 
@@ -261,12 +246,8 @@ class KruskalTensor(Labelled):
         return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
 
     def full(self) -> NDArray[np.float64]:
-        """Return the dense tensor: for small shapes."""
-        rows = self.weights[None, :]
-        for factor in self.factors:
-            rows = (rows[:, None, :] * factor[None, :, :]).reshape(-1, self.rank)
-        result: NDArray[np.float64] = rows.sum(axis=1).reshape(self.shape)
-        return result
+        """Return the dense tensor: for small shapes. Raise `InputError` if memory has no room for it."""
+        return full(self.weights, self.factors)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
@@ -291,17 +272,6 @@ class KruskalTensor(Labelled):
         """Yield the weights, then the list of factor matrices: ``weights, factors = model``, as TensorLy has it."""
         yield self.weights
         yield self.factors
-
-    def to_pyttb(self) -> Any:
-        """Return pyttb's `ktensor`, in float64; raise `InputError` if that is not installed."""
-        return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights)
-
-    def to_tensorly(self) -> Any:
-        """Return TensorLy's `CPTensor`, of NumPy arrays; raise `InputError` if that is not installed."""
-        library("tensorly")
-        from tensorly.cp_tensor import CPTensor
-
-        return CPTensor((self.weights, self.factors))
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"

@@ -5,13 +5,22 @@ from __future__ import annotations
 import os
 import zipfile
 from contextlib import suppress
+from typing import Any
 
+from numpy.typing import NDArray
+
+from partitioner.lowrank import factors_of
+
+from ..files import factors_in, read_npz
 from .kruskal import MODEL, KruskalTensor
+from .ktensor_text import is_ktensor, read_ktensor
 from .tucker import TuckerTensor
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
-    """Read a model: an output folder of ``cpd`` or ``tucker``, or a file that `save` of a model wrote.
+    """Read a model: an output folder of ``cpd`` or ``tucker``, a file that `save` of a model wrote, or one of text.
+
+    Text is a ``ktensor`` of the Tensor Toolbox, as `KruskalTensor.export`, pyttb and GenTen write it.
 
     Raises
     ------
@@ -22,8 +31,26 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     --------
     >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
     """
-    file = os.path.join(path, MODEL) if os.path.isdir(path) else path
+    file = model_file(path)
+    if is_ktensor(file):
+        return KruskalTensor(*read_ktensor(file))
     names = list[str]()
     with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         names = archive.namelist()
     return (TuckerTensor if "core.npy" in names else KruskalTensor).load(file)
+
+
+def model_file(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the file of a model: the one in an output folder, or the path itself."""
+    return os.path.join(path, MODEL) if os.path.isdir(path) else path
+
+
+def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:
+    """Return the factor matrices in a file to start from, or in an output folder; raise `InputError` if there are none.
+
+    Of an archive they are ``factor_0 ...``; those of text have its weights in the first one.
+    """
+    file = model_file(path)
+    if is_ktensor(file):
+        return factors_of(read_ktensor(file)) or []
+    return factors_in(read_npz(file), file)
