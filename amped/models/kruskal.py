@@ -12,22 +12,19 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
-from partitioner.foreign import tensor_of
 from partitioner.given import whole
 from partitioner.labels import find, named
 from partitioner.lowrank import full
-from partitioner.readers import read
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
-from .explained import Component, Residuals, components, inner_product, readable_signs, residuals, shares
+from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
 from .forms import Forms
+from .given import PROJECTIONS, matched, tensor_for
 
-PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
-"""What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
 PICTURES: list[Callable[..., None]] = []
-"""What `KruskalTensor.plot` calls, in the same way."""
+"""What `KruskalTensor.plot` calls: models are below all that draws, which adds itself."""
 
 MODEL = "model.npz"  # in an output folder
 BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
@@ -113,6 +110,8 @@ class KruskalTensor(Forms):
         *,
         nonnegative: bool = False,
         ridge: float = 0.0,
+        value: str | None = None,
+        where: str | None = None,
         deadline: float | None = None,
         **options: Any,
     ) -> NDArray[Any]:
@@ -123,14 +122,18 @@ class KruskalTensor(Forms):
 
         Parameters
         ----------
-        X : SparseTensor or path
-            Of any length in `mode`, and as long as this tensor in the others. Under ``mpirun`` rank 0's counts.
+        X : tensor, array, table or path
+            Of any length in `mode`. In the other modes its labels are matched to this model's: nonzeros with labels
+            that the model does not know are left out, and told of. Where either has no labels it is as long as this
+            tensor there. A table (a frame, or a file of one) has this model's keys. Under ``mpirun`` rank 0's counts.
         mode : int
             Counted from 0.
         nonnegative : bool
             Whether no row may have negative numbers.
         ridge : float
             Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
+        value, where : str, optional
+            Of a table: what is summed, and which rows are read, as for the model's own tensor; see `from_frame`.
         deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
             See `cp_als`.
 
@@ -138,7 +141,8 @@ class KruskalTensor(Forms):
         -------
         (I_mode, R) array
             float32 or float64 by the option `precision`; the same on every rank. A row without nonzeros is zero, and so
-            is the column of a component that is zero in another mode.
+            is the column of a component that is zero in another mode. Rows are in the order of the labels of `X`; of a
+            table that is `from_frame`'s.
 
         Raises
         ------
@@ -150,7 +154,8 @@ class KruskalTensor(Forms):
         >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
         >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
         """
-        return PROJECTIONS[0](self, X, mode, nonnegative=nonnegative, ridge=ridge, deadline=deadline, **options)
+        how = {"nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
+        return PROJECTIONS[0](self, X, mode, value, where, how)
 
     def signed(self) -> KruskalTensor:
         """Give columns, in place, signs that make their bulk positive; components stay as they are."""
@@ -197,7 +202,8 @@ class KruskalTensor(Forms):
         Parameters
         ----------
         X : SparseTensor, DenseTensor, array or path
-            Of this model's shape. It is computed on this process's host, in double precision.
+            Of this model's shape, or with this model's labels in any order; a table that has this model's keys, too.
+            It is computed on this process's host, in double precision.
 
         Raises
         ------
@@ -205,11 +211,7 @@ class KruskalTensor(Forms):
             If the shapes differ, or `X` is all zeros.
         """
         tensor = self._given(X)
-        norm = tensor.norm()
-        if not norm:
-            raise InputError("X has no values but zeros")
-        inner = inner_product(self.weights, self.factors, tensor)
-        return 1 - float(np.sqrt(max(0.0, norm**2 + self.norm() ** 2 - 2 * inner))) / norm
+        return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
     def residuals(self, X: Any, count: int = 10) -> Residuals:
         """Return where this model explains a tensor least: values that it does not expect, and their labels.
@@ -230,11 +232,7 @@ class KruskalTensor(Forms):
         return residuals(self.weights, self.factors, self._given(X), self.labels, whole("count", count, 1))
 
     def _given(self, X: Any) -> SparseTensor | DenseTensor:
-        tensor = X if isinstance(X, (SparseTensor, DenseTensor)) else None
-        if tensor is None:
-            tensor = read(X) if isinstance(X, (str, os.PathLike)) else tensor_of(X)
-        if tensor is None:
-            raise InputError(f"X is of type {type(X).__name__}: expected a tensor, an array, or the path of a tensor")
+        tensor = matched(tensor_for(X, self.labels), self.labels, known=True)
         if tensor.shape != self.shape:
             raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
         return tensor

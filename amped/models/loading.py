@@ -31,7 +31,7 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     --------
     >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
     """
-    file = model_file(path)
+    file = os.path.join(path, MODEL) if os.path.isdir(path) else path
     if is_ktensor(file):
         return KruskalTensor(*read_ktensor(file))
     names = list[str]()
@@ -40,17 +40,13 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     return (TuckerTensor if "core.npy" in names else KruskalTensor).load(file)
 
 
-def model_file(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the file of a model: the one in an output folder, or the path itself."""
-    return os.path.join(path, MODEL) if os.path.isdir(path) else path
-
-
 def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:
     """Return the factor matrices in a file to start from, or in an output folder; raise `InputError` if there are none.
 
     Of an archive they are ``factor_0 ...``; those of text have its weights in the first one.
     """
-    file = model_file(path)
+    inside = os.path.join(path, MODEL)
+    file = inside if os.path.isfile(inside) else path
     if is_ktensor(file):
         return factors_of(read_ktensor(file)) or []
     return factors_in(read_npz(file), file)

@@ -15,7 +15,8 @@ from .pieces import Outcome, Part, Progress, chunks, collect, settle
 
 __all__ = [
     "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "collect", "is_dense", "is_semisparse", "is_table",
-    "open_dense", "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
+    "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle", "warn_of_keys",
+    "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -109,6 +110,20 @@ def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Prog
     elif part.outcome.doubtful:
         tensor.when_merged(partial(warn_of_keys, path, part.outcome))
     return tensor.compacted(part.outcome.base) if form.compact else tensor
+
+
+def read_frame(frame: Any, form: Form) -> SparseTensor:
+    """Read a table in memory, as `form` says; raise `InputError` if it is none."""
+    from .database import is_frame
+    from .table import TablePart
+
+    if not is_frame(frame):
+        kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
+        raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
+    part = TablePart(frame, form)
+    tensor = SparseTensor.from_columns(*collect("the table", part), part.lengths, path="the table")
+    tensor.labels = part.outcome.labels
+    return tensor
 
 
 def is_table(path: str | PathLike[str], form: Form = PLAIN) -> bool:
