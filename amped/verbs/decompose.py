@@ -67,7 +67,7 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
         job.say_machine()
         origin, resumed = _start_or_resume(job, request, method, source, kind.start)
         job.begin(method.operator, source, method.rank)
-        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
+        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed, source.labels)
         slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
         limit = first_limit(max(comm.allgather(slowest)))
         rule = driver.Rule(request.iterations, request.tolerance, limit, request.deadline)
@@ -167,7 +167,7 @@ def _start_or_resume(
             return None
         found, damages = checkpoint.load_newest(folder, not request.no_verify)
         if found is not None:
-            checkpoint.check(found, facts, method.state, folder)
+            checkpoint.check(found, facts, method.state, folder, source.labels)
             _check_start(request, found.origin, folder / found.name)
             for damage in damages:
                 print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
