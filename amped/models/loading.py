@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.lowrank import factors_of
 
+from ..errors import InputError
 from ..files import factors_in, read_npz
 from .kruskal import MODEL, KruskalTensor
 from .ktensor_text import is_ktensor, read_ktensor
@@ -32,6 +33,8 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     >>> weights = load("nell-2-rank32").weights  # doctest: +SKIP
     """
     file = os.path.join(path, MODEL) if os.path.isdir(path) else path
+    if file is not path and not os.path.exists(file):
+        raise InputError(f"holds no {MODEL}: a model is a folder that cpd or tucker has written", path=path)
     if is_ktensor(file):
         return KruskalTensor(*read_ktensor(file))
     names = list[str]()

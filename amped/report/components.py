@@ -105,7 +105,8 @@ def shown(label: Any) -> str:
     if isinstance(label, bool):
         return str(label).lower()
     found = one_line(f"{label:.6g}" if isinstance(label, float) else str(label))
-    return f'"{found}"' if isinstance(label, str) and set(found) & set(",;:") else found
+    told = isinstance(label, str) and (not found.strip() or set(found) & set(",;:"))
+    return f'"{found}"' if told else found
 
 
 def one_line(text: str) -> str:

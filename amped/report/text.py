@@ -32,6 +32,13 @@ def human(count: float) -> str:
     return f"{count:.0f} {UNITS[unit]}" if unit == 0 else f"{count:.1f} {UNITS[unit]}"
 
 
+def rate(count: float) -> str:
+    """Return a number of things with three significant digits, in millions where there are so many."""
+    if count >= 1e6:
+        return f"{rate(count / 1e6)} million"
+    return f"{float(f'{count:.3g}'):,.10g}"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return rows of cells in right-aligned columns."""
     cells = [[str(c) for c in row] for row in (head, *rows)]

@@ -66,6 +66,8 @@ class Form:
         for name, given in (*(("keys", each) for each in self.key), ("value", self.value), ("where", self.where)):
             if given is not None and not isinstance(given, str):
                 raise InputError(f"{name}: {given!r} is no column or expression, which are strings")
+        if any(not each.strip() for each in self.key):
+            raise InputError("keys: an empty expression (--key '')")
         if self.index_base not in (None, 0, 1):
             raise InputError(f"index_base {self.index_base!r}: expected 0 or 1")
         if self.missing not in MISSING:

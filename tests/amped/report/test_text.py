@@ -13,7 +13,7 @@ from command import run_amped, small_tns, succeeded
 import amped
 from amped.decomp.driver import Rule, State
 from amped.options import Options
-from amped.report.text import end_line, figure, low_fit, out_of_memory
+from amped.report.text import end_line, figure, low_fit, out_of_memory, rate
 
 CPU = ("--device", "cpu", "--rank", 3)
 
@@ -47,6 +47,11 @@ def test_why_a_run_has_ended(state: State, told: signal.Signals | None, line: st
 )  # fmt: skip
 def test_digits_that_mean_something(number: float, shown: str) -> None:
     assert figure(number) == shown
+
+
+def test_rates() -> None:
+    numbers = 3.4321, 999.6, 12345.0, 1.2345e6, 5.4321e9
+    assert [rate(each) for each in numbers] == ["3.43", "1,000", "12,300", "1.23 million", "5,430 million"]
 
 
 def test_convergence_at_a_fit_that_is_hardly_one() -> None:

@@ -54,6 +54,8 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         ({"keys": ["who) FROM events WHERE (true", "what"]}, "one expression is expected"),
         ({"keys": ["*", "what"]}, "one column is expected"),
         ({"keys": ["count(*)", "what"]}, "--key 'count"),
+        ({"keys": ["who", "  "]}, "keys: an empty expression"),
+        ({"keys": ["who + what", "what"]}, r"type casts\.$"),
         ({"keys": ["who"]}, "1 key: a tensor has 2 to 8 modes"),
         ({"keys": ["who"] * 9}, "9 keys: a tensor has 2 to 8 modes"),
         ({}, "a table: --key EXPR"),
