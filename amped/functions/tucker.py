@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from partitioner.foreign import factors_of
 from partitioner.given import real, whole
+from partitioner.lowrank import parts_of
 
 from ..assembly import Tensor, opened
 from ..compression import compressed, consistent
@@ -124,9 +125,11 @@ def tucker(
 
 
 def _cp_model(name: str, given: Any) -> Any:
-    if given is not None and not isinstance(given, KruskalTensor):
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a KruskalTensor")
-    return given
+    if given is None or isinstance(given, KruskalTensor):
+        return given
+    if parts_of(given) is None:
+        raise InputError(f"{name} is of type {type(given).__name__}: expected a CP model, such as a KruskalTensor")
+    return KruskalTensor.from_tensorly(given)
 
 
 @collective(ARGUMENTS | {"model": Argument(_cp_model, repr, of_root=True)}, argument_options)
@@ -144,7 +147,7 @@ def core_consistency(
     X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
     model : KruskalTensor
-        Under ``mpirun`` rank 0's counts.
+        Or a CP model of another library. Under ``mpirun`` rank 0's counts.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional

@@ -38,14 +38,23 @@ class Forms(Labelled):
 
     @classmethod
     def from_pyttb(cls, model: Any) -> Self:
-        """Return a pyttb ``ktensor`` as one of these; raise `InputError` if it is none."""
+        """Return a pyttb ``ktensor`` as one of these.
+
+        Parameters
+        ----------
+        model : pyttb.ktensor
+            Its components stay in their order. `InputError` says if it is none.
+        """
         return cls._of(model)
 
     @classmethod
     def from_tensorly(cls, model: Any) -> Self:
-        """Return a TensorLy ``CPTensor``, or a pair of weights (or None) and matrices, as one of these.
+        """Return a TensorLy ``CPTensor`` as one of these.
 
-        Raise `InputError` if it is none.
+        Parameters
+        ----------
+        model : tensorly.cp_tensor.CPTensor or tuple
+            Or a pair of weights, or None, and matrices. `InputError` says if it is neither.
         """
         return cls._of(model)
 
@@ -63,8 +72,14 @@ class Forms(Labelled):
     def export(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the model as text, a ``ktensor`` of the Tensor Toolbox, which pyttb, GenTen and MATLAB read.
 
-        Numbers stay as they are, labels are left out. `amped.load` and ``init=`` take such a file. Raise `InputError`
-        if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        Numbers stay as they are, labels are left out. `amped.load` and ``init=`` take such a file.
+
+        Parameters
+        ----------
+        path : path
+            `InputError` says why it cannot be written.
+        replace : bool
+            Whether a file that is there is replaced, or refused.
         """
         write_ktensor(path, self.weights, self.factors, replace)
 
@@ -85,5 +100,12 @@ class Forms(Labelled):
         return pandas.DataFrame(self.factors[mode], index=index)
 
     def to_frames(self) -> tuple[NDArray[np.float64], list[Any]]:
-        """Return ``(weights, factors)``, each factor matrix as a `frame`: TensorLy-Viz takes these as they are."""
+        """Return weights and factor matrices with their labels, as TensorLy-Viz takes them.
+
+        Returns
+        -------
+        weights : (R,) array
+        factors : list of pandas.DataFrame
+            Each matrix as a `frame`.
+        """
         return self.weights, [self.frame(mode) for mode in range(len(self.factors))]

@@ -131,7 +131,18 @@ class TuckerTensor(Labelled):
         return PROJECTIONS[0](self, X, mode, value, where, {"deadline": deadline, **options})
 
     def score(self, X: Any) -> float:
-        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; see `KruskalTensor.score`."""
+        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.
+
+        Parameters
+        ----------
+        X : tensor, array, table or path
+            See `KruskalTensor.score`.
+
+        Returns
+        -------
+        float
+            1 where the model equals the tensor.
+        """
         tensor = matched(tensor_for(X, self.labels), self.labels, known=True)
         if tensor.shape != self.shape:
             raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")

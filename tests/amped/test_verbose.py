@@ -58,3 +58,21 @@ def test_a_tensor_in_memory_is_x(folder: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("X: ")
     with pytest.raises(amped.InputError, match="verbose -1"):
         amped.cp_als(tensor, 2, verbose=-1, **CPU)
+
+
+def test_scans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = small_tns(folder)
+    expected = succeeded(
+        run_amped("scan", path, "--rank", "1-2", "--starts", 2, "--max-iters", 3, "--device", "cpu")
+    ).out
+    capsys.readouterr()
+    amped.scan(path, "1-2", starts=2, max_iters=3, verbose=True, device="cpu")
+    found = capsys.readouterr().out
+
+    def but_seconds(text: str) -> list[list[str]]:
+        return [line.split()[:-1] if line.lstrip()[:1].isdigit() else line.split() for line in text.splitlines()]
+
+    assert but_seconds(found) == but_seconds(expected)
+    assert found.splitlines()[-1].startswith("suggested: ")
+    amped.scan(path, "1-2", starts=2, max_iters=3, device="cpu")
+    assert capsys.readouterr() == ("", "")

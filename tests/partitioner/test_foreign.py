@@ -198,6 +198,19 @@ def test_models_are_tensors_and_starts(order: int) -> None:
         factors_of((np.ones(3), matrices))
 
 
+def test_other_libraries_models_and_matrices() -> None:
+    tensorly = pytest.importorskip("tensorly")
+    model = amped.cp_als(TENSOR, 2, max_iters=3, tol=0, device="cpu", precision="fp64")
+    want = amped.core_consistency(TENSOR, model, device="cpu", precision="fp64")
+    for other in (model.to_tensorly(), (model.weights, model.factors), tensorly.cp_tensor.CPTensor(tuple(model))):
+        assert amped.core_consistency(TENSOR, other, device="cpu", precision="fp64") == pytest.approx(want)
+        assert np.array_equal(
+            amped.mttkrp(TENSOR, other, 0, device="cpu"), amped.mttkrp(TENSOR, model, 0, device="cpu")
+        )
+    with pytest.raises(InputError, match="model is of type int: expected a CP model"):
+        amped.core_consistency(TENSOR, 3, device="cpu")  # type: ignore[arg-type]
+
+
 def test_a_model_that_memory_has_no_room_for() -> None:
     model = amped.KruskalTensor(np.ones(1), [np.ones((1 << 20, 1))] * 3)
     with pytest.raises(InputError, match="as a dense tensor, this model of 1048576 x 1048576 x 1048576 needs"):
