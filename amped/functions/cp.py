@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from ..operators.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
+from ..report.record import init_told, run_facts
 from ..report.telling import Teller, telling
 from ..report.text import low_fit
 from .arguments import ARGUMENTS, argument_options
@@ -70,6 +72,10 @@ def decomposed(
     seconds = time.perf_counter() - began
     with STAGES.of("write"):
         model = method.model().labelled(source.labels)
+    if isinstance(model, KruskalTensor):
+        given = comm.bcast(init_told(init))
+        named = {"tensor": os.fspath(source.path)} if source.path is not None else {}
+        model.run = run_facts(method, source, seed + best if given is None else None, given) | named
     teller.best(len(merits), seed + best)
     if teller.speaks:
         teller.end(method, rule, seconds, teller.memory(machine, method.operator))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from partitioner.errors import one_line
 from partitioner.stages import STAGES
 
 from .. import checkpoint
@@ -22,16 +24,21 @@ from ..decomp.starts import Restartable, best_of
 from ..decomp.tucker import shown
 from ..errors import InputError
 from ..files import TakenError, write_text
-from ..models.kruskal import MODEL
+from ..models.kruskal import MODEL, KruskalTensor
+from ..models.loading import RUN
 from ..parallel.mpi import on_root, share
 from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
-from ..report import text
-from ..report.metrics import versions
+from ..report import page, text
 from .job import Job, Session
-from .runs import FACTS, RUN, CpdRequest, RunRequest, TuckerRequest
+from .record import recorded
+from .runs import CpdRequest, RunRequest, TuckerRequest
 
-SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
+COMPARED = 1 << 27  # nonzeros times components of what is soon computed
+
+
+Tell = Callable[[Job, Model, Path], None]
+"""Tells a person of a model and the folder that it is in; on rank 0."""
 
 
 class Kind(Protocol):
@@ -48,15 +55,25 @@ class Kind(Protocol):
 
 def cpd(request: CpdRequest, session: Session) -> int:
     """Decompose a tensor: CP-ALS, or CP-APR for counts."""
-    return _decompose(request, session, _Cp(request))
+    return told_cpd(request, session, _show)
+
+
+def told_cpd(request: CpdRequest, session: Session, tell: Tell) -> int:
+    """Do what `cpd` does; `tell` of the model."""
+    return _decompose(request, session, _Cp(request), tell)
 
 
 def tucker(request: TuckerRequest, session: Session) -> int:
     """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
-    return _decompose(request, session, _Tucker(request))
+    return _decompose(request, session, _Tucker(request), _show)
 
 
-def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
+def _show(job: Job, model: Model, place: Path) -> None:
+    """Show a person what the components are."""
+    job.teller.model(model)
+
+
+def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
@@ -72,29 +89,35 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
         limit = first_limit(max(comm.allgather(slowest)))
         rule = driver.Rule(request.iterations, request.tolerance, limit, request.deadline)
         began, starts = time.perf_counter(), request.how_often
-        tell = partial(job.teller.iteration, of=request.iterations)
+        hear = partial(job.teller.iteration, of=request.iterations)
         with STAGES.of("iterate"), saver, stop.listening():
             best, merits = best_of(
                 method,
                 starts,
                 lambda number: _next_start(job, method, source, number),
-                lambda: driver.run(method, rule, [tell], lambda: stop.agreed(comm), saver),
+                lambda: driver.run(method, rule, [hear], lambda: stop.agreed(comm), saver),
                 lambda: stop.agreed(comm),
             )
         if starts > 1:
             origin = origin._replace(seed=request.seed + best)
             job.teller.best(len(merits), origin.seed)
-        record = _record(job, origin, method, time.perf_counter() - began)
-        saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
+        record = recorded(job, source, origin, method, time.perf_counter() - began)
+        saved = request.checkpoint is not None and not comm.bcast(saver.failed)
+        model: Model | None = None
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
             with STAGES.of("write"):
                 model = method.model().labelled(source.labels)
-                result = on_root(comm, lambda: _write_model(job, model, record)) or ""
+                place = on_root(comm, lambda: _write_model(job, model, record))
+                result = f"model in {place / MODEL}" if place else ""
         _close(job, method, stop, rule, record, result)
-        job.teller.model(model)
-        return job.exit_code(stop.exit_code, saver.failed)
+        failed = saver.failed
+        if model is not None:
+            failed |= _report(job, model, source, record, place)
+            if place is not None:
+                tell(job, model, place)
+        return job.exit_code(stop.exit_code, failed)
 
 
 class _Cp:
@@ -194,30 +217,14 @@ def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> 
             raise InputError(cause, path=path)
 
 
-def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
-    request, state, device = job.request, method.state, job.machine.device
-    assert isinstance(request, RunRequest)
-    return {
-        **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
-        "method": method.name, **request.asked, "norm": method.norm, **method.facts,
-        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
-        "ranks": job.comm.size, "device": device.name, "device_description": device.description,
-        "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
-        "tensor": str(request.tensor), **asdict(request.form), "rank": method.rank,
-        "kernels": method.operator.kernels,
-        "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
-        **({FACTS: origin.facts} if origin.facts else {}),
-    }  # fmt: skip
-
-
-def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
+def _write_model(job: Job, model: Model, record: dict[str, Any]) -> Path:
     """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
 
-    def write(folder: Path) -> str:
+    def write(folder: Path) -> Path:
         replaced = job.outputs.replaced
         model.save(folder / MODEL, replace=folder / MODEL in replaced)
         write_text(folder / RUN, json.dumps(record, indent=1) + "\n", folder / RUN in replaced)
-        return f"model in {folder / MODEL}"
+        return folder
 
     assert job.place is not None
     try:
@@ -225,6 +232,27 @@ def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
     except TakenError as error:
         job.display.note(f"{error}: the model goes elsewhere")
         return write(job.outputs.fresh(job.place, MODEL))
+
+
+def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], place: Path | None) -> bool:
+    """Write the report that was asked for, if any, of a model at `place`; return whether it failed. Collective."""
+    request = job.request
+    if not isinstance(request, CpdRequest) or request.report is None:
+        return False
+    assert isinstance(model, KruskalTensor)
+    # A small tensor is compared with its model once more: values that this explains least, deviances.
+    tensor = source.tensor() if source.nnz * model.rank <= COMPARED else None
+    if place is None:
+        return False
+    path = request.report_at(place)
+    try:
+        page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
+    except Exception as error:  # whatever it is, the model is written
+        told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
+        print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
+        return True
+    job.display.note(f"report in {path}")
+    return False
 
 
 def _close(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from partitioner.readers import PLAIN
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import KruskalTensor
-from ..models.loading import load
+from ..models.loading import load, recorded
 from ..models.tucker import TuckerTensor
 from ..options import Options
 from ..parallel.mpi import on_root
@@ -24,12 +23,11 @@ from ..report import components
 from ..report.progress import say
 from .job import Session
 from .requests import R, Request
-from .runs import RUN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ShowRequest(Request):
-    """What ``show`` takes."""
+class ModelRequest(Request):
+    """What verbs take that look at a model."""
 
     POSITIONAL: ClassVar[dict[str, Any]] = {
         "type": path,
@@ -37,16 +35,22 @@ class ShowRequest(Request):
         "help": "folder that cpd has written, its model.npz, or a ktensor's text",
     }
     COMPUTES: ClassVar[bool] = False
-    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
-    export: Path | None = flag(
-        None, "write the model as the Tensor Toolbox's ktensor, too", type=path, metavar="FILE.ktn"
-    )
 
     @classmethod
     def of(cls: type[R], args: argparse.Namespace) -> R:
         given = vars(args)
         own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
         return cls(options=Options(), form=PLAIN, **own)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ShowRequest(ModelRequest):
+    """What ``show`` takes."""
+
+    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
+    export: Path | None = flag(
+        None, "write the model as the Tensor Toolbox's ktensor, too", type=path, metavar="FILE.ktn"
+    )
 
     def check(self) -> None:
         whole("--top", self.top, 1)
@@ -94,15 +98,3 @@ def _headline(place: Path, what: str) -> str:
         if record.get(name):
             line += f"; {what} {record[name][-1]:.6g} after {record.get('iterations', len(record[name]))} iterations"
     return line
-
-
-def recorded(place: Path) -> dict[str, Any]:
-    """Return the record of the run that made a model: that beside it; nothing, if there is none that can be read."""
-    folder = place if place.is_dir() else place.parent
-    try:
-        found = json.loads((folder / RUN).read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"no record of a run: {error}", path=folder / RUN) from None
-    return found if isinstance(found, dict) else {}

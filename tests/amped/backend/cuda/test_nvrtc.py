@@ -263,7 +263,7 @@ def test_kernels_of_dense_blocks(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("columns", [4, 64, 500])
+@pytest.mark.parametrize("columns", [4, 12, 32, 64, 500])
 def test_products_of_dense_blocks(columns: int, precision: str) -> None:
     """Each width of a block of threads, both ways round, aligned and not, of one and of three factor matrices."""
     dtype = DTYPES[precision]
@@ -324,7 +324,7 @@ def test_ttmc(ranks: tuple[int, ...], precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("ranks", [ranks for ranks in TTMC_RANKS if len(ranks) > 1])
+@pytest.mark.parametrize("ranks", [ranks for ranks in TTMC_RANKS if len(ranks) in (2, 3)])
 def test_ttmc_by_products(ranks: tuple[int, ...], precision: str) -> None:
     """Each column is computed by one thread of a warp, and no sum is spilled."""
     code = ttmc_code.products_code(ranks, DTYPES[precision])
