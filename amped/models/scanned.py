@@ -23,7 +23,7 @@ class Tried(NamedTuple):
     halves: float | None  # the factor match of models of two halves of the tensor; None if it was skipped
     consistency: float | None  # core consistency in percent; None if it was skipped
     iterations: int  # of all starts
-    seconds: float
+    seconds: float  # of its runs and those of halves, their share where they are computed side by side, and of the rest
 
 
 class Suggestion(NamedTuple):
