@@ -1,0 +1,44 @@
+"""How Sphinx builds the site of these pages: `launch/docs`."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+import jupyter_cache.executors.utils as executor
+
+from amped import __version__
+
+project, author = "amped", "the amped developers"
+version = release = __version__
+extensions = ["myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx_copybutton"]
+nitpicky = True  # a name in the reference that is not there is a warning, and `launch/docs` takes none
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"amped {version}"
+html_theme_options = {"navigation_with_keys": False, "header_links_before_dropdown": 6}
+html_static_path, html_css_files = ["_static"], ["site.css"]
+html_copy_source = html_show_sourcelink = False
+copybutton_exclude = ".linenos, .gp, .go"
+
+# Pages are read on a plain repository page, too: links are relative, and headings are what they are called there.
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+# Tutorials are run when the site is built, in a folder of their own. What fails is a warning.
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_show_tb = True
+nb_execution_timeout = 240  # seconds of a cell, on a busy machine
+executor.executenb = partial(executor.executenb, coalesce_streams=True)  # a cell's text is one, not in pieces
+os.environ.setdefault("COLUMNS", "100")  # lines of the text that tutorials print
+
+# The reference. Parameters' types are in their sections, not in signatures.
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+numpydoc_class_members_toctree = False
+numpydoc_show_class_members = False
+numpydoc_validation_checks = {"GL03", "GL08", "GL09", "GL10", "SS02", "SS03", "SS05", "PR01", "PR02", "PR03", "PR04",
+                              "PR06", "PR07", "RT01", "RT03", "YD01"}  # fmt: skip
+"""Every parameter has its type and text, every result its text: https://numpydoc.readthedocs.io/en/latest/validation.html"""
