@@ -39,7 +39,9 @@ class KruskalTensor(Labelled):
     Parameters
     ----------
     weights : (R,) array
+        The lengths of the components; kept in float64.
     factors : sequence of (I_n, R) arrays
+        One for each mode: a row for each index, a column for each component.
     fits : sequence of float
         Fit after each iteration of the decomposition that made it, if any.
     converged : bool
@@ -86,7 +88,18 @@ class KruskalTensor(Labelled):
         return tuple(f.shape[0] for f in self.factors)
 
     def arranged(self, norm: int = 2) -> KruskalTensor:
-        """Return the same tensor with columns of unit 2-norm, or 1-norm, and weights descending."""
+        """Return the same tensor with columns of unit norm, and weights descending.
+
+        Parameters
+        ----------
+        norm : {2, 1}
+            Which norm of a column becomes 1.
+
+        Returns
+        -------
+        KruskalTensor
+            A copy: factors of integers become float64.
+        """
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
         found = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
         return found.labelled(self.labels).arrange(norm=norm)
@@ -130,8 +143,10 @@ class KruskalTensor(Labelled):
             Whether no row may have negative numbers.
         ridge : float
             Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
-        deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
-            See `cp_als`.
+        deadline : float, optional
+            Seconds; see `cp_als`.
+        **options : optional
+            Those of `amped.Options`, such as `device` and `precision`.
 
         Returns
         -------
@@ -162,14 +177,22 @@ class KruskalTensor(Labelled):
         return self
 
     def shares(self) -> NDArray[np.float64]:
-        """Return each component's share of the model, (R,); they add up to 1.
+        """Return each component's share of the model.
 
-        Of its sum, where no number is negative; otherwise of its squared norm.
+        Returns
+        -------
+        (R,) float64 array
+            They add up to 1: of the model's sum, where no number is negative; otherwise of its squared norm.
         """
         return shares(self.weights, self.factors)
 
     def top(self, count: int = 5) -> list[Component]:
-        """Return the components, each with up to `count` labels a mode that have most of it.
+        """Return the components, each with the labels that have most of it.
+
+        Parameters
+        ----------
+        count : int
+            Labels of each mode, at most.
 
         Returns
         -------
@@ -184,9 +207,17 @@ class KruskalTensor(Labelled):
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
     def frame(self, mode: int) -> Any:
-        """Return a factor matrix as a pandas DataFrame: a row for each label, a column for each component.
+        """Return a factor matrix as a pandas DataFrame.
 
-        Raise `InputError` if there is no such mode, or pandas is not installed.
+        Parameters
+        ----------
+        mode : int
+            Counted from 0. `InputError` says if there is no such mode, or no pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+            (I_mode, R): a row for each label, a column for each component.
         """
         try:
             import pandas
@@ -200,9 +231,14 @@ class KruskalTensor(Labelled):
         return pandas.DataFrame(self.factors[mode], index=index)
 
     def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
-        """Draw the components by modes: curves of ordered labels, bars of the `top` ones of others.
+        """Draw the components by modes: curves of ordered labels, bars of others.
 
-        Raise `InputError` if Matplotlib is not installed, or `path` (``.png``, ``.svg``, ``.pdf``) cannot be written.
+        Parameters
+        ----------
+        path : path
+            ``.png``, ``.svg`` or ``.pdf``. `InputError` says why it cannot be written, or that Matplotlib is missing.
+        top : int
+            How many labels have bars.
         """
         PICTURES[0](self, path, whole("top", top, 1))
 
@@ -213,6 +249,11 @@ class KruskalTensor(Labelled):
         ----------
         X : SparseTensor, DenseTensor, array or path
             Of this model's shape. It is computed on this process's host, in double precision.
+
+        Returns
+        -------
+        float
+            1 where the model equals the tensor.
 
         Raises
         ------
@@ -271,14 +312,25 @@ class KruskalTensor(Labelled):
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
 
-        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        Parameters
+        ----------
+        path : path
+            `InputError` says why it cannot be written.
+        replace : bool
+            Whether a file that is there is replaced, or refused.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
         write_npz(path, {"weights": self.weights, **factors, **named(self.labels)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
-        """Read what `save` wrote; raise `InputError` if the file is at fault."""
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            `InputError` says what is wrong with it.
+        """
         arrays = read_npz(path)
         factors = factors_in(arrays, path)
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))

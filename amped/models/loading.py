@@ -11,7 +11,17 @@ from .tucker import TuckerTensor
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
-    """Read a model: an output folder of ``cpd`` or ``tucker``, or a file that `save` of a model wrote.
+    """Read a model.
+
+    Parameters
+    ----------
+    path : path
+        An output folder of the verbs ``cpd`` or ``tucker``, or a file that a model's `save` wrote.
+
+    Returns
+    -------
+    KruskalTensor or TuckerTensor
+        With labels, if the tensor had any.
 
     Raises
     ------

@@ -223,6 +223,11 @@ def open_part(
     **table
         See `TablePart`.
 
+    Returns
+    -------
+    Part
+        To be read by `chunks`.
+
     Raises
     ------
     InputError
