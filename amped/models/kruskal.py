@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from partitioner.foreign import tensor_of
 from partitioner.given import whole
 from partitioner.labels import Labelled, find, named
 from partitioner.readers import read
-from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
+from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .explained import Component, Residuals, components, inner_product, readable_signs, residuals, shares
 
 PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
@@ -29,8 +28,6 @@ PICTURES: list[Callable[..., None]] = []
 """What `KruskalTensor.plot` calls, in the same way."""
 
 MODEL = "model.npz"  # in an output folder
-BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
-ARRANGED_ROWS = 1 << 12  # at a time
 
 
 class KruskalTensor(Labelled):
@@ -109,12 +106,12 @@ class KruskalTensor(Labelled):
 
         Columns are taken to be multiplied with `scales`, (order, R), which are not negative.
         """
-        norms = [_column_norms(f, norm) for f in self.factors]
+        norms = [column_norms(f, norm) for f in self.factors]
         weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
         order = np.argsort(-weights, kind="stable")
         for factor, length in zip(self.factors, norms, strict=True):
             divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
-            _by_rows(partial(_arrange, order=order, divisor=divisor), factor, ARRANGED_ROWS)
+            arrange_columns(factor, order, divisor)
         self.weights = weights[order]
         return self
 
@@ -168,12 +165,11 @@ class KruskalTensor(Labelled):
 
     def signed(self) -> KruskalTensor:
         """Give columns, in place, signs that make their bulk positive; components stay as they are."""
-        bulk = [_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
-        sizes = [np.where((size := _column_norms(f, 2)) > 0, size, 1) for f in self.factors]
+        bulk = [column_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
+        sizes = [np.where((size := column_norms(f, 2)) > 0, size, 1) for f in self.factors]
         for factor, signs in zip(self.factors, readable_signs(np.divide(bulk, np.square(sizes))), strict=True):
             if (signs < 0).any():
-                own = signs.astype(factor.dtype)
-                _by_rows(lambda rows, own=own: np.multiply(rows, own, out=rows), factor, ARRANGED_ROWS)  # type: ignore[misc]
+                scale_columns(factor, signs.astype(factor.dtype))
         return self
 
     def shares(self) -> NDArray[np.float64]:
@@ -357,29 +353,3 @@ class KruskalTensor(Labelled):
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
-
-
-def _column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
-    def powers(rows: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)
-        return found
-
-    total = _sums(powers, factor)
-    return np.sqrt(total) if norm == 2 else total
-
-
-def _sums(of: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sums of columns, (R,), of what is made of some rows."""
-    parts = _by_rows(lambda rows: of(rows).sum(axis=0, dtype=np.float64), factor, BLOCK_ROWS)
-    return sum(parts, np.zeros(factor.shape[1]))
-
-
-def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
-    np.divide(rows[:, order], divisor, out=rows)
-    return rows
-
-
-def _by_rows(work: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any], size: int) -> list[NDArray[Any]]:
-    """Do some work on every `size` rows, in threads; return the results in order."""
-    blocks = [factor[b : b + size] for b in range(0, len(factor), size)]
-    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))
