@@ -54,7 +54,7 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
             if isinstance(source, DenseSource) and block is not None:
                 found = dense_factors(source, machine, block, asked)
             elif not isinstance(source, DenseSource):
-                found = sparse_factors(source, machine.comm, asked, asked.sequential, seed)
+                found = sparse_factors(source, machine, asked, seed)
         ranks = tuple(factor.shape[1] for factor in found or ())
     assert ranks is not None
     setting = core_setting(source, ranks, machine, options)

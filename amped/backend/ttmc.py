@@ -1,10 +1,10 @@
 """The TTMc family: a tensor times the factor matrices of all modes but one, from the shards of MTTKRP kernels.
 
 Row `i` of TTMc is the sum over the nonzeros of row `i` of the value times the Kronecker product of its input factor
-rows, the last input mode's columns fastest. No Kronecker product is made for a nonzero: nonzeros come with their input
-indices ascending, so those that share all indices but the last, a fibre, are summed as rows of the last factor matrix
-first. That sum is multiplied with the row of the mode before once, and so on: the inner node of a tree for each run of
-equal indices.
+rows, the last input mode's columns fastest. No Kronecker product is written for a nonzero. Nonzeros come with their
+input indices ascending, so those that share all indices but the last, a fibre, can be summed as rows of the last factor
+matrix first. That sum is multiplied with the row of the mode before once, and so on: the inner node of a tree for each
+run of equal indices. Where a device multiplies matrices faster than it walks a tree, a row is a product of matrices.
 """
 
 from __future__ import annotations

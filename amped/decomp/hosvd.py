@@ -8,7 +8,7 @@ before have compressed already. The squared error is at most the sum of the squa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,9 @@ from ..operators.grid import Grid
 from ..operators.placement import MAX_RANK
 from ..operators.source import Source
 from ..operators.unfolded import Unfolded
-from ..parallel.mpi import Comm
+from .eigen import eigenvectors
 from .initial import Init, random_factor
-from .leading_rows import MOST, leading
+from .leading_rows import MOST
 
 OVERSAMPLED, FIRST = 10, 16  # columns more than are wanted; columns to begin with where an error is wanted
 PASSES, SETTLED = 20, 1e-9  # of subspace iterations at most; the relative growth of what is captured, in the end
@@ -99,18 +99,18 @@ class Spectrum(Protocol):
     def gathered(self, rows: Matrix) -> Matrix: ...
 
 
-def sparse_factors(source: Source, comm: Comm, wanted: Compression, sequential: bool, seed: int = 0) -> list[Matrix]:
+def sparse_factors(source: Source, machine: Machine, wanted: Compression, seed: int = 0) -> list[Matrix]:
     """Return factor matrices with orthonormal columns, the same on every rank. Collective.
 
     Each mode may leave out an equal share of the squared error that is left.
     """
-    order, done = len(source.shape), dict[int, Matrix]()
+    order, done, sequential = len(source.shape), dict[int, Matrix](), wanted.sequential
     left = allowed(source.norm, wanted)
     squares = source.norm**2
     for mode in range(order):
-        unfolded = Unfolded(source, comm, mode, done if sequential else {})
-        rank = wanted.ranks[mode] if wanted.ranks else None
-        found, kept = truncated(unfolded, comm, rank, squares, left / (order - mode), seed + mode)
+        unfolded = Unfolded(source, machine.comm, mode, done if sequential else {})
+        cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - mode))
+        found, kept = truncated(unfolded, machine, cut, seed + mode)
         left -= max(0.0, squares - kept)
         squares = kept if sequential else squares
         done[mode] = found
@@ -133,8 +133,8 @@ def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, want
         if not place and not sequential and comm.size > 1:
             columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))
             unfolded = DenseUnfolded(block_of(source, columns, machine, whole.dtype, False, 1), 0, machine)
-        rank = wanted.ranks[mode] if wanted.ranks else None
-        found[mode], kept = truncated(unfolded, comm, rank, squares, left / (order - count), mode)
+        cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - count))
+        found[mode], kept = truncated(unfolded, machine, cut, mode)
         left -= max(0.0, squares - kept)
         squares = kept if sequential else squares
         if sequential and place:
@@ -149,80 +149,69 @@ def allowed(norm: float, wanted: Compression) -> float:
     return 0.0 if wanted.error is None else (wanted.error * norm) ** 2
 
 
-def truncated(
-    unfolded: Spectrum, comm: Comm, rank: int | None, squares: float, budget: float, seed: int
-) -> tuple[Matrix, float]:
-    """Return leading left singular vectors and the sum of their squared singular values.
+class Truncation(NamedTuple):
+    """Which singular vectors are wanted: `rank`, or as few as leave at most `budget` of the `squares` out."""
 
-    There are `rank`, or as few as leave at most `budget` of the `squares` out.
-    """
+    rank: int | None
+    squares: float
+    budget: float
+
+    def count(self, values: Matrix) -> int:
+        """Return how many of these squared singular values are wanted; one more than these if they do not suffice."""
+        if self.rank is not None:
+            return self.rank
+        captured = np.cumsum(np.maximum(values, 0))
+        enough = self.squares - captured <= max(self.budget, np.finfo(np.float64).eps * len(values) * self.squares)
+        return max(1, int(np.argmax(enough)) + 1) if enough.any() else len(values) + 1
+
+
+def truncated(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
+    """Return leading left singular vectors and the sum of their squared singular values. Collective."""
     if unfolded.length <= MOST:
-        return _of_gram(unfolded.gram(), comm, rank, squares, budget)
+        values, vectors = _eigen(unfolded.gram(), machine, cut)
+        return vectors, float(values[: vectors.shape[1]].sum())
     if unfolded.last and unfolded.width <= MOST:
-        return _of_rows(unfolded, comm, rank, squares, budget, seed)
-    columns = FIRST if rank is None else rank
+        return _of_rows(unfolded, machine, cut, seed)
+    columns = FIRST if cut.rank is None else cut.rank
     while True:
-        basis, values = _iterated(unfolded, comm, min(columns + OVERSAMPLED, unfolded.length), seed)
-        count = _count(values, rank, squares, budget)
+        basis, values = _iterated(unfolded, machine, min(columns + OVERSAMPLED, unfolded.length), seed)
+        count = cut.count(values)
         if count <= columns or len(values) == unfolded.length:
             return orthonormal(basis[:, :count], values, seed), float(values[:count].sum())
         columns *= 2
 
 
-def _count(values: Matrix, rank: int | None, squares: float, budget: float) -> int:
-    """Return how many singular vectors are wanted; one more than there are if these do not suffice."""
-    if rank is not None:
-        return rank
-    captured = np.cumsum(np.maximum(values, 0))
-    enough = squares - captured <= max(budget, np.finfo(np.float64).eps * len(values) * squares)
-    return max(1, int(np.argmax(enough)) + 1) if enough.any() else len(values) + 1
-
-
-def _of_gram(gram: Matrix, comm: Comm, rank: int | None, squares: float, budget: float) -> tuple[Matrix, float]:
-    values, vectors = _eigen(gram, comm, rank, squares, budget)
-    return vectors, float(values[: vectors.shape[1]].sum())
-
-
-def _eigen(gram: Matrix, comm: Comm, rank: int | None, squares: float, budget: float) -> tuple[Matrix, Matrix]:
+def _eigen(gram: Matrix, machine: Machine, cut: Truncation) -> tuple[Matrix, Matrix]:
     """Return the leading eigenvalues of a Gram matrix, and as many eigenvectors as are wanted."""
-    values, vectors = _leading(gram, comm, len(gram) if rank is None else rank)
-    count = min(_count(values, rank, squares, budget), len(values))
+    values, vectors = eigenvectors(gram, len(gram) if cut.rank is None else cut.rank, machine.device, machine.comm)
+    count = min(cut.count(values), len(values))
     return values, np.ascontiguousarray(vectors[:, :count])
 
 
-def _leading(gram: Matrix, comm: Comm, count: int) -> tuple[Matrix, Matrix]:
-    """Return the leading eigenvalues and eigenvectors as rank 0 finds them: all ranks have the same. Collective."""
-    found = comm.bcast(leading(gram, count) if comm.rank == 0 else None)
-    assert found is not None
-    return found
-
-
-def _of_rows(
-    unfolded: Spectrum, comm: Comm, rank: int | None, squares: float, budget: float, seed: int
-) -> tuple[Matrix, float]:
+def _of_rows(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
     """Do the same with a matrix of few columns, by their Gram matrix."""
     rows = unfolded.rows()
     gram = rows.T @ rows
-    comm.all_reduce(gram, "sum")
-    values, vectors = _eigen(gram, comm, rank, squares, budget)
+    machine.comm.all_reduce(gram, "sum")
+    values, vectors = _eigen(gram, machine, cut)
     largest = values[: vectors.shape[1]]
     whole = unfolded.gathered(rows @ (vectors / np.sqrt(np.maximum(largest, np.finfo(np.float64).tiny))))
     return orthonormal(whole, values, seed), float(largest.sum())
 
 
-def _iterated(unfolded: Spectrum, comm: Comm, columns: int, seed: int) -> tuple[Matrix, Matrix]:
+def _iterated(unfolded: Spectrum, machine: Machine, columns: int, seed: int) -> tuple[Matrix, Matrix]:
     """Return about the leading eigenvectors of the Gram matrix and, below, eigenvalues (Halko and others 2011)."""
     basis = random_factor(unfolded.length, columns, seed, 0, np.dtype(np.float64)) - 0.5
     captured = 0.0
     for turn in range(PASSES):
         basis = np.linalg.qr(basis)[0]
         product = unfolded.products(basis)
-        small = comm.bcast(basis.T @ product)
+        small = machine.comm.bcast(basis.T @ product)
         before, captured = captured, float(np.trace(small))
         if captured - before <= SETTLED * captured or turn == PASSES - 1:
             break
         basis = product
-    values, vectors = _leading((small + small.T) / 2, comm, columns)
+    values, vectors = eigenvectors((small + small.T) / 2, columns, machine.device, machine.comm)
     return basis @ vectors, values
 
 

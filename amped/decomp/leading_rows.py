@@ -16,11 +16,10 @@ from ..backend.base import Array
 from ..backend.exchange import Machine
 from ..backend.solve import Takes
 from ..operators.base import CoreOperator
+from .eigen import eigenvectors
 from .initial import random_factor
 
 MOST = 2048  # rows and columns of a matrix whose eigenvectors are computed as a whole
-LEAST_ON_DEVICE = 160  # rows of an eigenproblem that a GPU solves sooner than its host
-SMALL = 64  # up to so many rows a whole eigenproblem takes no longer than a part of it
 OVERSAMPLED = 10  # columns more than are wanted, of subspace iterations
 PASSES, SETTLED = 60, 1e-10  # of them at most; the relative growth of what the subspace captures, in the end
 ORTHONORMAL = 1e-14  # the largest entry by which a Gram matrix may differ from the identity, for each column
@@ -117,18 +116,7 @@ class LeadingRows:
         return gram
 
     def _eigen(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
-        """Return the leading eigenvalues and eigenvectors, the same on all ranks. Collective."""
-        mine = self._root_eigen(matrix, count) if self._comm.rank == 0 else None
-        found = self._comm.bcast(mine)
-        assert found is not None
-        return found
-
-    def _root_eigen(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
-        if self._device.on_host or len(matrix) < LEAST_ON_DEVICE:
-            return leading(self._device.to_host(matrix), count)
-        values, vectors = self._xp.linalg.eigh(matrix)
-        last = self._device.to_host(self._xp.ascontiguousarray(vectors[:, ::-1][:, :count]))
-        return self._device.to_host(values)[::-1][:count].copy(), last
+        return eigenvectors(matrix, count, self._device, self._comm)
 
     def _random(self, mode: int, columns: int) -> Array:
         owned = self._operator.plan.modes[mode].owned
@@ -175,18 +163,6 @@ def _counting(values: Matrix, terms: int) -> NDArray[np.bool_]:
     """Return which eigenvalues of a Gram matrix are more than rounding."""
     noise = np.finfo(np.float64).eps * max(8, terms) * max(values.max(), np.finfo(np.float64).tiny)
     return np.asarray(values > noise)
-
-
-def leading(gram: Matrix, count: int) -> tuple[Matrix, Matrix]:
-    """Return the largest eigenvalues of a symmetric matrix, descending, and their eigenvectors."""
-    size = len(gram)
-    if size <= SMALL or 2 * count > size:
-        values, vectors = np.linalg.eigh(gram)
-    else:
-        from scipy import linalg
-
-        values, vectors = linalg.eigh(gram, subset_by_index=(size - count, size - 1), check_finite=False)
-    return np.ascontiguousarray(values[::-1][:count]), np.ascontiguousarray(vectors[:, ::-1][:, :count])
 
 
 def _whitening(gram: Matrix) -> Matrix:

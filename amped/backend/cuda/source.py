@@ -16,6 +16,8 @@ PARTS = {  # files that are put together to be compiled
     "phi": ("packed", "phi"),
     "phi_sums": ("combine", "phi_sums"),
     "rowproblems": ("packed", "rowproblems"),
+    "ttmc": ("ttmc_rows", "ttmc"),
+    "ttmc_products": ("ttmc_rows", "ttmc_products"),
 }
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 

@@ -1,7 +1,8 @@
-"""How a GPU computes TTMc: from nonzeros in coordinate form, by ``ttmc.cu``."""
+"""How a GPU computes TTMc from nonzeros in coordinate form: by ``ttmc_products.cu`` or ``ttmc.cu``."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -16,26 +17,34 @@ from ...ttmc import Ttmc
 from ..coordinates import ATOMIC, CoordinateShard, column_places
 from ..device import CudaDevice
 from ..source import by_value, unit
-from ..ttmc_code import THREADS, TtmcCode, code_of
+from ..ttmc_code import THREADS, TtmcCode, products_code, walked_code
 
 COMBINING = 256  # threads of a block that adds carries up
 
 
-class Walked:
-    """Sums runs of equal indices in registers. See `Ttmc`."""
+TENSOR_CORES = 80, 90, 100  # compute capabilities with tensor cores that are fast in double precision
+
+
+class _OfRows(ABC):
+    """Rows of the result are made by groups of threads. See `Ttmc`."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._number, self._processors = device.number, device.limits.processors
+
+    @abstractmethod
+    def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
+        """Return the code for input factor matrices of so many columns."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `Ttmc`: nonzeros in the order of their input indices."""
         return kernel.name == ATOMIC and share.gather == "full"
 
     def prepare(self, share: Share, ranks: Sequence[int]) -> None:
-        prepare([unit("ttmc", code_of(ranks, share.dtype).macros)])
+        code = self._code(share, ranks)
+        prepare([unit(code.source, code.macros)])
 
     def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
-        return code_of(ranks, share.dtype).carry_bytes(nnz, self._processors) if nnz else 0
+        return self._code(share, ranks).carry_bytes(nnz, self._processors) if nnz else 0
 
     def run(
         self,
@@ -51,7 +60,7 @@ class Walked:
             out[new] = 0
         if not shard.nnz:
             return
-        share, code = shard.share, code_of(ranks, shard.share.dtype)
+        share, code = shard.share, self._code(shard.share, ranks)
         walk, add = _functions(code, self._number)
         chunk, chunks = code.chunk(shard.nnz, self._processors), code.chunks(shard.nnz, self._processors)
         columns = column_places(shard)
@@ -65,12 +74,33 @@ class Walked:
             add(grid, (COMBINING,), (*facts, scratch, out))
 
 
+class Multiplied(_OfRows):
+    """Multiplies matrices on tensor cores, in double precision."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        super().__init__(device)
+        self._there = device.capability in TENSOR_CORES
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        return self._there and len(share.lengths) > 1 and super().suits(kernel, share)
+
+    def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
+        return products_code(ranks, share.dtype)
+
+
+class Walked(_OfRows):
+    """Sums runs of equal indices in registers."""
+
+    def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
+        return walked_code(ranks, share.dtype)
+
+
 @cache
 def _functions(code: TtmcCode, device: int) -> tuple[Any, Any]:
-    module = load(unit("ttmc", code.macros))
+    module = load(unit(code.source, code.macros))
     return module.get_function("ttmc"), module.get_function("carry_up")
 
 
 def providers(device: CudaDevice) -> Sequence[Ttmc]:
     """Return the providers of the family."""
-    return [Walked(device)]
+    return [Multiplied(device), Walked(device)]

@@ -313,7 +313,7 @@ TTMC_RANKS = (
 @pytest.mark.parametrize("ranks", TTMC_RANKS)
 def test_ttmc(ranks: tuple[int, ...], precision: str) -> None:
     """Each column is computed by one thread of a group, and none of a row's sums is spilled."""
-    code = ttmc_code.code_of(ranks, DTYPES[precision])
+    code = ttmc_code.walked_code(ranks, DTYPES[precision])
     for architecture in LIMITS if len(ranks) == 2 else ("sm_90",):
         check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
     m = code.macros
@@ -321,3 +321,16 @@ def test_ttmc(ranks: tuple[int, ...], precision: str) -> None:
     assert m["PANELS_C"] * m["LANES_C"] * code.vector >= ranks[-1]
     assert m["PANELS_B"] * m["LANES_B"] * m["BS"] >= (ranks[-2] if len(ranks) > 1 else 1)
     assert m["PANELS_W"] * m["WS"] >= np.prod(ranks[:-2])
+
+
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("ranks", [ranks for ranks in TTMC_RANKS if len(ranks) > 1])
+def test_ttmc_by_products(ranks: tuple[int, ...], precision: str) -> None:
+    """Each column is computed by one thread of a warp, and no sum is spilled."""
+    code = ttmc_code.products_code(ranks, DTYPES[precision])
+    for architecture in LIMITS if len(ranks) == 2 else ("sm_90",):
+        check(compiled("ttmc_products", code.macros, architecture), {"ttmc", "carry_up"}, FEW)
+    m = code.macros
+    for rank, each in zip(ranks[-2:], "BC", strict=True):
+        assert m[f"PANELS_{each}"] * m[f"H{each}"] * 8 >= rank
+    assert m["PANELS_W"] * m["HW"] >= np.prod(ranks[:-2])

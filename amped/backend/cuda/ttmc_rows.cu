@@ -1,0 +1,60 @@
+// What kernels of TTMc have in common: nonzeros in coordinate form, and rows of the result that several chunks share. A
+// row is written by the chunk that it begins in; what later chunks add is carried, and added by `carry_up`.
+//
+// Compile-time parameters: REAL, INPUTS, RANKS (columns of each input mode), STRIDES (in memory), BATCH (nonzeros that a
+// thread loads at once).
+
+typedef REAL real;
+
+constexpr int RANK[] = {RANKS}, STRIDE[] = {STRIDES};
+constexpr int C = INPUTS - 1, B = INPUTS > 1 ? INPUTS - 2 : 0, W_MODES = INPUTS > 2 ? INPUTS - 2 : 0;
+constexpr int FAN_IN = 64;  // carries that are added up at once
+
+__host__ __device__ constexpr int product(int from, int to) {
+  int found = 1;
+  for (int m = from; m < to; m++) found *= RANK[m];
+  return found;
+}
+
+constexpr int WIDTH = product(0, INPUTS), OF_W = product(0, W_MODES), OF_B = INPUTS > 1 ? RANK[B] : 1;
+
+struct Nonzeros {
+  const int* column[INPUTS + 1];
+  const real* values;
+  const real* factor[INPUTS];
+  long long count, first_row, new_begin, new_end;  // rows of the result, counted from its first
+  int chunk;
+};
+
+template <typename T>
+struct __align__(sizeof(T) * BATCH) Batch {
+  T at[BATCH];
+};
+
+// Whether a chunk begins with a row that began before it, and which.
+__device__ __forceinline__ int carried_row(const int* __restrict__ rows, long long chunk, int size) {
+  const long long at = chunk * size;
+  return at && rows[at - 1] == rows[at] ? rows[at] : -1;
+}
+
+// Add up the carries of a row among FAN_IN chunks, then those sums: `last` adds them to the row.
+extern "C" __global__ void __launch_bounds__(256)
+carry_up(const int* __restrict__ rows, long long chunks, int size, long long first_row, int last, double* __restrict__ carry,
+         double* __restrict__ out) {
+  const long long chunk = blockIdx.x;
+  const int row = carried_row(rows, chunk, size);
+  const bool begins = row >= 0 && carried_row(rows, chunk - (chunk > 0), size) != row;
+  if (row < 0 || !(begins || (!last && chunk % FAN_IN == 0))) return;
+  for (int column = blockIdx.y * blockDim.x + threadIdx.x; column < WIDTH; column += gridDim.y * blockDim.x) {
+    double sum = carry[chunk * WIDTH + column];
+    const long long edge = (chunk / FAN_IN + 1) * FAN_IN;
+    if (last) {
+      for (long long c = edge; c < chunks && carried_row(rows, c, size) == row; c += FAN_IN) sum += carry[c * WIDTH + column];
+      out[(row - first_row) * WIDTH + column] += sum;
+    } else {
+      for (long long c = chunk + 1; c < min(edge, chunks) && carried_row(rows, c, size) == row; c++)
+        sum += carry[c * WIDTH + column];
+      carry[chunk * WIDTH + column] = sum;
+    }
+  }
+}
