@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .facts import Facts
 
 LOOKED_AT = 1 << 26  # elements among which one that is not finite is looked for at a time
+REDUCED = 1 << 16  # elements that a block of threads reduces: CuPy has one block for each result
 
 
 class GpuElements:
@@ -34,7 +35,7 @@ class GpuElements:
     def facts(self) -> Facts:
         """Return what is known of all elements."""
         flat = self.array.reshape(-1)
-        low, high = (float(each(flat).get()) for each in (cupy.min, cupy.max))  # NaN, if there is one
+        low, high = _reduced(cupy.min, cupy.min, flat), _reduced(cupy.max, cupy.max, flat)  # NaN, if there is one
         largest = max(abs(low), abs(high))
         if not math.isfinite(low + high):
             for begin in range(0, flat.size, LOOKED_AT):
@@ -43,7 +44,7 @@ class GpuElements:
                     return Facts(0.0, 0.0, 0.0, 0.0, 0, begin + int(finite.argmin()))
         if not largest:
             return Facts(low, high, 0.0, 0.0, 0, -1)
-        squares, single, nonzeros = (float(each(flat, largest).get()) for each in _sums())
+        squares, single, nonzeros = (_reduced(each, cupy.sum, flat, largest) for each in _sums())
         return Facts(low, high, squares, single, int(nonzeros), -1)
 
 
@@ -55,6 +56,14 @@ def on_gpu(array: Any) -> Any:
 def without_gaps(array: Any) -> Any:
     """Return an array whose last mode varies fastest: a copy, if it is not like that."""
     return cupy.ascontiguousarray(array)
+
+
+def _reduced(each: Any, together: Any, flat: Any, *given: float) -> float:
+    """Return what a reduction makes of all elements, from what it makes of parts of them."""
+    whole = flat.size // REDUCED * REDUCED
+    parts = [each(flat[:whole].reshape(-1, REDUCED), *given, axis=1)] if whole else []
+    parts += [each(flat[whole:].reshape(1, -1), *given, axis=1)] if whole < flat.size else []
+    return float(together(cupy.concatenate(parts)).get())
 
 
 @cache

@@ -67,6 +67,23 @@ def test_facts_of_parts_are_those_of_the_whole() -> None:
         assert sum(map(tensor.digest, places)) & dense.MASK == tensor.digest()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "i1", "i8"])
+@pytest.mark.parametrize("size", [1, 100, 128, 1000])
+def test_a_gpu_finds_the_same_facts(kind: str, size: int) -> None:
+    """With parts of 64 elements, whole ones and others."""
+    cupy, cuda_dense = pytest.importorskip("cupy"), pytest.importorskip("partitioner.cuda_dense")
+    array = (20 * RNG.standard_normal((size, 1))).astype(kind)
+    array[size // 2 : size // 2 + 7] = 0
+    with mock.patch.object(cuda_dense, "REDUCED", 64):
+        want, found = DenseTensor(array).facts(), DenseTensor(cupy.asarray(array)).facts()
+        assert found._replace(squares=0, single=0) == want._replace(squares=0, single=0)
+        assert np.allclose(found[2:4], want[2:4], rtol=1e-13)
+        if array.dtype.kind == "f":
+            array[-1] = np.nan
+            assert DenseTensor(cupy.asarray(array)).facts().bad == size - 1
+
+
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8", ">f8", "i1", "u2", "i8", "?"])
 def test_compiled_code_finds_the_same_facts(kind: str) -> None:
     array = (20 * RNG.standard_normal((9, 8, 7))).astype(kind)
