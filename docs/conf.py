@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import partial
+from pathlib import Path
 
 import jupyter_cache.executors.utils as executor
+from sphinx.application import Sphinx
 
 from amped import __version__
 
@@ -47,3 +50,21 @@ numpydoc_validation_overrides = {
 }
 # Tuples of results are not made by users.
 numpydoc_validation_exclude = {r"amped\.CP", r"\.(Scan|Tried|Suggestion|Component|Residuals|Entry)$"}
+
+
+def to_pages(text: str) -> str:
+    """Return text whose links to files beside `docs` lead to the pages that include these."""
+    return re.sub(r"\]\((?:\.\./)*(README|CHANGELOG|CONTRIBUTING)\.md", lambda found: f"](/{found[1].lower()}.md", text)
+
+
+def setup(app: Sphinx) -> None:
+    """Mend links of pages, and of what they include."""
+
+    def read(_app: Sphinx, _name: str, text: list[str]) -> None:
+        text[0] = to_pages(text[0])
+
+    def included(_app: Sphinx, _path: Path, _name: str, text: list[str]) -> None:
+        text[0] = to_pages(text[0]).replace("](CITATION.cff)", "](/citation.md)")
+
+    app.connect("source-read", read)
+    app.connect("include-read", included)
