@@ -21,6 +21,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"amped {version}"
 html_theme_options = {"navigation_with_keys": False, "header_links_before_dropdown": 6}
 html_static_path, html_css_files = ["_static"], ["site.css"]
+html_sidebars = {"index": [], "readme": []}
 html_copy_source = html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -37,6 +38,9 @@ executor.executenb = partial(executor.executenb, coalesce_streams=True)  # a cel
 os.environ.setdefault("COLUMNS", "100")  # lines of the text that tutorials print
 
 # The reference. Parameters' types are in their sections, not in signatures.
+default_role = "autolink"  # `cp_als` is a link where that is a name, and `rank` is not
+# Fields that are called as a module or function is, and what another library has.
+nitpick_ignore = [("py:obj", name) for name in ("models", "squared", "read", "sparse.COO")]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
