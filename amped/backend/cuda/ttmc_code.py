@@ -24,7 +24,7 @@ LEAST_CHUNK, WAVES = 64, 8  # nonzeros of a chunk at least; groups for each that
 ALIGNED = 16  # nonzeros: a chunk begins with a whole batch
 RESIDENT = 512  # threads of a multiprocessor
 OF_TILE, MOST_PARTS = 8, 4  # columns of a tile of a product; those of a mode that a thread has, at most
-MOST_TILES, FEW_TILES = 16, 4  # that a warp adds up; with more than three input modes
+MOST_TILES = 16  # that a warp adds up
 
 
 @dataclass(frozen=True)
@@ -132,15 +132,15 @@ class WalkedCode(TtmcCode):
 
 @dataclass(frozen=True)
 class ProductsCode(TtmcCode):
-    """The code of ``ttmc_products.cu``: for two input modes or more."""
+    """The code of ``ttmc_products.cu``: for two input modes, or three."""
 
     source, most, lanes = "ttmc_products", 4096, WARP
 
     @cached_property
     def macros(self) -> dict[str, Any]:
         hb, hc = (_parts(rank) for rank in self.ranks[-2:])
-        few, small = len(self.ranks) > SHORT, len(self.ranks) < SHORT and self.dtype == np.float32 and hb * hc <= 4
-        hw = min(self.of_w, max(1, (FEW_TILES if few else MOST_TILES) // (hb * hc)))
+        small = len(self.ranks) < SHORT and self.dtype == np.float32 and hb * hc <= 4  # or registers run out
+        hw = min(self.of_w, max(1, MOST_TILES // (hb * hc)))
         return {
             **self.shared, "HB": hb, "HC": hc, "HW": hw, "PANELS_B": -(-self.ranks[-2] // (OF_TILE * hb)),
             "PANELS_C": -(-self.ranks[-1] // (OF_TILE * hc)), "PANELS_W": -(-self.of_w // hw),

@@ -1,9 +1,9 @@
 // TTMc as matrix products on tensor cores in double precision, of nonzeros sorted by output row: see backend/ttmc.py.
 //
 // A row of the result is a matrix: the sum over its nonzeros of a column, the value times the Kronecker product of the
-// factor rows of all input modes but the last (w, and of the mode before the last b), times a row, the last mode's (c). A
-// warp walks a chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of them at once:
-// one of each four neighbouring threads, in any order. Factors in single precision are converted, so that products are exact.
+// factor rows of all input modes but the last (of three w and b, of two b), times a row, the last mode's (c). A warp walks a
+// chunk of nonzeros, 4 * BATCH at a time, of which each thread has BATCH. It multiplies four of them at once: one of each
+// four neighbouring threads, in any order. Factors in single precision are converted, so that their products are exact.
 //
 // Thread g of eight has HB neighbouring columns of b and HC of c. HW numbers of w times HB make halves of tiles of 16 rows.
 //
@@ -11,8 +11,9 @@
 // columns), THREADS, BLOCKS.
 
 constexpr int V = 16 / sizeof(real), HALVES = HW * HB, TILES = (HALVES + 1) / 2;
-constexpr int WEIGHTS = W_MODES == 1 ? HW : 1;  // that are loaded with the other rows
+constexpr int WEIGHTS = W_MODES ? HW : 1;
 constexpr unsigned ALL = 0xFFFFFFFF;
+static_assert(INPUTS == 2 || INPUTS == 3);
 
 template <int N>
 struct __align__(N * sizeof(real)) Some {
@@ -113,27 +114,13 @@ __device__ __forceinline__ void gather(const Nonzeros& in, const Mine& mine, con
   for (int u = 0; u < BATCH; u++) {
     load<HC, STRIDE[C]>(in.factor[C] + (long long)mine.at[C + 1][u] * STRIDE[C], first_c, found.c[u]);
     load<HB, STRIDE[B]>(in.factor[B] + (long long)mine.at[B + 1][u] * STRIDE[B], place.b, found.b[u]);
-    if constexpr (W_MODES == 1) load<WEIGHTS, STRIDE[0]>(in.factor[0] + (long long)mine.at[1][u] * STRIDE[0], place.w, found.w[u]);
+    if constexpr (W_MODES > 0) load<WEIGHTS, STRIDE[0]>(in.factor[0] + (long long)mine.at[1][u] * STRIDE[0], place.w, found.w[u]);
   }
-}
-
-// A number of the Kronecker product of the rows of all modes before b.
-__device__ __forceinline__ double weight(const Nonzeros& in, const Mine& mine, const Gathered& found, int u, int p, int first) {
-  if constexpr (W_MODES == 0) return 1;
-  if constexpr (W_MODES == 1) return found.w[u][W_MODES == 1 ? p : 0];
-  double product = first + p < OF_W;
-  int at = first + p;
-#pragma unroll
-  for (int m = W_MODES - 1; m >= 0; m--) {
-    product *= in.factor[m][(long long)mine.at[m + 1][u] * STRIDE[m] + at % RANK[m]];
-    at /= RANK[m];
-  }
-  return product;
 }
 
 // Add the nonzeros of one row, or all, which are of one.
 template <bool SOME>
-__device__ __forceinline__ void add(const Nonzeros& in, const Mine& mine, const Gathered& found, int of, const Place& place, Row& row) {
+__device__ __forceinline__ void add(const Mine& mine, const Gathered& found, int of, Row& row) {
 #pragma unroll
   for (int u = 0; u < BATCH; u++) {
     const double value = SOME && mine.at[0][u] != of ? 0.0 : (double)mine.value[u];
@@ -141,7 +128,7 @@ __device__ __forceinline__ void add(const Nonzeros& in, const Mine& mine, const 
     left[2 * TILES - 1] = 0;
 #pragma unroll
     for (int p = 0; p < HW; p++) {
-      const double part = W_MODES ? value * weight(in, mine, found, u, p, place.w) : value;
+      const double part = W_MODES ? value * found.w[u][W_MODES ? p : 0] : value;
 #pragma unroll
       for (int j = 0; j < HB; j++) left[p * HB + j] = part * found.b[u][j];
     }
@@ -186,7 +173,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
 #pragma unroll
     for (int u = 0; u < BATCH; u++) other |= now.at[0][u] != of && now.at[0][u] >= 0;
     if (!__any_sync(ALL, other)) {
-      add<false>(in, now, found, of, place, row);
+      add<false>(now, found, of, row);
       return;
     }
     for (;;) {
@@ -194,7 +181,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
 #pragma unroll
       for (int u = 0; u < BATCH; u++)
         if (now.at[0][u] > of) least = min(least, (unsigned)now.at[0][u]);
-      add<true>(in, now, found, of, place, row);
+      add<true>(now, found, of, row);
       least = __reduce_min_sync(ALL, least);
       if (least == ALL) break;
       flush();

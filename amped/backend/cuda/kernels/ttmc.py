@@ -23,6 +23,7 @@ COMBINING = 256  # threads of a block that adds carries up
 
 
 TENSOR_CORES = 80, 90, 100  # compute capabilities with tensor cores that are fast in double precision
+FASTER = 2, 3  # input modes; with more, weights of nonzeros are products of many numbers, and runs share them
 
 
 class _OfRows(ABC):
@@ -82,7 +83,7 @@ class Multiplied(_OfRows):
         self._there = device.capability in TENSOR_CORES
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        return self._there and len(share.lengths) > 1 and super().suits(kernel, share)
+        return self._there and len(share.lengths) in FASTER and super().suits(kernel, share)
 
     def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
         return products_code(ranks, share.dtype)
