@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amped
-from amped.run import parser
+from amped.run import VERBS, parser
 from partitioner import __main__ as partition
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,6 +95,31 @@ def test_files(page: Path) -> None:
 def test_names(page: Path) -> None:
     for name in re.findall(r"(?<![\w/.'-])amped\.(\w+)(?![\w./-]*\.(?:md|npz))", page.read_text()):
         assert hasattr(amped, name) or name in ("run", "def"), f"{page.name}: amped.{name}"
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Yield the command lines of amped that a page shows, without who starts them and without placeholders."""
+    shown = r"^ {0,8}(?:mpirun -n \d+ )?(?:python -m amped\.run|amped|launch/quickstart|launch/local) ([a-z]+ .+)$"
+    inline = r"`(?:mpirun -n \d+ )?(?:python -m amped\.run|amped|launch/quickstart|launch/local) ([a-z]+ [^`]+)`"
+    text = re.sub(r"\\\n *", "", page.read_text())
+    for command in re.findall(f"{shown}|{inline}", text, re.MULTILINE):
+        line = "".join(command)
+        verb, then = line.split()[:2]
+        whole = verb in {function.__name__ for function in VERBS} and not then.startswith("-")
+        if whole and not re.search(r"\.\.\.|\b(TENSOR|FILE|MODEL|STORE|[A-Z])\b", line):
+            yield line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands(page: Path) -> None:
+    for command in commands(page):
+        args = parser().parse_args(shlex.split(command, comments=True))
+        args.request.of(args)
+
+
+def test_commands_are_found() -> None:
+    found = {command.split()[0] for page in PAGES for command in commands(page)}
+    assert {"cpd", "scan", "show", "table", "plan", "info"} <= found
 
 
 @pytest.mark.parametrize("name", amped.__all__)
