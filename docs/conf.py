@@ -36,7 +36,7 @@ nb_execution_show_tb = True
 nb_execution_timeout = 240  # seconds of a cell, on a busy machine
 # A cell's text is one, not in pieces; kernels on this machine need not warn that they are spoken to without encryption.
 executor.executenb = partial(executor.executenb, coalesce_streams=True, extra_arguments=["--log-level=ERROR"])
-os.environ.setdefault("COLUMNS", "100")  # lines of the text that tutorials print
+os.environ.setdefault("COLUMNS", "92")  # lines of the text that tutorials print
 
 # The reference. Parameters' types are in their sections, not in signatures.
 default_role = "autolink"  # `cp_als` is a link where that is a name, and `rank` is not
