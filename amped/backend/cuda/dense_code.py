@@ -15,7 +15,8 @@ DEPTH = 1024  # numbers that cuBLAS adds up in single precision: with more, sums
 LEAST_PRODUCT = 128  # rows of a Khatri-Rao product, or its length
 STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
 TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
-WIDTHS = {32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
+WIDTHS = {8: 0.25, 16: 0.4, 32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
+LEAST_WIDE = {8: 32, 4: 8}  # such columns
 LEAST_CAPABILITY = 90  # ten times: of tensor cores
 LEAST_SHARE = 32  # steps of a part of the depth
 MOST_PARTS = 32
@@ -81,15 +82,21 @@ def division_at(form: Form, split: int, processors: int) -> Division:
     return Division(split, (partial[0], partial[1]), (product[0], product[1]))
 
 
-def width_of(columns: int) -> int:
+def width_of(form: Form) -> int:
     """Return how many columns a block of threads multiplies."""
-    return min(WIDTHS, key=lambda width: -(-columns // width) * width / WIDTHS[width])
+    known = [width for width in WIDTHS if width >= LEAST_WIDE[form.dtype.itemsize]]
+    return min(known, key=lambda width: -(-form.stride // width) * width / WIDTHS[width])
+
+
+def blocks_of(width: int) -> int:
+    """Return how many blocks of threads that multiply so many columns a multiprocessor has room for."""
+    return 1 if width == 128 else 2 if width >= 32 else 3
 
 
 def parts_of(rows: int, depth: int, form: Form, processors: int) -> int:
     """Return the parts of the depth of a product that occupy a device: they are computed side by side."""
-    width, deep = width_of(form.stride), DEPTH_BYTES // form.dtype.itemsize
-    tiles, slots = -(-rows // TALL) * -(-form.stride // width), processors * (1 if width == 128 else 2)
+    width, deep = width_of(form), DEPTH_BYTES // form.dtype.itemsize
+    tiles, slots = -(-rows // TALL) * -(-form.stride // width), processors * blocks_of(width)
     most = max(1, min(MOST_PARTS * -(-slots // tiles), depth // (deep * LEAST_SHARE)))
 
     def full(parts: int) -> float:
@@ -101,23 +108,24 @@ def parts_of(rows: int, depth: int, form: Form, processors: int) -> int:
 def multiply_shared(form: Form, transposed: bool) -> int:
     """Return the bytes of shared memory of a block of threads of ``dense_multiply.cu``."""
     size = form.dtype.itemsize
-    deep, pad, width = DEPTH_BYTES // size, 4 if size == 8 else 8, width_of(form.stride)
+    deep, pad, width = DEPTH_BYTES // size, 4 if size == 8 else 8, width_of(form)
     held = deep * (TALL + pad) if transposed else TALL * (deep + 4)
+    span = width + (0 if width == 8 else pad)
     stages, halves = (4 if size == 8 and width == 128 else 3), (1 if size == 8 else 2)
-    return stages * size * (held + halves * deep * (width + pad))
+    return stages * size * (held + halves * deep * span)
 
 
 def multiply_threads(form: Form) -> int:
     """Return the threads of a block of ``dense_multiply.cu``."""
-    width = width_of(form.stride)
-    return TALL // (32 if width == 32 else 64) * width
+    width = width_of(form)
+    return TALL // (32 if width <= 32 else 64) * max(width, 32)
 
 
 def multiply_macros(form: Form, parts: int, transposed: bool, vector: int) -> dict[str, Any]:
     """Return the macros with which ``dense_multiply.cu`` is compiled."""
     return {
         "REAL": REALS[form.dtype], "REAL_IS_DOUBLE": int(form.dtype.itemsize == 8), "PARTS": parts,
-        "TRANSPOSED": int(transposed), "WIDE": width_of(form.stride), "VECTOR": vector,
+        "TRANSPOSED": int(transposed), "WIDE": width_of(form), "BLOCKS": blocks_of(width_of(form)), "VECTOR": vector,
     }  # fmt: skip
 
 

@@ -4,7 +4,8 @@
 //   REAL        type of all matrices; REAL_IS_DOUBLE
 //   PARTS       factor matrices of the Khatri-Rao product, the last of which varies fastest
 //   TRANSPOSED  1: the rows of C are the columns of X
-//   WIDE        columns of C that a block of threads computes: 32, 64 or 128
+//   WIDE        columns of C that a block of threads computes: 32, 64 or 128; in single precision 8 or 16, too
+//   BLOCKS      of threads that a multiprocessor is to have room for
 //   VECTOR      bytes of X that are copied at once: 16, if all rows of X are aligned to that, else those of a number
 //
 // A block of threads computes TALL x WIDE numbers of C; grid: (columns, rows, parts of the depth). X comes to shared memory by
@@ -13,11 +14,12 @@
 typedef REAL real;
 constexpr bool DOUBLE = sizeof(real) == 8;
 constexpr int TALL = 128, STAGES = DOUBLE && WIDE == 128 ? 4 : 3, DEEP = 128 / sizeof(real), EIGHT = 8;
-constexpr int TILES = WIDE == 32 ? 2 : 4, FOUR = 4, ACROSS = WIDE / 32;  // of a warp: tiles of 16 x 8; warps side by side
+constexpr int TILES = WIDE <= 32 ? 2 : 4, FEW = WIDE < 32 ? WIDE / 8 : 4;  // of a warp: tiles of 16 x 8
+constexpr int ACROSS = WIDE < 32 ? 1 : WIDE / 32;                         // warps side by side
 constexpr int THREADS = TALL / (16 * TILES) * ACROSS * 32;
 constexpr int PAD = DOUBLE ? 4 : 8;                        // rows of fragments then lie in different banks
 constexpr int PITCH = TRANSPOSED ? TALL + PAD : DEEP + 4;  // of X in shared memory: DEEP rows, or TALL
-constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH, SPAN = WIDE + PAD, MADE = DEEP * SPAN;
+constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH, SPAN = WIDE + (WIDE == 8 ? 0 : PAD), MADE = DEEP * SPAN;
 constexpr int HALVES = DOUBLE ? 1 : 2, STAGE = HELD + HALVES * MADE;  // of K: what is above, then what is below
 constexpr int PAIRS = WIDE / 2, LINES = THREADS / PAIRS, EACH = DEEP / LINES;  // of K, that a thread makes in a step
 constexpr int NUMBERS = VECTOR / sizeof(real), LENGTH = TRANSPOSED ? TALL : DEEP;  // of X, copied at once; side by side
@@ -165,7 +167,7 @@ extern __shared__ __align__(16) unsigned char memory[];
 
 // x: of rows `pitch` numbers apart; `rows` and `columns` of C, which is (parts of the depth, rows, columns): blockIdx.z takes
 // `share` of `depth`. `adds`: to what is there.
-extern "C" __global__ void __launch_bounds__(THREADS, WIDE == 128 ? 1 : 2)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned depth, unsigned share, const Product product,
                int columns, int adds, real* __restrict__ c) {
   real* stages = (real*)memory;
@@ -189,7 +191,7 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
   __syncthreads();
   read_step(pairs, lines[(STAGES - 1) % 2], own, columns);
   find_step(lines[STAGES % 2], product, begin + STAGES * DEEP, end, columns);
-  real sum[TILES][FOUR][4] = {};
+  real sum[TILES][FEW][4] = {};
   for (int s = 0; s < steps; s++) {
     asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
     __syncthreads();
@@ -203,14 +205,14 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
     } else asm volatile("cp.async.commit_group;" ::: "memory");
     const real *held = stages + s % STAGES * STAGE, *of_k = held + HELD;
 #if !REAL_IS_DOUBLE
-    real now[TILES][FOUR][4] = {};  // tensor cores cut off what they add up: so they add few products, and sums are rounded here
+    real now[TILES][FEW][4] = {};  // tensor cores cut off what they add up: so they add few products, and sums are rounded here
 #define SUM now
 #else
 #define SUM sum
 #endif
 #pragma unroll
     for (int k = 0; k < DEEP; k += EIGHT) {
-      Fragment a[TILES][4], b[FOUR][2];
+      Fragment a[TILES][4], b[FEW][2];
 #pragma unroll
       for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -219,19 +221,19 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
           a[t][h] = part(held + (TRANSPOSED ? d * PITCH + i : i * PITCH + d));
         }
 #pragma unroll
-      for (int u = 0; u < FOUR; u++)
+      for (int u = 0; u < FEW; u++)
 #pragma unroll
         for (int h = 0; h < 2; h++) b[u][h] = made(of_k + (k + place + h * 4) * SPAN + left + u * 8 + group);
 #pragma unroll
       for (int t = 0; t < TILES; t++)
 #pragma unroll
-        for (int u = 0; u < FOUR; u++) multiply(SUM[t][u], a[t], b[u]);
+        for (int u = 0; u < FEW; u++) multiply(SUM[t][u], a[t], b[u]);
     }
 #if !REAL_IS_DOUBLE
 #pragma unroll
     for (int t = 0; t < TILES; t++)
 #pragma unroll
-      for (int u = 0; u < FOUR; u++)
+      for (int u = 0; u < FEW; u++)
 #pragma unroll
         for (int k = 0; k < 4; k++) sum[t][u][k] += now[t][u][k];
 #endif
@@ -240,7 +242,7 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
 #pragma unroll
   for (int t = 0; t < TILES; t++)
 #pragma unroll
-    for (int u = 0; u < FOUR; u++)
+    for (int u = 0; u < FEW; u++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const int i = row + top + t * 16 + group + h * 8, k = column + left + u * 8 + place * 2;

@@ -152,7 +152,7 @@ class FusedProduct:
         share = -(-depth // (parts * deep)) * deep
         parts = -(-depth // share)
         to = self._memory if parts > 1 else out
-        width = width_of(form.stride)
+        width = width_of(form)
         grid = -(-form.stride // width), -(-rows // TALL), parts
         numbers = np.int64(pitch), np.int32(rows), np.uint32(depth), np.uint32(share)
         arguments = matrix, *numbers, piece.product(form), np.int32(form.stride), np.int32(adds and parts == 1), to

@@ -263,7 +263,7 @@ def test_kernels_of_dense_blocks(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("columns", [4, 64, 500])
+@pytest.mark.parametrize("columns", [4, 12, 32, 64, 500])
 def test_products_of_dense_blocks(columns: int, precision: str) -> None:
     """Each width of a block of threads, both ways round, aligned and not, of one and of three factor matrices."""
     dtype = DTYPES[precision]
