@@ -122,6 +122,7 @@ def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> 
     if plans is not None:
         _tell(job, source, plans, None)
         say(dense_text.plan_text(plans, job.machine.device))
+        say(text.forecast_line(None, "of dense tensors it is not foretold"))
 
 
 def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
