@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,12 @@ nitpicky = True  # a name in the reference that is not there is a warning, and `
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"amped {version}"
-html_theme_options = {"navigation_with_keys": False, "header_links_before_dropdown": 6}
+html_theme_options = {
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "secondary_sidebar_items": ["page-toc", "notebook"],
+}
+templates_path = ["_templates"]
 html_static_path, html_css_files = ["_static"], ["site.css"]
 html_sidebars = {"index": [], "readme": []}
 html_copy_source = html_show_sourcelink = False
@@ -63,7 +69,7 @@ def to_pages(text: str) -> str:
 
 
 def setup(app: Sphinx) -> None:
-    """Mend links of pages, and of what they include."""
+    """Mend links of pages, and of what they include; lay notebooks beside tutorials."""
 
     def read(_app: Sphinx, _name: str, text: list[str]) -> None:
         text[0] = to_pages(text[0])
@@ -71,5 +77,10 @@ def setup(app: Sphinx) -> None:
     def included(_app: Sphinx, _path: Path, _name: str, text: list[str]) -> None:
         text[0] = to_pages(text[0]).replace("](CITATION.cff)", "](/citation.md)")
 
+    def copy_notebooks(app: Sphinx, _error: Exception | None) -> None:
+        for notebook in Path(app.outdir, "..", "jupyter_execute", "tutorials").glob("*.ipynb"):
+            shutil.copy(notebook, Path(app.outdir, "tutorials"))
+
+    app.connect("build-finished", copy_notebooks)
     app.connect("source-read", read)
     app.connect("include-read", included)

@@ -97,6 +97,20 @@ def test_names(page: Path) -> None:
         assert hasattr(amped, name) or name in ("run", "def"), f"{page.name}: amped.{name}"
 
 
+@cache
+def known_tests() -> set[str]:
+    """Return the names of all tests, and of their files."""
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    functions = (name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text()))
+    return {*functions, *(path.stem for path in files)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests(page: Path) -> None:
+    named = set(re.findall(r"\btest_\w+", page.read_text())) - {"test_x", "test_x_mpi"}
+    assert named - known_tests() == set()
+
+
 def commands(page: Path) -> Iterator[str]:
     """Yield the command lines of amped that a page shows, without who starts them and without placeholders."""
     shown = r"^ {0,8}(?:mpirun -n \d+ )?(?:python -m amped\.run|amped|launch/quickstart|launch/local) ([a-z]+ .+)$"
