@@ -24,6 +24,7 @@ from .models.loading import load
 from .models.semisparse import SemiSparseTensor
 from .models.tucker import TuckerTensor
 from .options import Options
+from .report.page import write as _report  # noqa: F401 - KruskalTensor.report calls it
 from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
 
 __all__ = [

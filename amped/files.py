@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from partitioner.checked import MANIFEST, open_regular, sync_folder
 from partitioner.claims import MARK, BusyError, Claim
 from partitioner.drafts import draft_of, is_draft_of
-from partitioner.readers.npz import DAMAGED, check_sizes, read_header
+from partitioner.readers.headers import check_sizes, read_header
+from partitioner.readers.npz import DAMAGED
 
 from .errors import InputError, OutputError
 

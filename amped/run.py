@@ -9,7 +9,6 @@ import io
 import math
 import sys
 from collections.abc import Callable, Sequence
-from importlib.resources import files
 from typing import Any
 
 from partitioner import __version__
@@ -24,10 +23,12 @@ from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 from .verbs.decompose import cpd, tucker
+from .verbs.example import example, example_line
 from .verbs.info import info
 from .verbs.job import Session
 from .verbs.mttkrp import MttkrpRequest, mttkrp
 from .verbs.plan import PlanRequest, plan
+from .verbs.report import ReportRequest, report
 from .verbs.requests import Request
 from .verbs.runs import CpdRequest, TuckerRequest
 from .verbs.scan import ScanRequest, scan
@@ -45,13 +46,12 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     info: (Request, "amped info nell-2.tns"),
     scan: (ScanRequest, "amped scan flights --rank 1-16 --starts 5"),
     show: (ShowRequest, "amped show flights-rank10 --top 5"),
+    report: (ReportRequest, "amped report flights-rank10 --tensor flights.csv --output flights.html"),
     table: (
         TableRequest,
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }
-EXAMPLE = "uber393k_4d.tns.gz"
-EXAMPLE_ARGUMENTS = ("--rank", "16", "--max-iters", "20")
 
 
 def parser() -> Parser:
@@ -59,9 +59,9 @@ def parser() -> Parser:
     top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
-    for function, (request, example) in VERBS.items():
+    for function, (request, usage) in VERBS.items():
         told, name = function.__doc__, function.__name__
-        verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {example}")
+        verb = verbs.add_parser(name, help=told, description=told, epilog=f"example: {usage}")
         verb.set_defaults(function=function, request=request)
         verb.add_argument("tensor", **request.POSITIONAL)
         add_flags(verb, request, leave_out=Request)
@@ -75,11 +75,11 @@ def parser() -> Parser:
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; flags without a verb, or nothing, stand for the example."""
-    example = not argv or (argv[0].startswith("-") and argv[0] not in ("-h", "--help", "--version"))
-    if not example:
+    if argv and (not argv[0].startswith("-") or argv[0] in ("-h", "--help", "--version")):
         return parser().parse_args(argv)
-    tensor = files("amped").joinpath("data", EXAMPLE)
-    return parser().parse_args(["cpd", str(tensor), *EXAMPLE_ARGUMENTS, *argv])
+    found = parser().parse_args([*example_line(), *argv])
+    found.function = example
+    return found
 
 
 @plain_warnings("amped")

@@ -19,12 +19,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from amped.run import EXAMPLE
 from partitioner.device import probe
 
 from . import pictures, record
 from .host_partition import alone, gpu_name, write_archive
-from .synthetic import SHAPES
+from .synthetic import BUNDLED, SHAPES
 
 SHAPE = "nell2"
 FIRST, LATER = "first", "later"
@@ -68,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
 
 def processes(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Row]:
     """Decompose the bundled tensor in processes of their own."""
-    tensor = str(files("amped").joinpath("data", EXAMPLE))
+    tensor = str(files("amped").joinpath("data", BUNDLED))
     told, model = folder / "metrics.jsonl", folder / "model"
     how = ["cpd", tensor, "--rank", "16", "--max-iters", "20", "--tol", "0", "--device", device]
     how += ["--output", str(model), "--metrics", str(told), "--force", "--quiet"]
@@ -83,8 +82,8 @@ def processes(args: argparse.Namespace, device: str, folder: Path) -> Iterator[R
 
     caches = [folder / f"{device}{k}" for k in range(args.first)]
     first = [start(cache) for cache in caches]
-    yield summed(f"cpd {EXAMPLE}", FIRST, first)
-    yield summed(f"cpd {EXAMPLE}", LATER, [start(caches[-1]) for _ in range(args.later)])
+    yield summed(f"cpd {BUNDLED}", FIRST, first)
+    yield summed(f"cpd {BUNDLED}", LATER, [start(caches[-1]) for _ in range(args.later)])
 
 
 def calls(args: argparse.Namespace, device: str, folder: Path) -> Iterator[Row]:

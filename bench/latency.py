@@ -29,13 +29,12 @@ from amped.operators.source import open_source
 from amped.options import DTYPES, Options, PrecisionName
 from amped.parallel.mpi import world
 from amped.report.metrics import KINDS
-from amped.run import EXAMPLE
 
 from . import pictures, record
 from .groups import free_memory
 from .measure import fill_factors, with_room
 from .pauses import BURST, Pauses
-from .synthetic import SHAPES, SyntheticSource, recipe
+from .synthetic import BUNDLED, SHAPES, SyntheticSource, recipe
 
 WARM = 5  # iterations before those that count: kernels are compiled, and what can be prepared is
 FIRST = 2  # iterations of a burst that do not count, as the device has nothing queued before them
@@ -53,7 +52,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "uber393k": Case(EXAMPLE, 16),
+    "uber393k": Case(BUNDLED, 16),
     "nycflights": Case("nycflights_5d.tns.gz", 16),
     "kdd99_6d": Case("kdd99_6d.tns.gz", 16),
     "uber": Case("uber", 32),

@@ -25,16 +25,15 @@ from amped.operators.source import Source
 from amped.operators.sparse import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import world
-from amped.run import EXAMPLE
 
 from . import latency, pictures, record
 from .alternating import Admm, Hals, Inner, follow
 from .latency import Case
 from .measure import fill_factors, with_room
-from .synthetic import SHAPES, SyntheticSource
+from .synthetic import BUNDLED, SHAPES, SyntheticSource
 
 CASES = {
-    "uber393k": Case(EXAMPLE, 16, "fp64"),
+    "uber393k": Case(BUNDLED, 16, "fp64"),
     "nycflights": Case("nycflights_5d.tns.gz", 16, "fp64"),
     "kdd99_6d": Case("kdd99_6d.tns.gz", 16, "fp64"),
     "kinships": Case("kinships_3d.tns.gz", 10, "fp64"),

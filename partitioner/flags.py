@@ -114,7 +114,7 @@ def flag(default: Any, help: str, **how: Any) -> Any:
     """Return a field of a dataclass that is also a flag of the command line.
 
     The default is ``MISSING`` for a flag that must be given, False for one without a value. `how` is what `argparse`
-    takes, and `group`: flags of one group exclude each other.
+    takes, `group`: flags of one group exclude each other, and `name`, if the flag is called otherwise than its field.
     """
     return field(default=default, metadata={"help": help, **how})
 
@@ -130,12 +130,17 @@ def add_flags(parser: Any, kind: type, leave_out: type = object) -> None:
             _add_flag(groups[group] if group else parser, each)
 
 
+def flag_name(each: Field[Any]) -> str:
+    """Return what a field of a dataclass is called on the command line."""
+    return f"--{each.metadata.get('name', each.name).replace('_', '-')}"
+
+
 def _add_flag(parser: Any, each: Field[Any]) -> None:
-    how: dict[str, Any] = {key: value for key, value in each.metadata.items() if key != "group"}
+    how: dict[str, Any] = {key: value for key, value in each.metadata.items() if key not in ("group", "name")}
     if each.default is False:
         how["action"] = "store_true"
     elif each.default is MISSING:
         how["required"] = True
     else:
         how["default"] = each.default
-    parser.add_argument(f"--{each.name.replace('_', '-')}", **how)
+    parser.add_argument(flag_name(each), dest=each.name, **how)

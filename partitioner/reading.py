@@ -18,7 +18,7 @@ from .errors import InputError
 from .indices import joined, labels_of, renumbered
 from .labels import Labels
 from .ranks import Ranks, on_root, together
-from .readers import PLAIN, Form, Progress, chunks, is_table, open_part, settle, warn_of_keys
+from .readers import PLAIN, Form, Progress, check_labelled, chunks, is_table, open_part, settle, warn_of_keys
 from .stages import STAGES
 from .threads import fair_threads, lone_threads
 
@@ -127,6 +127,7 @@ class Reading:
         lengths = outcome.lengths or tuple((np.max(self.ranks.allgather(self._highest), axis=0) + 1).tolist())
         if self.form.shape is None:
             return lengths
+        check_labelled(self.path, self.labels, lengths, self.form.shape)
         try:
             check_lengths(lengths, self.form.shape)
         except InputError as error:

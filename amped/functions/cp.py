@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Unpack
@@ -25,6 +26,7 @@ from ..operators.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
+from ..report.record import init_told, run_facts
 from ..report.text import low_fit
 from .arguments import ARGUMENTS, argument_options
 
@@ -50,14 +52,19 @@ def decomposed(
             callback(method.state.iterations, next(iter(method.state.series.values()))[-1])
 
     with STAGES.of("iterate"):
-        best_of(
+        best, _ = best_of(
             method,
             starts,
             lambda number: begin(method, source, seed + number, init),
             lambda: run(method, rule, [tell]),
         )
     with STAGES.of("write"):
-        return method.model().labelled(source.labels)
+        model = method.model().labelled(source.labels)
+    if isinstance(model, KruskalTensor):
+        given = comm.bcast(init_told(init))
+        named = {"tensor": os.fspath(source.path)} if source.path is not None else {}
+        model.run = run_facts(method, source, seed + best if given is None else None, given) | named
+    return model
 
 
 @collective(ARGUMENTS, argument_options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from partitioner.threads import side_by_side, usable_cores
 
 BLOCK = 1 << 16  # coordinates whose values are computed at once by a thread
 DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are there at once
+LEAST = 1e-10  # that a model of counts expects, in logarithms
 
 Item = tuple[Any, float]
 """A label, or an index where there are no labels, and its number in a column."""
@@ -204,3 +206,29 @@ def inner_product(
     """Return the inner product of a model with a tensor."""
     parts = (values.astype(np.float64) @ values_at(weights, factors, columns) for columns, values in blocks_of(tensor))
     return float(sum(parts))
+
+
+def tensor_sum(tensor: SparseTensor | DenseTensor) -> float:
+    """Return the sum of all values of a tensor."""
+    return float(sum(values.sum(dtype=np.float64) for _, values in blocks_of(tensor)))
+
+
+def explained_deviance(
+    weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
+) -> float:
+    """Return how far a model of counts has come from one rate for all elements, 0, to each count itself, 1.
+
+    The deviance is twice what the Poisson log-likelihood of the counts lacks of the highest there is. Expected counts
+    are taken to be at least `LEAST` where something was counted.
+    """
+    total, model, uniform = 0.0, 0.0, 0.0
+    for columns, values in blocks_of(tensor):
+        held = values > 0
+        counts = values[held].astype(np.float64)
+        expected = np.maximum(values_at(weights, factors, [column[held] for column in columns]), LEAST)
+        total += counts.sum()
+        model += float(counts @ np.log(counts / expected))
+        uniform += float(counts @ np.log(counts))
+    mass = float(weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in factors], axis=0))
+    uniform -= total * np.log(total / math.prod(map(float, tensor.shape))) if total else 0.0
+    return float(1 - (model - total + mass) / uniform) if uniform > 0 else 0.0

@@ -27,6 +27,9 @@ PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
 PICTURES: list[Callable[..., None]] = []
 """What `KruskalTensor.plot` calls, in the same way."""
 
+REPORTS: list[Callable[..., None]] = []
+"""What `KruskalTensor.report` calls, in the same way."""
+
 MODEL = "model.npz"  # in an output folder
 
 
@@ -51,6 +54,9 @@ class KruskalTensor(Labelled):
     labels : tuple of (I_n,) arrays, or None
         What the rows of the factor matrices stand for, where the tensor had labels. Strings are in NumPy's StringDType.
 
+    run : dict
+        What is known of the run that made it, as ``run.json`` has it; empty where nothing is.
+
     Notes
     -----
     The notation is that of Kolda and Bader, Tensor Decompositions and Applications, SIAM Review 51(3), 2009.
@@ -69,6 +75,7 @@ class KruskalTensor(Labelled):
         self.fits = tuple(fits)
         self.converged = converged
         self.series = {name: tuple(numbers) for name, numbers in (series or {}).items()}
+        self.run: dict[str, Any] = {}
         if any(f.ndim != 2 or f.shape[1] != self.weights.size for f in self.factors):
             raise InputError(
                 f"factor matrices of shapes {[f.shape for f in self.factors]} for {self.weights.size} weights"
@@ -99,6 +106,7 @@ class KruskalTensor(Labelled):
         """
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
         found = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
+        found.run = dict(self.run)
         return found.labelled(self.labels).arrange(norm=norm)
 
     def arrange(self, scales: NDArray[np.float64] | float = 1.0, norm: int = 2) -> KruskalTensor:
@@ -237,6 +245,23 @@ class KruskalTensor(Labelled):
             How many labels have bars.
         """
         PICTURES[0](self, path, whole("top", top, 1))
+
+    def report(self, path: str | os.PathLike[str], X: Any = None) -> None:
+        """Write a report, an HTML file that needs nothing else: how well it fits, and the components with pictures.
+
+        Parameters
+        ----------
+        path : path
+            A file that is there is replaced.
+        X : SparseTensor, DenseTensor, array or path, optional
+            What this is a model of. The report then has its fit to this, and the values that it expects least.
+
+        Raises
+        ------
+        InputError
+            If Jinja2 or Matplotlib is not installed, the shapes differ, or the file cannot be written.
+        """
+        REPORTS[0](self, path, None if X is None else self._given(X))
 
     def score(self, X: Any) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
+from ..errors import InputError
 from .kruskal import MODEL, KruskalTensor
 from .tucker import TuckerTensor
+
+RUN = "run.json"  # beside `MODEL`: the record of the run that made it
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
@@ -36,4 +42,26 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     names = list[str]()
     with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         names = archive.namelist()
-    return (TuckerTensor if "core.npy" in names else KruskalTensor).load(file)
+    if "core.npy" in names:
+        return TuckerTensor.load(file)
+    model = KruskalTensor.load(file)
+    with suppress(InputError):
+        model.run = recorded(path)
+    return model
+
+
+def recorded(place: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the record of the run that made a model: that beside it; nothing where there is none.
+
+    Raise `InputError` if it cannot be read.
+    """
+    file = Path(place, MODEL) if os.path.isdir(place) else Path(place)
+    if file.name != MODEL:
+        return {}
+    try:
+        found = json.loads(file.with_name(RUN).read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"no record of a run: {error}", path=file.with_name(RUN)) from None
+    return found if isinstance(found, dict) else {}

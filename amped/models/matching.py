@@ -29,6 +29,17 @@ def factor_match(one: Factors, other: Factors) -> float:
     return float(alike[rows, columns].mean())
 
 
+def congruences(factors: Factors) -> NDArray[np.float64]:
+    """Return how alike a model's components are to each other, (R, R): 1 for the same, 0 for nothing in common.
+
+    A congruence is the product over the modes of the cosines between columns (Tucker's). At -1 two components are the
+    same with opposite signs: they cancel where both are there.
+    """
+    units = [_units(factor) for factor in factors]
+    found: NDArray[np.float64] = np.prod([unit.T @ unit for unit in units], axis=0)
+    return found
+
+
 def _units(factor: NDArray[Any]) -> NDArray[np.float64]:
     """Return columns of unit 2-norm; those of zeros stay."""
     exact = factor.astype(np.float64)

@@ -76,12 +76,13 @@ def _labels(component: Component, names: Sequence[str], positive: bool, width: i
 
 
 def _mode(name: str, top: Sequence[Item], positive: bool) -> str:
-    numbers = (f"{shown(label)} {_number(number, positive)}" for label, number in top)
+    numbers = (f"{shown(label)} {number_text(number, positive)}" for label, number in top)
     return f"{name}: " + (", ".join(numbers) or "nothing")
 
 
-def _number(number: float, positive: bool) -> str:
-    if positive and number < 1:
+def number_text(number: float, positive: bool) -> str:
+    """Return a number of a column: per cent of it where nothing is negative."""
+    if positive and number < 1.005:
         return f"{number:.1%}" if number < 0.1 else f"{number:.0%}"
     return f"{number:+.2g}"
 
@@ -100,15 +101,20 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 
 def shown(label: Any) -> str:
     """Return a label as text: short, in one line; between quotes if it might be taken for several."""
+    found = as_text(label)
+    return f'"{found}"' if isinstance(label, str) and set(found) & set(",;:") else found
+
+
+def as_text(label: Any, longest: int = LONGEST) -> str:
+    """Return a label as text in one line."""
     if label is None or label != label:  # NaN, NaT
         return "(missing)"
     if isinstance(label, bool):
         return str(label).lower()
-    found = one_line(f"{label:.6g}" if isinstance(label, float) else str(label))
-    return f'"{found}"' if isinstance(label, str) and set(found) & set(",;:") else found
+    return one_line(f"{label:.6g}" if isinstance(label, float) else str(label), longest)
 
 
-def one_line(text: str) -> str:
+def one_line(text: str, longest: int = LONGEST) -> str:
     """Return text without line breaks and control characters, cut short where it is long."""
     plain = "".join(c if c.isprintable() else " " for c in text)
-    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+    return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"

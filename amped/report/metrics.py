@@ -42,6 +42,7 @@ class Metrics:
         event in it, it tells whether they are the same run's.
         """
         self.totals: dict[str, float] = defaultdict(float)
+        self.by_rank: list[dict[str, float]] = []  # the same of each rank
         self.iterations: list[float] = []  # seconds of each
         self.failed = False
         self._path, self._made, self._keep = path, path is not None and not path.exists(), True
@@ -70,9 +71,11 @@ class Metrics:
 
     def spans(self, by_rank: list[Spans]) -> list[dict[str, Any]]:
         """Add up the ranks' spans (their mean goes to `totals`); return them as records, in seconds."""
-        for spans in by_rank:
+        self.by_rank = self.by_rank or [defaultdict[str, float](float) for _ in by_rank]
+        for rank, spans in zip(self.by_rank, by_rank, strict=True):
             for (kind, _), seconds in spans.items():
                 self.totals[kind] += seconds / len(by_rank)
+                rank[kind] += seconds
         modes = sorted({mode for spans in by_rank for _, mode in spans})
         return [
             {"rank": rank, "mode": mode, **{kind: round(spans.get((kind, mode), 0.0), 9) for kind in KINDS}}

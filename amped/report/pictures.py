@@ -16,8 +16,10 @@ from .components import mode_names, shown
 
 MOST = 32  # components of a picture
 ORDERED = "iufMmb"  # labels that are numbers or times
+FIRST, LAST = np.datetime64("0001"), np.datetime64("9999")  # years of Python's calendar
 WIDE, HIGH, EACH = 2.9, 1.0, 0.16  # inches: a mode, a component, and each label of its bars
 POSITIVE, NEGATIVE = "#4477aa", "#ee6677"  # colour-blind safe (Paul Tol's)
+ZERO = "#999999"
 DOTS = 110  # an inch
 
 
@@ -64,8 +66,8 @@ def draw(model: KruskalTensor, path: str | os.PathLike[str], top: int = 6) -> No
 def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> None:
     labels = None if model.labels is None else model.labels[mode]
     column = model.factors[mode][:, component.number]
-    if labels is None or labels.dtype.kind in ORDERED:
-        _curve(axes, np.arange(column.size) if labels is None else labels, column)
+    if is_ordered(labels):
+        curve(axes, np.arange(column.size) if labels is None else labels, column)
     else:
         _bars(axes, component, mode)
     axes.tick_params(labelsize=7, length=2)
@@ -73,26 +75,41 @@ def _panel(axes: Any, model: KruskalTensor, component: Component, mode: int) -> 
         axes.spines[side].set_visible(False)
 
 
-def _curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
-    """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
-    place = labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
-    known = ~np.isnat(place) if place.dtype.kind == "M" else np.isfinite(place)
-    place, column = place[known], column[known]
-    if column.size <= MOST * 2:
-        step = {"step": "mid"} if place.dtype.kind != "M" else {}
-        axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, **step)
-    axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if column.size <= MOST * 2 else "default")
-    axes.axhline(0, color="#999999", lw=0.5)
-    axes.locator_params(axis="y", nbins=3)
-    if place.dtype.kind != "M":
-        axes.locator_params(axis="x", nbins=5)
-    else:
-        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+def is_ordered(labels: NDArray[Any] | None) -> bool:
+    """Tell whether labels have an order, so that a column is a curve over them."""
+    return labels is None or labels.dtype.kind in ORDERED
 
-        locator = AutoDateLocator(minticks=2, maxticks=6)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        axes.xaxis.get_offset_text().set_size(6)
+
+def curve(axes: Any, labels: NDArray[Any], column: NDArray[Any]) -> None:
+    """Draw a whole column over its labels; a missing one, which comes last, has no place there."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+
+    place = _places(labels)
+    dates = place.dtype.kind == "M"
+    known = ~np.isnat(place) if dates else np.isfinite(place)
+    place, column = date2num(place[known]) if dates else place[known], column[known]
+    few = column.size <= MOST * 2
+    if few:
+        axes.fill_between(place, column, color=POSITIVE, alpha=0.35, lw=0, step="mid")
+    axes.plot(place, column, color=POSITIVE, lw=0.8, drawstyle="steps-mid" if few else "default")
+    axes.axhline(0, color=ZERO, lw=0.5)
+    axes.locator_params(axis="y", nbins=3)
+    if not dates:
+        axes.locator_params(axis="x", nbins=5)
+        return
+    locator = AutoDateLocator(minticks=2, maxticks=6)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+    axes.xaxis.get_offset_text().set_size(6)
+
+
+def _places(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return where labels are on an axis: dates that calendars have not are numbers of years."""
+    if labels.dtype.kind == "M":
+        years = labels.astype("M8[Y]")
+        if np.any((years < FIRST) | (years > LAST)):
+            return np.where(np.isnat(years), np.nan, years.astype(np.int64) + 1970.0)
+    return labels.astype(np.float64) if labels.dtype.kind in "bm" else labels
 
 
 def _bars(axes: Any, component: Component, mode: int) -> None:

@@ -6,10 +6,12 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from partitioner.errors import one_line
 from partitioner.stages import STAGES
 
 from .. import checkpoint
@@ -23,16 +25,21 @@ from ..decomp.tucker import shown
 from ..errors import InputError
 from ..files import TakenError, write_text
 from ..models.kruskal import MODEL, KruskalTensor
+from ..models.loading import RUN
 from ..parallel.mpi import on_root, share
 from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
-from ..report import components, text
-from ..report.metrics import versions
+from ..report import components, page, text
 from .job import Job, Reporter, Session
-from .runs import FACTS, RUN, CpdRequest, RunRequest, TuckerRequest
+from .record import recorded
+from .runs import CpdRequest, RunRequest, TuckerRequest
 
-SERIES = {"fit": "fits", "objective": "objectives"}  # names in `RUN`, where they are others
+COMPARED = 1 << 22  # nonzeros of a tensor that is small
 SHOWN = 10  # components that a terminal shows once a model is there
+
+
+Tell = Callable[[Job, Model, Path], None]
+"""Tells a person of a model and the folder that it is in; on rank 0."""
 
 
 class Kind(Protocol):
@@ -49,15 +56,26 @@ class Kind(Protocol):
 
 def cpd(request: CpdRequest, session: Session) -> int:
     """Decompose a tensor: CP-ALS, or CP-APR for counts."""
-    return _decompose(request, session, _Cp(request))
+    return told_cpd(request, session, _show)
+
+
+def told_cpd(request: CpdRequest, session: Session, tell: Tell) -> int:
+    """Do what `cpd` does; `tell` of the model."""
+    return _decompose(request, session, _Cp(request), tell)
 
 
 def tucker(request: TuckerRequest, session: Session) -> int:
     """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
-    return _decompose(request, session, _Tucker(request))
+    return _decompose(request, session, _Tucker(request), _show)
 
 
-def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
+def _show(job: Job, model: Model, place: Path) -> None:
+    """Show a person what the components are."""
+    if isinstance(model, KruskalTensor):
+        job.display.components(lambda: components.text(model, most=SHOWN))
+
+
+def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) -> int:
     comm, stop = session.comm, session.stop
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
@@ -83,19 +101,23 @@ def _decompose(request: RunRequest, session: Session, kind: Kind) -> int:
         if starts > 1:
             origin = origin._replace(seed=request.seed + best)
             job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
-        record = _record(job, origin, method, time.perf_counter() - began)
-        saved, model = request.checkpoint is not None and not comm.bcast(saver.failed), None
+        record = recorded(job, source, origin, method, time.perf_counter() - began)
+        saved = request.checkpoint is not None and not comm.bcast(saver.failed)
+        model: Model | None = None
         if stop.signal is not None and saved:  # that command will write the model
             result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
         else:
             with STAGES.of("write"):
                 model = method.model().labelled(source.labels)
-                result = on_root(comm, lambda: _write_model(job, model, record)) or ""
+                place = on_root(comm, lambda: _write_model(job, model, record))
+                result = f"model in {place / MODEL}" if place else ""
         _close(job, method, stop, rule, record, result)
-        if isinstance(model, KruskalTensor):
-            found = model
-            job.display.components(lambda: components.text(found, most=SHOWN))
-        return job.exit_code(stop.exit_code, saver.failed)
+        failed = saver.failed
+        if model is not None:
+            failed |= _report(job, model, source, record, place)
+            if place is not None:
+                tell(job, model, place)
+        return job.exit_code(stop.exit_code, failed)
 
 
 class _Cp:
@@ -197,30 +219,14 @@ def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> 
             raise InputError(cause, path=path)
 
 
-def _record(job: Job, origin: checkpoint.Origin, method: driver.Method, seconds: float) -> dict[str, Any]:
-    request, state, device = job.request, method.state, job.machine.device
-    assert isinstance(request, RunRequest)
-    return {
-        **{SERIES.get(name, name): numbers for name, numbers in state.series.items()},
-        "method": method.name, **request.asked, "norm": method.norm, **method.facts,
-        "iterations": state.iterations, "converged": state.converged, "seconds": seconds,
-        "ranks": job.comm.size, "device": device.name, "device_description": device.description,
-        "precision": request.options.precision, "seed": origin.seed, "init": origin.init,
-        "tensor": str(request.tensor), **asdict(request.form), "rank": method.rank,
-        "kernels": method.operator.kernels,
-        "seconds_by_kind": dict(job.metrics.totals), "versions": versions(),
-        **({FACTS: origin.facts} if origin.facts else {}),
-    }  # fmt: skip
-
-
-def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
+def _write_model(job: Job, model: Model, record: dict[str, Any]) -> Path:
     """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
 
-    def write(folder: Path) -> str:
+    def write(folder: Path) -> Path:
         replaced = job.outputs.replaced
         model.save(folder / MODEL, replace=folder / MODEL in replaced)
         write_text(folder / RUN, json.dumps(record, indent=1) + "\n", folder / RUN in replaced)
-        return f"model in {folder / MODEL}"
+        return folder
 
     assert job.place is not None
     try:
@@ -228,6 +234,27 @@ def _write_model(job: Job, model: Model, record: dict[str, Any]) -> str:
     except TakenError as error:
         job.display.note(f"{error}: the model goes elsewhere")
         return write(job.outputs.fresh(job.place, MODEL))
+
+
+def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], place: Path | None) -> bool:
+    """Write the report that was asked for, if any, of a model at `place`; return whether it failed. Collective."""
+    request = job.request
+    if not isinstance(request, CpdRequest) or request.report is None:
+        return False
+    assert isinstance(model, KruskalTensor)
+    # A small tensor is compared with its model once more: values that this explains least, deviances.
+    tensor = source.tensor() if source.nnz <= COMPARED else None
+    if place is None:
+        return False
+    path = request.report_at(place)
+    try:
+        page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
+    except Exception as error:  # whatever it is, the model is written
+        told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
+        print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
+        return True
+    job.display.note(f"report in {path}")
+    return False
 
 
 def _close(

@@ -50,6 +50,7 @@ class Job:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
         self._room, self._began, self._budget = 0, time.perf_counter(), Budget()
+        self._stages: dict[str, float] = {}
         STAGES.collect()  # of calls before
 
     def __enter__(self) -> Job:
@@ -133,11 +134,16 @@ class Job:
         self.metrics.event("memory", used_and_planned_bytes=by_rank)
         return text.memory_line(by_rank)
 
+    def stages(self) -> dict[str, float]:
+        """Return how long what is done once has taken so far, by stage, on its slowest rank. Collective."""
+        for stage, seconds in STAGES.collect().items():
+            self._stages[stage] = self._stages.get(stage, 0.0) + seconds
+        by_rank = self.comm.allgather(self._stages)
+        return {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
+
     def tell_stages(self) -> None:
-        """Say in the metrics how long what is done once has taken, by stage, on its slowest rank. Collective."""
-        by_rank = self.comm.allgather(STAGES.collect())
-        seconds = {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
-        self.metrics.event("stages", seconds=seconds)
+        """Say the same in the metrics. Collective."""
+        self.metrics.event("stages", seconds=self.stages())
 
 
 class Reporter:

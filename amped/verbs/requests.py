@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 from partitioner.flags import (
     flag,
+    flag_name,
     path,
     real_number,
     real_numbers,
@@ -61,9 +62,10 @@ class Request:
     @property
     def facts(self) -> dict[str, str | None]:
         """What ranks must have in common: each flag and what it was given, as text."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        given |= vars(given.pop("options")) | vars(given.pop("form"))
-        return {"TENSOR" if name == "tensor" else f"--{name.replace('_', '-')}": str(given[name]) for name in given}
+        own = {"tensor", "options", "form"}
+        named = ((each, given) for given in (self, self.options, self.form) for each in fields(given))
+        told = {flag_name(each): str(getattr(given, each.name)) for each, given in named if each.name not in own}
+        return {"TENSOR": str(self.tensor), **told}
 
     @property
     def outputs(self) -> dict[str, Path | None]:

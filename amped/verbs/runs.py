@@ -18,10 +18,13 @@ from ..decomp.hosvd import Compression
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL
+from ..models.loading import RUN
+from ..report import page
 from ..report.metrics import Metrics
 from .requests import TOLERANCES, Modelled, Seeded
 
-RUN = "run.json"
+REPORT = "report.html"
+BESIDE = Path()  # where a report is that is given no name: beside the model
 FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 
@@ -29,6 +32,7 @@ FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 class RunRequest(Seeded, ABC):
     """What verbs take that decompose a tensor."""
 
+    NAME: ClassVar[str]  # of the verb
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
     tol: float | None = flag(None, "stop at changes (1e-5), or KKT violations (1e-4) below; 0: never", type=real_number)
     output: Path | None = flag(None, "folder of model.npz and run.json (as TENSOR)", type=path, metavar="DIR")
@@ -130,11 +134,34 @@ class RunRequest(Seeded, ABC):
 class CpdRequest(Modelled, RunRequest):
     """What ``cpd`` takes."""
 
+    NAME: ClassVar[str] = "cpd"
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
     init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
     starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+    report: Path | None = flag(
+        None, f"write a report for browsers (DIR/{REPORT})", type=path, nargs="?", const=BESIDE, metavar="FILE.html"
+    )
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        there = self.report if self.output is None or self.report is None else self.report_at(self.output)
+        return {**super().outputs, "--report": None if there == BESIDE else there}
+
+    def report_at(self, place: Path) -> Path:
+        """Return the file of the report of a model in a folder."""
+        assert self.report is not None
+        return place / REPORT if self.report == BESIDE else self.report
+
+    def claim(self, outputs: Outputs) -> Path:
+        place = super().claim(outputs)
+        if self.report is not None:
+            replace = self.force or (self.output is not None and self._is_ours(self.output))
+            outputs.file(self.report_at(place), replace)
+        return place
 
     def check(self) -> None:
+        if self.report is not None:
+            page.check()
         if self.wanted.fixed_modes and self.init is None and not self.resume:
             raise InputError("--fixed-modes needs --init: the matrices to be kept")
         if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
@@ -170,6 +197,7 @@ class CpdRequest(Modelled, RunRequest):
 class TuckerRequest(RunRequest):
     """What ``tucker`` takes."""
 
+    NAME: ClassVar[str] = "tucker"
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
     init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
     rank: tuple[int, ...] | None = flag(

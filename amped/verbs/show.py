@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,21 +11,19 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.given import whole
 from partitioner.readers import PLAIN
 
-from ..errors import InputError
 from ..models.kruskal import KruskalTensor
-from ..models.loading import load
+from ..models.loading import load, recorded
 from ..options import Options
 from ..parallel.mpi import on_root
 from ..report import components
 from ..report.progress import say
 from .job import Session
 from .requests import R, Request
-from .runs import RUN
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ShowRequest(Request):
-    """What ``show`` takes."""
+class ModelRequest(Request):
+    """What verbs take that look at a model."""
 
     POSITIONAL: ClassVar[dict[str, Any]] = {
         "type": path,
@@ -34,13 +31,19 @@ class ShowRequest(Request):
         "help": "folder that cpd has written, or its model.npz",
     }
     COMPUTES: ClassVar[bool] = False
-    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
 
     @classmethod
     def of(cls: type[R], args: argparse.Namespace) -> R:
         given = vars(args)
         own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
         return cls(options=Options(), form=PLAIN, **own)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ShowRequest(ModelRequest):
+    """What ``show`` takes."""
+
+    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
 
     def check(self) -> None:
         whole("--top", self.top, 1)
@@ -75,15 +78,3 @@ def _headline(place: Path, what: str) -> str:
         if record.get(name):
             line += f"; {what} {record[name][-1]:.6g} after {record.get('iterations', len(record[name]))} iterations"
     return line
-
-
-def recorded(place: Path) -> dict[str, Any]:
-    """Return the record of the run that made a model: that beside it; nothing, if there is none that can be read."""
-    folder = place if place.is_dir() else place.parent
-    try:
-        found = json.loads((folder / RUN).read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"no record of a run: {error}", path=folder / RUN) from None
-    return found if isinstance(found, dict) else {}

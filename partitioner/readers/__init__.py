@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..coo import SparseTensor
 from ..errors import InputError
 from .form import PLAIN, Form, warn_of_keys
-from .pieces import Outcome, Part, Progress, chunks, collect, settle
+from .pieces import Outcome, Part, Progress, check_labelled, chunks, collect, settle
 
 __all__ = [
-    "PLAIN", "Form", "Outcome", "Part", "Progress", "chunks", "collect", "is_dense", "is_semisparse", "is_table",
-    "open_dense", "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
+    "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "is_dense", "is_semisparse",
+    "is_table", "open_dense", "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Prog
     tensor = SparseTensor.from_columns(*nonzeros, part.lengths, path=path)
     tensor.labels = part.outcome.labels
     if form.shape is not None:
+        check_labelled(path, tensor.labels, tensor.shape, form.shape)
         tensor.lengthen(form.shape)
     if tensor.given[1]:
         warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)

@@ -11,7 +11,8 @@ import numpy as np
 from ..checked import open_regular
 from ..dense import DenseTensor, check_elements
 from ..errors import InputError
-from .npz import DAMAGED, read_header
+from .headers import read_header
+from .npz import DAMAGED
 from .pieces import naming
 
 

@@ -1,8 +1,7 @@
-"""Tensors in NumPy archives: ``indices`` (nnz, order) counted from 0, ``values`` (nnz,), and optionally ``shape``."""
+"""Tensors in NumPy archives: ``indices`` (nnz, order) from 0, ``values`` (nnz,), perhaps ``shape`` and labels."""
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import tokenize
@@ -19,8 +18,10 @@ from numpy.typing import NDArray
 from ..checked import open_regular
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
+from ..labels import Labels, find
 from ..tables import Indices, Nonzeros, Pile, Values
 from ..threads import side_by_side
+from .headers import check_sizes, read_header
 from .members import Member
 from .pieces import Outcome, Progress, naming, usable_threads
 
@@ -40,9 +41,6 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those of NumPy; others have no bound like `DEFLATED`
-DEFLATED = 1032  # the largest expansion by deflate
-HEADER = 10_000  # bytes of an array's header at most
 ROWS = 1 << 17  # nonzeros read at a time
 BATCH = 64  # times as many are read by threads before progress is told
 CUT_SHORT = "the data stop before its end"
@@ -83,6 +81,7 @@ class ArchivePart:
             self._check_forms(archive)
             self.lengths = _lengths(archive, self.order)
             self._check_lengths()
+            self._labels = _labels(archive, self.lengths) if self._plain and part == 0 else None
             self._members = self._plain and _members(file.fileno(), self._indices, self._values)
             self._files = files.pop_all()
         self._nonzeros = 0
@@ -110,7 +109,7 @@ class ArchivePart:
     @property
     def outcome(self) -> Outcome:
         """See `Part`."""
-        return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault)
+        return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault, labels=self._labels)
 
     def fill(self, pile: Pile) -> bool:
         """See `Part`."""
@@ -322,29 +321,6 @@ class _Array:
         return np.frombuffer(data, self.dtype)
 
 
-def read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order (bool) and type from the ``.npy`` header that is next in `stream`.
-
-    NumPy itself would allocate as many bytes as the header claims to have, up to 4 GB.
-    """
-    version = np.lib.format.read_magic(stream)
-    size = stream.read(2 if version == (1, 0) else 4)
-    length = int.from_bytes(size, "little")
-    if length > HEADER:
-        raise ValueError(f"a header of {length} bytes")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(io.BytesIO(size + stream.read(length)))
-
-
-def check_sizes(archive: zipfile.ZipFile, size: int) -> None:
-    """Raise `ValueError` if members claim more than an archive of `size` bytes can hold: it would be allocated."""
-    members = archive.infolist()
-    if any(m.compress_type not in METHODS for m in members):
-        raise ValueError("it is compressed by a method that NumPy does not use")
-    if sum(m.file_size for m in members) > DEFLATED * size or any(m.compress_size > size for m in members):
-        raise ValueError("its arrays claim more bytes than its size allows")
-
-
 def _skip(stream: IO[bytes], size: int | None) -> None:
     """Read and discard `size` bytes, or all to the end: seeking would skip the checksum."""
     while size is None or size > 0:
@@ -386,3 +362,22 @@ def _lengths(archive: zipfile.ZipFile, order: int) -> tuple[int, ...] | None:
         if not 1 <= length <= MAX_MODE_LENGTH:
             raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
     return lengths
+
+
+def _labels(archive: zipfile.ZipFile, lengths: tuple[int, ...] | None) -> Labels | None:
+    """Return labels that are there by the names that models give them; see `partitioner.labels.named`."""
+    names = [member.removesuffix(".npy") for member in archive.namelist()]
+    if "labels_0" not in names:
+        return None
+    if lengths is None:
+        raise InputError("holds labels, but no 'shape'")
+    with _damage("cannot read labels"):
+        arrays = {name: _vector(archive, name) for name in names if name.startswith(("labels_", "names"))}
+        return Labels.of(find(arrays, len(lengths)), lengths)
+
+
+def _vector(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    array = _Array(archive, name)
+    if len(array.shape) != 1:
+        raise InputError(f"'{name}' is {array}, expected a vector")
+    return np.concatenate([np.empty(0, array.dtype), *(piece[0] for piece in array.rows(ROWS))])

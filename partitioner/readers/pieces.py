@@ -120,6 +120,14 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     return replace(first, nonzeros=nonzeros, lines=lines, declared=None, doubtful=doubtful)
 
 
+def check_labelled(
+    path: str | PathLike[str], labels: Labels | None, lengths: Sequence[int], wanted: Sequence[int]
+) -> None:
+    """Raise `InputError` if modes that have labels are to have other lengths."""
+    if labels is not None and tuple(wanted) != tuple(lengths):
+        raise InputError("has a label for each index: --shape (shape=) does not go with labels", path=path)
+
+
 def collect(path: str | PathLike[str], part: Part) -> Nonzeros:
     """Read a file in one part; return (order, nnz) indices and (nnz,) values."""
     pile = Pile(part.order, part.dtype, sys.maxsize, part.expected)

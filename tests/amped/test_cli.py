@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -29,12 +30,14 @@ from oracle import dense_als
 import amped
 from amped.decomp.initial import random_factor
 from amped.operators import sparse
+from amped.report import page
+from amped.verbs.example import NEXT
 
 RANK = 3
 SHAPE = (9, 7, 5)
 CPU = ["--device", "cpu"]
 FLAGS = {
-    "cpd": "--rank --max-iters --tol --seed --init --output --checkpoint --every --resume",
+    "cpd": "--rank --max-iters --tol --seed --init --output --report --checkpoint --every --resume",
     "mttkrp": "--rank --mode --seed --init --repeat --output",
     "ttm": "--rank --mode --seed --init --repeat --output",
     "plan": "--rank --ranks --mode",
@@ -65,16 +68,43 @@ def same(left: Path | str, right: Path | str) -> bool:
 # ------------------------------------------------------------------------------------------------- the whole
 
 
-def test_no_arguments_run_the_example(folder: Path) -> None:
-    result = succeeded(in_process(cwd=folder))
-    record = json.loads((folder / "uber393k_4d-rank16" / "run.json").read_text())
-    assert record["rank"] == 16
-    assert record["iterations"] == len(record["fits"]) <= 20
-    assert record["fits"][-1] > 0.055
-    assert result.out.startswith("uber393k_4d.tns.gz: 183 x ")
-    assert result.out.splitlines()[-1].endswith("model in uber393k_4d-rank16/model.npz")
-    model = amped.KruskalTensor.load(folder / "uber393k_4d-rank16" / "model.npz")
-    assert model.rank == 16
+def test_no_arguments_tell_the_example(folder: Path) -> None:
+    result = succeeded(in_process(cwd=folder, env={"AMPED_COMMAND": "launch/quickstart"}))
+    place = folder / "uber_pickups-rank6"
+    record = json.loads((place / "run.json").read_text())
+    assert (record["rank"], record["nonnegative"], record["converged"]) == (6, [0, 1, 2], True)
+    assert record["fits"][-1] > 0.83
+    assert result.out.startswith("uber_pickups.npz: 7 x 24 x ")
+    assert "model in uber_pickups-rank6/model.npz" in result.out
+    for number in range(1, 7):
+        assert re.search(
+            rf"(?m)^{number}\. \d+% of the model: [MTWFS].*; at .* o'clock; around 40\.\d+ -7[34]\.", result.out
+        )
+    assert "at 6, 7, 8 and 9 o'clock" in result.out, "the way to work"
+    last = result.out.splitlines()[-1].split()
+    assert last[:2] == ["launch/quickstart", "cpd"]
+    model = amped.load(place)
+    assert isinstance(model, amped.KruskalTensor)
+    assert model.labels is not None
+    assert model.labels.names == ("weekday", "hour", "place")
+    if page.missing() is None:
+        assert sorted(each.name for each in place.iterdir()) == [
+            "components.png",
+            "model.npz",
+            "report.html",
+            "run.json",
+        ]
+    again = succeeded(in_process(cwd=folder))
+    assert "model in uber_pickups-rank6-2/model.npz" in again.out
+
+
+def test_what_the_example_says_to_type_next_works(folder: Path) -> None:
+    pytest.importorskip("duckdb")
+    pytest.importorskip("jinja2")
+    rows = [f"user {n % 7},item {n % 5},2024-05-01 {n % 24:02}:10:00" for n in range(300)]
+    (folder / "events.csv").write_text("\n".join(["user,item,time", *rows]) + "\n")
+    succeeded(run_amped(*shlex.split(NEXT)))
+    assert (folder / "events-rank6" / "report.html").exists()
 
 
 def test_the_example_on_two_ranks_takes_flags(folder: Path) -> None:
@@ -84,6 +114,9 @@ def test_the_example_on_two_ranks_takes_flags(folder: Path) -> None:
     assert (record["ranks"], record["iterations"], record["rank"]) == (2, 2, 4)
     assert result.out.count("iteration ") == 2  # by rank 0 alone
     assert result.out.count("model in") == 1
+    labels = amped.load(folder / "out").labels
+    assert labels is not None
+    assert labels[0].tolist() == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
 
 
 def test_help_names_every_verb_and_flag() -> None:

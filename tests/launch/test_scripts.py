@@ -160,7 +160,7 @@ def test_named_python_alone_is_tried(machine: Machine) -> None:
 
 def test_second_run_installs_nothing(machine: Machine) -> None:
     first, second = machine.run("launch/quickstart"), machine.run("launch/quickstart")
-    assert machine.installed() == ["mpi"]
+    assert machine.installed() == ["mpi,report,tables"]
     assert "installing" in first.stdout
     assert second.stdout == "[mpirun][-n][4][python][-m][amped.run]\n"
 
@@ -170,13 +170,13 @@ def test_installs_again_when_the_project_changes(machine: Machine) -> None:
     with (machine.project / "pyproject.toml").open("a") as file:
         file.write("# changed\n")
     machine.run("launch/quickstart")
-    assert machine.installed() == ["mpi", "mpi"]
+    assert machine.installed() == ["mpi,report,tables", "mpi,report,tables"]
 
 
 def test_each_extra_is_installed_once(machine: Machine) -> None:
     for script in ("launch/quickstart", "launch/test", "launch/quickstart", "launch/docs", "launch/local"):
         machine.run(script)
-    assert machine.installed() == ["mpi", "mpi,test,tables,docs,nvrtc"]
+    assert machine.installed() == ["mpi,report,tables", "mpi,test,tables,docs,nvrtc"]
 
 
 def test_failed_install_leaves_no_stamp(machine: Machine) -> None:
@@ -211,12 +211,12 @@ def test_local_ranks(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("header", "visible", "extras", "ranks"),
     [
-        ("Driver Version: 580.1    CUDA Version: 13.0", None, "mpi,cuda13", 6),
-        ("KMD Version: 610.4   CUDA UMD Version: 13.3", None, "mpi,cuda13", 6),
-        ("Driver Version: 550.1    CUDA Version: 12.4", "2,3", "mpi,cuda12", 2),
-        ("Driver Version: 470.1    CUDA Version: 11.4", None, "mpi", 4),
-        ("Driver Version: 580.1    CUDA Version: 13.0", "", "mpi,cuda13", 4),
-        ("Driver Version: 580.1    CUDA Version: 13.0", "-1", "mpi,cuda13", 4),
+        ("Driver Version: 580.1    CUDA Version: 13.0", None, "mpi,report,tables,cuda13", 6),
+        ("KMD Version: 610.4   CUDA UMD Version: 13.3", None, "mpi,report,tables,cuda13", 6),
+        ("Driver Version: 550.1    CUDA Version: 12.4", "2,3", "mpi,report,tables,cuda12", 2),
+        ("Driver Version: 470.1    CUDA Version: 11.4", None, "mpi,report,tables", 4),
+        ("Driver Version: 580.1    CUDA Version: 13.0", "", "mpi,report,tables,cuda13", 4),
+        ("Driver Version: 580.1    CUDA Version: 13.0", "-1", "mpi,report,tables,cuda13", 4),
     ],
 )
 def test_gpus(machine: Machine, header: str, visible: str | None, extras: str, ranks: int) -> None:
@@ -230,7 +230,7 @@ def test_gpus(machine: Machine, header: str, visible: str | None, extras: str, r
 def test_driver_that_fails_is_no_gpu(machine: Machine) -> None:
     machine.add("nvidia-smi", FAILS)
     assert "[mpirun][-n][4]" in machine.run("launch/quickstart").stdout
-    assert machine.installed() == ["mpi"]
+    assert machine.installed() == ["mpi,report,tables"]
 
 
 def test_mpi_of_the_system(machine: Machine) -> None:
@@ -242,7 +242,7 @@ def test_mpi_of_the_system(machine: Machine) -> None:
     machine.add("mpirun", MPIRUN)
     done = machine.run("launch/quickstart", AMPED_MPI="system", AMPED_VENV=str(machine.elsewhere / "venv"))
     assert "[mpirun][-n][4]" in done.stdout
-    assert (machine.log.read_text().splitlines())[-1] == str(machine.project)
+    assert (machine.log.read_text().splitlines())[-1] == f"{machine.project}[report,tables]"
 
 
 def stages(output: str) -> dict[str, str]:

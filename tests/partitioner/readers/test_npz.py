@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from partitioner.errors import InputError
+from partitioner.labels import Labels, named
 from partitioner.readers import chunks, read, settle
 from partitioner.readers.npz import ArchivePart
 
@@ -157,3 +158,51 @@ def test_used_indices_are_numbered_from_the_lowest(tmp_path: Path) -> None:
     tensor = read(archive(tmp_path, indices=INDICES, values=VALUES, shape=[9, 9, 9]), compact=True)
     assert tensor.shape == (2, 2, 3)
     assert [each.tolist() for each in tensor.labels or ()] == [[0, 3], [0, 1], [0, 1, 2]]
+
+
+def labels_of(*given: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    labels = Labels.of(given, [len(each) for each in given])
+    assert labels is not None
+    labels.names = names
+    return named(labels)
+
+
+def test_labels_come_with_an_archive(tmp_path: Path) -> None:
+    words = ["", "a, b", None, "é" * 20_000]
+    days = np.array(["2024-01-01", "NaT"], "M8[D]")
+    labels = labels_of(words, days, [1.5, np.nan, 3], names=("who", "when", "how much"))
+    for save in (np.savez, np.savez_compressed):
+        save(tmp_path / "x.npz", indices=INDICES, values=VALUES, shape=(4, 2, 3), **labels)
+        tensor = read(tmp_path / "x.npz")
+        assert tensor.labels is not None
+        assert tensor.labels.names == ("who", "when", "how much")
+        assert tensor.labels[0].tolist() == words
+        np.testing.assert_array_equal(tensor.labels[1], days)
+        np.testing.assert_array_equal(tensor.labels[2], [1.5, np.nan, 3])
+        kept = read(tmp_path / "x.npz", compact=True)
+        assert kept.labels is not None
+        assert kept.labels[0].tolist() == ["", "é" * 20_000]
+        with pytest.raises(InputError, match=r"--shape .* does not go with labels"):
+            read(tmp_path / "x.npz", shape=(9, 9, 9))
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"shape": None}, "holds labels, but no 'shape'"),
+        ({"labels_1": None}, "cannot read labels"),
+        ({"labels_1": np.zeros((2, 1))}, "'labels_1' is a"),
+        ({"labels_1": np.zeros(3)}, "labels of shapes"),
+        ({"labels_1": np.zeros(2, complex)}, "cannot read labels"),
+        ({"labels_0_offsets": np.array([0, 9, 1, 2, 3])}, "cannot read labels"),
+        ({"labels_0_offsets": np.array([0, 1, 2, 3, 1 << 60])}, "cannot read labels"),
+        ({"labels_0": np.full(4, 0xFF, np.uint8)}, "cannot read labels"),
+        ({"labels_0": np.array(["a", "b", None, "d"], object)}, "array of objects"),
+    ],
+)
+def test_labels_at_fault_are_told(tmp_path: Path, change: dict[str, Any], cause: str) -> None:
+    arrays = {"indices": INDICES, "values": VALUES, "shape": np.array([4, 2, 3])}
+    arrays |= labels_of(list("abcd"), [1, 2], [1, 2, 3]) | change
+    path = archive(tmp_path, **{name: array for name, array in arrays.items() if array is not None})
+    with pytest.raises(InputError, match=cause):
+        read(path)

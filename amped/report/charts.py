@@ -1,0 +1,100 @@
+"""Charts of the report: Matplotlib's, as SVG that takes the page's colours and font."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .pictures import POSITIVE, ZERO, curve
+
+SIZE = 2.9, 1.15  # inches
+FIT_SIZE = 4.2, 1.7
+POINTS = 240  # of a curve; longer columns are thinned, but their peaks stay
+Margins = tuple[float, float, float, float]
+MARGINS = 0.14, 0.19, 0.84, 0.74  # of the axes in their figure: left, bottom, width, height
+DATE_MARGINS = 0.14, 0.29, 0.84, 0.64  # their year is in a line of its own
+FIT_MARGINS = 0.14, 0.15, 0.84, 0.8
+COLOURS = {POSITIVE: "var(--series)", ZERO: "var(--faint)", "#000000": "currentColor"}  # the page knows light and dark
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+UNWANTED = re.compile(
+    r' id="(?![mp][0-9a-f]{10}")[^"]*"'  # but those that are referred to
+    r'|font-family: [^;"]*;? ?| transform="rotate\(-0 [^"]*"|<defs>\s*<style.*?</defs>',
+    re.DOTALL,
+)
+
+DIGITS = re.compile(r"(\.\d)\d+(?=[ \"])")  # of places
+
+
+def column_chart(labels: NDArray[Any] | None, column: NDArray[Any], told: str, percent: bool = False) -> str:
+    """Return a curve of a column over labels that have an order, or over its indices; `told` is what it shows."""
+    place = np.arange(column.size) if labels is None else labels
+    kept = _kept(column)
+
+    def draw(axes: Any) -> None:
+        curve(axes, place[kept], column[kept])
+        if percent:
+            axes.yaxis.set_major_formatter(lambda number, _: f"{100 * number:.3g}%")
+
+    return _svg(draw, SIZE, DATE_MARGINS if place.dtype.kind == "M" else MARGINS, told)
+
+
+def series_chart(numbers: Sequence[float], told: str, logarithmic: bool = False) -> str:
+    """Return a curve of a number after each iteration; on a logarithmic axis of those above 0."""
+    values = np.asarray(numbers, np.float64)
+    iterations = np.arange(1, values.size + 1)
+    kept = np.isfinite(values) & ((values > 0) | (not logarithmic))
+
+    def draw(axes: Any) -> None:
+        few = values.size <= POINTS // 4
+        axes.plot(iterations[kept], values[kept], color=POSITIVE, lw=1.2, marker="o" if few else None, ms=2.5)
+        if logarithmic and kept.any():
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            axes.locator_params(axis="y", nbins=4)
+        axes.locator_params(axis="x", nbins=6, integer=True)
+
+    return _svg(draw, FIT_SIZE, FIT_MARGINS, told)
+
+
+def _kept(column: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the rows that are drawn: of each stretch the largest and the smallest number."""
+    if column.size <= POINTS:
+        return np.arange(column.size)
+    edges = np.linspace(0, column.size, POINTS // 2 + 1).astype(np.intp)
+    ends = [(a + column[a:b].argmin(), a + column[a:b].argmax()) for a, b in pairwise(edges)]
+    return np.unique(np.array(ends))
+
+
+def _svg(draw: Callable[[Any], None], size: tuple[float, float], margins: Margins, told: str) -> str:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    # The salt makes names of one chart differ from those of all others of the page.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": told}):
+        figure = Figure(figsize=size)
+        axes = figure.add_axes(margins)
+        draw(axes)
+        axes.tick_params(labelsize=7, length=2)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
+    return _for_page(file.getvalue(), escape(told))
+
+
+def _for_page(svg: str, told: str) -> str:
+    """Return an SVG without what a page has no use for: declarations, names, fonts, digits that nobody can see."""
+    body = UNWANTED.sub("", svg[svg.index("<svg") :])
+    for colour, own in COLOURS.items():
+        body = body.replace(colour, own)
+    body = re.sub("<[^>]*>", lambda tag: DIGITS.sub(r"\1", tag[0]), body)
+    body = re.sub(r"\s*\n\s*", " ", body)
+    return re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 role="img" aria-label="{told}">', body, count=1)

@@ -1,0 +1,37 @@
+"""What is kept of a run beside its model, from the command line and from Python alike."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..decomp.driver import Method
+from ..operators.dense_source import DenseSource
+from ..operators.source import Source
+
+SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, where they are others
+
+
+def run_facts(method: Method, source: Source | DenseSource, seed: int | None, init: str | None) -> dict[str, Any]:
+    """Return what was asked for, on what, and how it went; see `init_told`."""
+    state, machine = method.state, method.operator.machine
+    return {
+        **{SERIES.get(name, name): list(numbers) for name, numbers in state.series.items()},
+        "method": method.name, "norm": method.norm, **method.facts,
+        "iterations": state.iterations, "converged": state.converged,
+        "ranks": machine.comm.size, "device": machine.device.name, "device_description": machine.device.description,
+        "precision": method.operator.options.precision, "seed": seed, "init": init, "rank": method.rank,
+        **_source_facts(source), "kernels": method.operator.kernels,
+    }  # fmt: skip
+
+
+def _source_facts(source: Source | DenseSource) -> dict[str, Any]:
+    kind = "dense" if isinstance(source, DenseSource) else "sparse"
+    repaired = {} if isinstance(source, DenseSource) else {"duplicates": source.duplicates, "zeros": source.zeros}
+    facts = {"tensor_kind": kind, "tensor_shape": list(source.shape), "nonzeros": source.nnz}
+    return {**facts, "tensor_norm": source.norm, **repaired}
+
+
+def init_told(init: Any) -> str | None:
+    """Return the name of a start; "" for matrices in memory, None for a random one."""
+    return None if init is None else os.fspath(init) if isinstance(init, (str, os.PathLike)) else ""

@@ -1,0 +1,404 @@
+"""The report of a model: what is in it, and how it behaves in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Browser, browser
+from command import on_ranks, refused, run_amped, small_tns, succeeded
+
+import amped
+from amped.report import charts, facts, page, timing
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+
+EVIL = [
+    "<script>document.title = 'taken'</script>",
+    '"><img src=https://example.org/x.png onerror="document.title=\'taken\'">',
+    "line one\nline two\ttab",
+    "snow ☃ and 😀",
+    "'quoted' & \"quoted\" {{ 7 * 7 }} ${x}",
+    "</style></title></script><b>bold</b>",
+    "long " * 2000,
+    "plain",
+]
+
+
+@pytest.fixture
+def model() -> amped.KruskalTensor:
+    """Three components of hours, of labels of any kind, and of days; the last two are alike."""
+    rng = np.random.default_rng(3)
+    hours, names, days = (rng.dirichlet(np.ones(n), 3).T for n in (24, len(EVIL), 40))
+    for factor in (hours, names, days):
+        factor[:, 2] = factor[:, 1] * (1 + 0.1 * rng.random(len(factor)))
+        factor[:, 2] /= factor[:, 2].sum()
+    found = amped.KruskalTensor(np.array([5.0, 3.0, 2.0]), [hours, names, days], fits=(0.1, 0.4, 0.5))
+    found.labelled([np.arange(24), EVIL, np.arange("2014-04-01", "2014-05-11", dtype="M8[D]")])
+    assert found.labels is not None
+    found.labels.names = ("hour", "<i>who</i>", "day")
+    return found
+
+
+class Text(HTMLParser):
+    """The tags and the text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags, self.attributes, self.text = list[str](), list[tuple[str, str | None]](), list[str]()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def text_of(html: str) -> str:
+    return " ".join(" ".join(Text(html).text).split())
+
+
+def test_labels_are_text_whatever_they_hold(model: amped.KruskalTensor) -> None:
+    html = page.page(model)
+    read = Text(html)
+    assert read.tags.count("script") == 1
+    assert not {"img", "b", "i", "iframe", "link", "object"} & set(read.tags)
+    assert not [name for name, _ in read.attributes if name.startswith("on")]
+    told = "".join(read.text)
+    for part in ("<script>document.title", "onerror=", "snow ☃ and 😀", "{{ 7 * 7 }} ${x}", "<i>who</i>"):
+        assert part in told
+    assert "line one line two tab" in told
+    assert "long " * 60 not in html, "long labels are cut"
+
+
+def test_nothing_in_it_has_an_address(model: amped.KruskalTensor) -> None:
+    html = page.page(model)
+    places = {value for name, value in Text(html).attributes if name in ("src", "href", "xlink:href", "action", "data")}
+    assert places
+    assert all(value is not None and value.startswith("#") for value in places)
+    assert "@import" not in html
+    assert set(re.findall(r"url\(([^)]*)\)", html)) <= set(re.findall(r"url\((#[^)]*)\)", html))
+    assert "default-src 'none'" in html
+
+
+def test_names_within_charts_are_those_of_one_chart(model: amped.KruskalTensor) -> None:
+    html = page.page(model)
+    names = re.findall(r'\bid="([^"]*)"', html)
+    assert len(names) == len(set(names))
+    assert set(re.findall(r"(?:xlink:href=\"|url\()#([mp][0-9a-f]{10})", html)) <= set(names)
+
+
+def test_it_tells_what_was_asked_and_what_came_out(folder: Path) -> None:
+    path = small_tns(folder)
+    told = succeeded(run_amped("cpd", path, "--rank", 2, "--nonnegative", "--output", "out", "--report", "r.html")).out
+    assert "report in r.html" in told
+    read = text_of((folder / "r.html").read_text())
+    record = json.loads((folder / "out" / "run.json").read_text())
+    for part in ("small.tns", "mode 0 (9) × mode 1 (7) × mode 2 (5)", "nonzeros 80", "random, seed 0",
+                 f"fit {record['fits'][-1]:.4f}", f"amped cpd {path} --rank 2 --nonnegative", "counts as 0",
+                 "What it explains least", f"numpy {np.__version__}", "fit after each iteration"):  # fmt: skip
+        assert part in read, part
+    assert "report" not in record["command"]
+
+
+def test_its_command_makes_the_model_again(folder: Path) -> None:
+    flags = ["--rank", 2, "--loss", "poisson", "--method", "pqnr", "--max-iters", 3, "--seed", 5, "--inner-iters", 4]
+    succeeded(run_amped("cpd", small_tns(folder, "a b.tns"), *flags, "--precision", "fp64", "--output", "one"))
+    record = json.loads((folder / "one" / "run.json").read_text())
+    program, *line = shlex.split(record["command"])
+    assert program == "amped"
+    succeeded(run_amped(*line, "--output", "two"))
+    for one, two in zip(amped.load(folder / "one").factors, amped.load(folder / "two").factors, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_table_is_told_by_its_keys_and_read_again_by_them(folder: Path) -> None:
+    pytest.importorskip("duckdb")
+    rows = [f"{'abc'[n % 3]},{n % 4},{n % 5}" for n in range(60)]
+    (folder / "t.csv").write_text("\n".join(["who,what,size", *rows]) + "\n")
+    flags = ["--key", "who", "--key", "what", "--where", "size > 0", "--value", "size", "--rank", 2, "--output", "out"]
+    succeeded(run_amped("cpd", "t.csv", *flags))
+    succeeded(run_amped("report", "out", "--tensor", "t.csv"))
+    read = text_of((folder / "out" / "report.html").read_text())
+    for part in ("keys who; what", "value size", "rows where size > 0", "What it explains least"):
+        assert part in read, part
+    (folder / "other.csv").write_text((folder / "t.csv").read_text().replace("c", "d"))
+    refused(run_amped("report", "out", "--tensor", "other.csv", "--force"), "other.csv", "other labels")
+
+
+def test_counts_are_told_by_likelihood_and_deviance(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    rates = [rng.dirichlet(np.ones(n), 2).T for n in (8, 9, 10)]
+    expected = np.einsum("r,ir,jr,kr->ijk", [4000.0, 3000.0], *rates)
+    X = amped.SparseTensor(np.argwhere(expected >= 0), rng.poisson(expected).ravel().astype(float), expected.shape)
+    found = amped.cp_apr(X, rank=2, max_iters=60)
+    found.report(folder / "r.html", X)
+    read = text_of((folder / "r.html").read_text())
+    counts = X.todense()
+
+    def deviance(model: np.ndarray) -> float:
+        logs = np.where(counts > 0, counts * np.log(np.where(counts > 0, counts, 1) / model), 0)
+        return float(2 * (logs - counts + model).sum())
+
+    explained = 1 - deviance(found.full()) / deviance(np.full(counts.shape, counts.mean()))
+    shown = float(re.search(r"explained deviance ([\d.]+)%", read)[1])  # type: ignore[index]
+    assert abs(shown - 100 * explained) < 0.06
+    assert "log-likelihood after each iteration" in read
+    assert "KKT violation" in read
+
+
+def test_similar_components_are_told(model: amped.KruskalTensor) -> None:
+    read = text_of(page.page(model))
+    assert re.search(r"Component 2 .*? like component 3 \(congruence (0\.9\d|1\.00)\)", read)
+    cancelling = amped.KruskalTensor(np.ones(2), [np.ones((4, 2)), np.array([[1.0, -1.0]] * 5), np.ones((3, 2))])
+    assert "cancels component 2 (congruence -1.00)" in text_of(page.page(cancelling))
+
+
+def test_many_components_stay_small(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = (5000, 24, 900, 366)
+    found = amped.KruskalTensor(np.ones(32), [rng.random((length, 32)) for length in lengths])
+    names = [f"a label of some length, as people have them, number {n}" for n in range(5000)]
+    days = np.arange("2024-01-01", "2025-01-01", dtype="M8[D]")
+    found.labelled([names, np.arange(24), rng.random(900).cumsum(), days]).report(folder / "r.html")
+    assert (folder / "r.html").stat().st_size < 3e6
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array(["-200000-01-01", "NaT", "200000-01-01", *["2000-01-01"] * 9], "M8[D]"),
+        np.array([np.inf, -np.inf, np.nan, *range(9)]),
+        np.array([2**63 + n for n in range(12)], np.uint64),
+        np.array([np.timedelta64("NaT"), *np.arange(11, dtype="m8[h]")]),
+        np.array([True] * 12),
+    ],
+    ids=["years far away", "infinities", "large numbers", "durations", "truths"],
+)
+def test_curves_are_drawn_over_labels_of_any_kind(labels: np.ndarray) -> None:
+    found = amped.KruskalTensor(np.ones(1), [np.ones((12, 1)), np.full((2, 1), np.nan)])
+    found.labelled([labels, ["a", None]])
+    assert page.page(found).count("<article") == 1
+
+
+def test_curves_keep_their_peaks() -> None:
+    column = np.zeros(100_001)
+    column[77_777], column[33_333] = 5.0, -1.0
+    kept = charts._kept(column)
+    assert {77_777, 33_333} <= set(kept.tolist())
+    assert kept.size <= charts.POINTS
+    assert len(charts.column_chart(None, column, "x")) < 12_000
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        dict.fromkeys(facts.KINDS, wrong)
+        for wrong in (
+            None,
+            3,
+            "text",
+            [1, "a"],
+            [["a"]],
+            {"a": 1},
+            {"a": "b"},
+            [{"a": "b"}, {"compute": []}],
+            [],
+            [77],
+            [[1], [2, 3]],
+        )
+    ],
+)
+def test_a_record_that_someone_has_changed_is_no_danger(model: amped.KruskalTensor, record: dict[str, object]) -> None:
+    assert page.page(model, run=record).count("<article") == 3
+
+
+def test_ranks_are_told_apart() -> None:
+    seconds = [{"compute": 3.0, "exchange": 0.5}, {"compute": 1.0, "exchange": 2.5}]
+    found = timing.balance({"seconds_by_rank": seconds, "nonzeros_by_rank": [[10, 2000], [10, 1990]]}, 2)
+    assert found is not None
+    assert [rank.cells for rank in found.ranks] == [["3 s", "0.5 s", "10", "2,000"], ["1 s", "2.5 s", "10", "1,990"]]
+    assert "50.0% longer than the mean" in found.summary
+    assert timing.balance({"seconds_by_rank": seconds[:1]}, 2) is None
+    stages = timing.stages({"stages": {"read": 2.0, "iterate": 1.0}, "seconds_by_kind": {"compute": 0.5, "tune": 9.0}})
+    assert [(span.name, span.within) for span in stages] == [
+        ("reading", False),
+        ("iterations", False),
+        ("MTTKRP", True),
+    ]
+
+
+def test_ranks_write_one_report(folder: Path) -> None:
+    small_tns(folder)
+    done = on_ranks(2, "cpd", "small.tns", "--rank", 2, "--report", "r.html", "--output", "out", cwd=folder)
+    assert done.code == 0, done.err
+    read = text_of((folder / "r.html").read_text())
+    assert "Balance over ranks" in read
+    assert "mpirun -n 2 amped cpd small.tns --rank 2" in read
+    assert sorted(each.name for each in folder.iterdir()) == ["out", "r.html", "small.tns"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["cpd", "small.tns", "--rank", 2, "--report", "there.html"], ("there.html", "exists already; --force")),
+        (["cpd", "small.tns", "--rank", 2, "--report", "no/r.html"], ("no/r.html", "folder does not exist")),
+        (["cpd", "small.tns", "--rank", 2, "--report", "small.tns", "--force"], ("both",)),
+        (["report", "model.npz", "--output", "there.html"], ("there.html", "exists already; --force")),
+        (["report", "model.npz", "--output", "model.npz", "--force"], ("both",)),
+        (["report", "nothing"], ("nothing", "No such file")),
+        (["report", "model.npz", "--tensor", "small.tns"], ("9 x 7 x 5", "4 x 5")),
+        (["report", "tucker.npz"], ("Tucker", "CP models")),
+    ],
+)
+def test_what_cannot_be_reported_is_refused(folder: Path, arguments: list[str], parts: tuple[str, ...]) -> None:
+    small_tns(folder)
+    (folder / "there.html").write_text("mine")
+    amped.KruskalTensor(np.ones(1), [np.ones((4, 1)), np.ones((5, 1))]).save(folder / "model.npz")
+    amped.TuckerTensor(np.ones((1, 1)), [np.ones((4, 1)), np.ones((5, 1))]).save(folder / "tucker.npz")
+    before = sorted(each.name for each in folder.iterdir())
+    refused(run_amped(*arguments), *parts)
+    assert sorted(each.name for each in folder.iterdir()) == before
+    assert (folder / "there.html").read_text() == "mine"
+
+
+def test_a_library_that_is_missing_is_told_beforehand(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_tns(folder)
+    monkeypatch.setattr(page, "find_spec", lambda module: None)
+    refused(run_amped("cpd", "small.tns", "--rank", 2, "--report", "r.html"), "Jinja2", "amped[report]")
+    refused(run_amped("report", "model.npz"), "Jinja2", "amped[report]")
+    assert [each.name for each in folder.iterdir()] == ["small.tns"]
+
+
+def test_a_report_that_fails_leaves_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> str:
+        raise RuntimeError("no\nmore")
+
+    monkeypatch.setattr(page, "page", fail)
+    done = run_amped("cpd", small_tns(folder), "--rank", 2, "--report", "r.html", "--output", "out")
+    assert done.code == 3
+    assert done.err == "amped: r.html: no\\nmore; the model is written, its report is not\n"
+    assert (folder / "out" / "model.npz").exists()
+    assert not (folder / "r.html").exists()
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("chromium")) as found:
+        yield found
+
+
+SHOWN = "[...document.querySelectorAll('.card')].filter(c => c.getClientRects().length).map(c => +c.dataset.number)"
+
+
+def test_a_browser_shows_it_sorted_and_searched_and_fetches_nothing(
+    folder: Path, model: amped.KruskalTensor, chromium: Browser
+) -> None:
+    model.weights = np.array([5.0, 3.0, 2.0])
+    model.report(folder / "r.html")
+    chromium.requests.clear()
+    chromium.complaints.clear()
+    chromium.show_as(1200, 900)
+    chromium.open(folder / "r.html")
+    assert chromium.value("document.title") == "a CP model: 3 components"
+    assert chromium.value(SHOWN) == [1, 2, 3]
+    assert chromium.value("document.getElementById('count').textContent") == "3 of 3 shown"
+
+    chromium.value("document.getElementById('sort').value = 'alike'")
+    chromium.value("document.getElementById('sort').dispatchEvent(new Event('change'))")
+    assert chromium.value(SHOWN) == [2, 3, 1], "those that are alike come first"
+    chromium.value("document.getElementById('sort').value = 'number'")
+    chromium.value("document.getElementById('sort').dispatchEvent(new Event('change'))")
+    assert chromium.value(SHOWN) == [1, 2, 3]
+
+    chromium.type("#find", "no such label")
+    assert chromium.value(SHOWN) == []
+    assert chromium.value("document.getElementById('none').getClientRects().length") == 1
+    chromium.type("#find", "SNOW ☃")
+    assert chromium.value(SHOWN) == [1, 2, 3]
+    assert chromium.value("document.querySelector('.found .label').textContent") == "snow ☃ and 😀"
+
+    chromium.click("#component-2 .panel:nth-child(2) .label")
+    wanted = chromium.value("document.querySelector('#component-2 .panel:nth-child(2) .label').textContent")
+    assert chromium.value("document.getElementById('find').value")[:50] == wanted[:50]
+    chromium.type("#find", "")
+    chromium.click("#component-3 .alike a")
+    assert chromium.value("location.hash") == "#component-2"
+
+    assert chromium.requests == [(folder / "r.html").as_uri()]
+    assert chromium.complaints == []
+
+
+def test_search_unfolds_what_it_finds(folder: Path, chromium: Browser) -> None:
+    column = np.linspace(1, 0.5, 26)[:, None]
+    other = np.roll(column, 13, axis=0)
+    found = amped.KruskalTensor(np.ones(2), [np.hstack([column, other]), np.ones((3, 2))])
+    found.labelled([[f"label {chr(97 + n)}" for n in range(26)], [1, 2, 3]]).report(folder / "r.html")
+    chromium.show_as(1200, 900)
+    chromium.open(folder / "r.html")
+    opened = "[...document.querySelectorAll('details')].map(d => d.open)"
+    assert not any(chromium.value(opened))
+    chromium.type("#find", "label k")
+    assert chromium.value(f"{opened}.slice(0, 1)") == [True]
+    chromium.type("#find", "")
+    assert not any(chromium.value(opened))
+
+
+def test_it_suits_phones_the_dark_and_paper(folder: Path, model: amped.KruskalTensor, chromium: Browser) -> None:
+    model.report(folder / "r.html")
+    light = "getComputedStyle(document.body).backgroundColor"
+    for scheme, colour in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")):
+        chromium.show_as(375, 700, scheme)
+        chromium.open(folder / "r.html")
+        assert chromium.value(light) == colour
+        assert chromium.value("document.documentElement.scrollWidth") <= 375, "nothing to scroll sideways"
+    chromium.show_as(1200, 900, "dark", "print")
+    assert chromium.value(light) == "rgb(255, 255, 255)"
+    assert chromium.value("document.querySelector('.controls').getClientRects().length") == 0
+    assert chromium.printed().startswith(b"%PDF")
+
+
+def test_models_know_how_they_were_made(folder: Path) -> None:
+    path = small_tns(folder)
+    made = amped.cp_als(path, rank=2, max_iters=3, seed=4, starts=2, tol=0)
+    assert (made.run["method"], made.run["iterations"], made.run["tensor"]) == ("als", 3, str(path))
+    assert made.run["seed"] in (4, 5)
+    made.report("one.html", path)
+    read = text_of((folder / "one.html").read_text())
+    for part in (
+        "small.tns",
+        f"random, seed {made.run['seed']}",
+        "3, not converged",
+        "What it explains least",
+        "numpy",
+    ):
+        assert part in read, part
+    again = amped.cp_als(path, rank=2, max_iters=1, init=made.factors)
+    assert (again.run["seed"], again.run["init"]) == (None, "")
+    amped.KruskalTensor(made.weights, made.factors).report("two.html")
+    read = text_of((folder / "two.html").read_text())
+    assert "the model came without the record of its run" in read
+    assert "numpy" not in read
+
+
+def test_models_are_loaded_with_their_records(folder: Path) -> None:
+    succeeded(run_amped("cpd", small_tns(folder), "--rank", 2, "--max-iters", 2, "--output", "out"))
+    found = amped.load("out")
+    assert isinstance(found, amped.KruskalTensor)
+    assert found.run == json.loads((folder / "out" / "run.json").read_text())
+    assert found.arranged().run == found.run
+    found.save("out/other.npz")
+    assert amped.load("out/other.npz").run == {}, "that is no model of the run"  # type: ignore[union-attr]
+    (folder / "out" / "run.json").write_text("{")
+    assert amped.load("out").run == {}  # type: ignore[union-attr]
+    for verb in ("show", "report"):
+        refused(run_amped(verb, "out"), "run.json", "no record of a run")
