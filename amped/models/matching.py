@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Factors = Sequence[NDArray[Any]]
+ROWS = 1 << 16  # of a factor matrix that are in double precision at once
 
 
 def factor_match(one: Factors, other: Factors) -> float:
@@ -35,8 +36,12 @@ def congruences(factors: Factors) -> NDArray[np.float64]:
     A congruence is the product over the modes of the cosines between columns (Tucker's). At -1 two components are the
     same with opposite signs: they cancel where both are there.
     """
-    units = [_units(factor) for factor in factors]
-    found: NDArray[np.float64] = np.prod([unit.T @ unit for unit in units], axis=0)
+    found = np.ones((factors[0].shape[1],) * 2)
+    for factor in factors:
+        parts = (factor[at : at + ROWS].astype(np.float64) for at in range(0, len(factor), ROWS))
+        gram = sum((part.T @ part for part in parts), np.zeros_like(found))
+        lengths = np.sqrt(np.diag(gram))
+        found *= gram / np.outer(*[np.where(lengths > 0, lengths, 1)] * 2)
     return found
 
 

@@ -36,6 +36,7 @@ LIKELIHOOD = (
     "lacks is a count of 0."
 )
 VIOLATION = "KKT violation: how far the model is from where nothing more is to be gained; it ends near 0."
+OBJECTIVE = "Objective: the relative squared distance, and what the ridge adds for large components; it never rises."
 DEVIANCE = (
     "Explained deviance: how far the model has come from expecting the same everywhere (0) to expecting each value "
     "exactly (1), measured by likelihood."
@@ -74,7 +75,7 @@ def known(model: KruskalTensor, run: Run) -> dict[str, Any]:
 
 NUMBER = float | int
 SOUND: tuple[tuple[Any, str], ...] = (  # what parts of a record are: a type, or what a list or a dict holds
-    ([NUMBER], "fits loglikelihood kkt ridge"),
+    ([NUMBER], "fits objectives loglikelihood kkt ridge"),
     ([int], "nonnegative fixed_modes"),
     ([str], "key more"),
     ({"": NUMBER}, "seconds_by_kind stages"),
@@ -189,6 +190,8 @@ def meaning(run: Run) -> list[str]:
     found = list[str]()
     if run.get("fits"):
         found += [f"Fit: {FIT}", EXPLAINED, DENSE if run.get("tensor_kind") == "dense" else ABSENT]
+    if run.get("objectives"):
+        found.append(OBJECTIVE)
     if run.get("loglikelihood"):
         found += [LIKELIHOOD, VIOLATION]
     if run.get("deviance") is not None:
@@ -242,5 +245,8 @@ Series = tuple[str, Sequence[float], bool]
 
 def series(run: Run) -> list[Series]:
     """Return what was noted after each iteration, the most telling first."""
-    wanted = ("fits", "fit", False), ("loglikelihood", "log-likelihood", False), ("kkt", "KKT violation", True)
+    wanted = (
+        ("fits", "fit", False), ("objectives", "objective", False),
+        ("loglikelihood", "log-likelihood", False), ("kkt", "KKT violation", True),
+    )  # fmt: skip
     return [(told, run[name], logarithmic) for name, told, logarithmic in wanted if len(run.get(name) or ()) > 1]

@@ -130,7 +130,7 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         title=facts.title(told), question=facts.question(model, told), numbers=facts.numbers(told),
         meaning=facts.meaning(told), series=_series(told), command=facts.command(told),
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
-        alike=ALIKE, pictured=PICTURED, most=TOP + MORE, residuals=residuals and _residual_rows(residuals),
+        alike=ALIKE, pictured=PICTURED, most=_listed(model), residuals=residuals and _residual_rows(residuals),
         stages=stages(told), balance=balance(told, len(model.factors)), machine=facts.machine(told),
         versions=told.get("versions", {}),
     )  # fmt: skip
@@ -153,7 +153,7 @@ def _series(run: Run) -> list[tuple[str, str]]:
 def _cards(model: KruskalTensor) -> list[Card]:
     alike, positive, names = congruences(model.factors), _positive(model), facts.names_of(model)
     found = list[Card]()
-    for component in model.top(TOP + MORE):
+    for component in model.top(_listed(model)):
         panels = [_panel(model, component, mode, name, positive) for mode, name in enumerate(names)]
         near = _near(alike[component.number], component.number)
         found.append(Card(component.number + 1, _readable(component.weight), component.share, near, panels))
@@ -163,6 +163,11 @@ def _cards(model: KruskalTensor) -> list[Card]:
 def _readable(number: float) -> str:
     """Return a number without an exponent where that is shorter."""
     return f"{number:,.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"
+
+
+def _listed(model: KruskalTensor) -> int:
+    """Return how many labels of a mode are in a card: of many components few, so that the page stays small."""
+    return TOP + MORE if model.rank <= PICTURED else TOP + 1
 
 
 def _near(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[Alike]:

@@ -34,7 +34,7 @@ from .job import Job, Reporter, Session
 from .record import recorded
 from .runs import CpdRequest, RunRequest, TuckerRequest
 
-COMPARED = 1 << 22  # nonzeros of a tensor that is small
+COMPARED = 1 << 27  # nonzeros times components of what is soon computed
 SHOWN = 10  # components that a terminal shows once a model is there
 
 
@@ -243,7 +243,7 @@ def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], p
         return False
     assert isinstance(model, KruskalTensor)
     # A small tensor is compared with its model once more: values that this explains least, deviances.
-    tensor = source.tensor() if source.nnz <= COMPARED else None
+    tensor = source.tensor() if source.nnz * model.rank <= COMPARED else None
     if place is None:
         return False
     path = request.report_at(place)

@@ -39,7 +39,9 @@ class ReportRequest(ModelRequest):
         """The report's file."""
         if self.output is not None:
             return self.output
-        return self.tensor / REPORT if self.tensor.is_dir() else self.tensor.with_name(REPORT)
+        if self.tensor.is_dir():
+            return self.tensor / REPORT
+        return self.tensor.with_name(REPORT) if self.tensor.name == MODEL else self.tensor.with_suffix(".html")
 
     @property
     def outputs(self) -> dict[str, Path | None]:

@@ -22,15 +22,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import targets
 
 from amped import assembly as job
-from amped import checkpoint, commands, files, run
-from amped.models import kruskal
+from amped import checkpoint, files, run
+from amped.models import kruskal, loading
+from amped.verbs import info, mttkrp, plan, requests, runs
 from partitioner import __main__ as partition
-from partitioner import checked, coo, flags, store
-from partitioner.readers import blocks, form, head, npz, pieces, tns
+from partitioner import checked, coo, flags, labels, store
+from partitioner.readers import blocks, form, head, headers, npz, pieces, tns
 
 # Module by module: Numba, which compiles others, knows nothing of counters.
-READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, flags, store, blocks, form, head,
-           npz, pieces, tns, checkpoint, commands, files, job, kruskal, partition, run, targets)  # fmt: skip
+READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, flags, labels, store, blocks,
+           form, head, headers, npz, pieces, tns, checkpoint, files, info, job, kruskal, loading, mttkrp, partition,
+           plan, requests, run, runs, targets)  # fmt: skip
 
 
 def count(owner: object) -> None:

@@ -402,3 +402,31 @@ def test_models_are_loaded_with_their_records(folder: Path) -> None:
     assert amped.load("out").run == {}  # type: ignore[union-attr]
     for verb in ("show", "report"):
         refused(run_amped(verb, "out"), "run.json", "no record of a run")
+
+
+def test_a_run_that_goes_on_replaces_its_report(folder: Path) -> None:
+    line = ["cpd", small_tns(folder), "--rank", 2, "--tol", 0, "--checkpoint", "c", "--output", "out", "--report"]
+    succeeded(run_amped(*line, "--max-iters", 2))
+    refused(run_amped(*line, "--max-iters", 4), "exists already")
+    succeeded(run_amped(*line, "--max-iters", 4, "--resume"))
+    read = text_of((folder / "out" / "report.html").read_text())
+    assert "iterations 4, not converged" in read
+    assert "--resume" not in read
+
+
+def test_reports_are_beside_their_models(folder: Path, model: amped.KruskalTensor) -> None:
+    model.save("some.npz")
+    succeeded(run_amped("report", "some.npz"))
+    succeeded(run_amped("cpd", small_tns(folder), "--rank", 2, "--report", "--nonnegative", "--ridge", 0.1))
+    assert {"some.html", "small-rank2"} < {each.name for each in folder.iterdir()}
+    assert "objective after each iteration" in text_of((folder / "small-rank2" / "report.html").read_text())
+
+
+def test_hundreds_of_components_are_labels_alone(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    found = amped.KruskalTensor(np.ones(300), [rng.random((40, 300)) for _ in range(3)])
+    found.report("r.html")
+    html = (folder / "r.html").read_text()
+    assert html.count("<article") == 300
+    assert html.count("<svg") == 3 * page.PICTURED
+    assert len(html) < 3e6
