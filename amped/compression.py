@@ -13,7 +13,7 @@ from partitioner.stages import STAGES
 from .assembly import AnySource, begin, placed_sparse, setting_for
 from .backend.exchange import Machine
 from .decomp.driver import Rule, iterate
-from .decomp.hosvd import Compression, allowed, dense_factors, sparse_factors
+from .decomp.hosvd import FIRST, Compression, allowed, dense_factors, sparse_factors
 from .decomp.small_cp import of_core
 from .decomp.tucker import Tucker, check_ranks, consistency, core_of, solving_bytes
 from .operators.base import CoreOperator
@@ -50,6 +50,8 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
     norm = source.norm
     together(machine.comm, lambda: allowed(norm, asked))
     if asked.from_spectra:
+        columns = [min(FIRST, length) for length in source.shape] if ranks is None else ranks
+        check_lengths(source, core_setting(source, columns, machine, options), machine.comm)
         with STAGES.of("spectra"):
             if isinstance(source, DenseSource) and block is not None:
                 found = dense_factors(source, machine, block, asked)

@@ -132,3 +132,12 @@ def test_cpd_from_a_compressed_start(tns: Path) -> None:
     succeeded(run_amped(*flags, "--output", "out", "--checkpoint", "kept", "--max-iters", 3, "--resume"))
     refused(run_amped(*flags, "--nonnegative"), "negative numbers")
     refused(run_amped(*flags, "--loss", "poisson"), "negative numbers")
+
+
+@pytest.mark.parametrize("flags", [["--rank", "2,2,2"], ["--error", "0.5"]])
+@pytest.mark.parametrize("method", ["hooi", "hosvd", "sthosvd"])
+def test_a_mode_of_two_billion_rows(folder: Path, method: str, flags: list[str]) -> None:
+    """It is refused before spectra are looked for: matrices are as long."""
+    (folder / "t.tns").write_text("2147483647 1 1 1.5\n1 2 3 2\n5 3 1 1\n")
+    told = "mode 0 has length 2,147,483,647, of which 3 indices are used"
+    refused(run_amped("tucker", "t.tns", "--method", method, *flags, *COMMON), told)
