@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.stages import STAGES
+from partitioner.threads import fair_threads
 
 from .assembly import AnySource, begin, placed_sparse, setting_for
 from .backend.exchange import Machine
 from .decomp.driver import Rule, iterate
-from .decomp.hosvd import FIRST, Compression, allowed, dense_factors, sparse_factors
+from .decomp.hosvd import FIRST, Compression, allowed, dense_factors, sparse_factors, spectra_bytes
 from .decomp.small_cp import of_core
 from .decomp.tucker import Tucker, check_ranks, consistency, core_of, solving_bytes
 from .operators.base import CoreOperator
@@ -29,10 +30,14 @@ MOST_OF_A_CORE = 1 << 18  # numbers: a CP decomposition of it takes seconds
 START_ITERATIONS, START_TOLERANCE = 10, 1e-4
 
 
-def core_setting(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> Setting:
-    """Return what plans of Tucker decompositions have in common."""
-    setting = setting_for(source, ranks, machine, options)
-    return setting._replace(solving=solving_bytes(machine, ranks, source.shape), ttmc=True)
+def core_setting(
+    source: AnySource, ranks: Sequence[int], machine: Machine, options: Options, spectra: bool = False
+) -> Setting:
+    """Return what plans of Tucker decompositions have in common; `spectra` of the tensor may be found before."""
+    setting, found = setting_for(source, ranks, machine, options), None
+    if spectra and not isinstance(source, DenseSource):
+        found = spectra_bytes(source.shape, ranks, fair_threads(machine.comm))
+    return setting._replace(solving=solving_bytes(machine, ranks, source.shape), ttmc=True, spectra=found)
 
 
 def compressed(source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int = 0) -> Tucker:
@@ -59,7 +64,7 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
                 found = sparse_factors(source, machine, asked, seed)
         ranks = tuple(factor.shape[1] for factor in found or ())
     assert ranks is not None
-    setting = core_setting(source, ranks, machine, options)
+    setting = core_setting(source, ranks, machine, options, asked.from_spectra)
     if isinstance(source, DenseSource):
         assert block is not None
         check_lengths(source, setting, machine.comm)

@@ -7,6 +7,7 @@ before have compressed already. The squared error is at most the sum of the squa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -20,9 +21,9 @@ from ..operators.dense_core import block_of, slices
 from ..operators.dense_source import DenseSource
 from ..operators.dense_unfolded import DenseUnfolded
 from ..operators.grid import Grid
-from ..operators.placement import MAX_RANK
+from ..operators.placement import INDEX_BYTES, MAX_RANK, Spectra
 from ..operators.source import Source
-from ..operators.unfolded import Unfolded
+from ..operators.unfolded import COPIES, Unfolded
 from .eigen import eigenvectors
 from .initial import Init, random_factor
 from .leading_rows import MOST
@@ -97,6 +98,14 @@ class Spectrum(Protocol):
     def rows(self) -> Matrix: ...
 
     def gathered(self, rows: Matrix) -> Matrix: ...
+
+
+def spectra_bytes(shape: Sequence[int], ranks: Sequence[int], threads: int) -> Spectra:
+    """Return what finding the spectra of a sparse tensor takes: its nonzeros twice, and sums of each thread."""
+    widths = [length if length <= MOST else rank + OVERSAMPLED for length, rank in zip(shape, ranks, strict=True)]
+    sums = max(8 * length * width for length, width in zip(shape, widths, strict=True))
+    nonzero = INDEX_BYTES * len(shape) + 8
+    return Spectra(sums + min(threads * sums, max(sums, COPIES)), 2 * nonzero + 8)
 
 
 def sparse_factors(source: Source, machine: Machine, wanted: Compression, seed: int = 0) -> list[Matrix]:

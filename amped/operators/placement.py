@@ -58,6 +58,13 @@ class Loading(NamedTuple):
 ALREADY_LOADED = Loading()
 
 
+class Spectra(NamedTuple):
+    """Bytes of a host's memory that finding a tensor's spectra takes."""
+
+    sums: int
+    each: int  # for each nonzero of a rank
+
+
 class Setting(NamedTuple):
     """What the plans of all ranks have in common."""
 
@@ -72,6 +79,7 @@ class Setting(NamedTuple):
     phi: bool = False  # whether Phi is computed, not MTTKRPs
     rows: RowMethod | None = None  # how row problems are solved, beside it
     ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
+    spectra: Spectra | None = None  # if they are found before
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,8 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes)
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
+    if setting.spectra is not None:  # a process seldom gives back what it has freed
+        host += setting.spectra.sums + setting.spectra.each * max(m.nnz for m in modes)
     facts = fitting.slot, fitting.piece, bytes_of, host
     return Plan(tuple(modes), options.dtype, *facts, on_device=on_device, ahead=ahead)
 

@@ -129,8 +129,9 @@ def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
     if request.core is not None:
-        ranks = request.core
-        return core_setting(source, together(job.comm, lambda: check_ranks(source.shape, ranks)), machine, options)
+        ranks, found = request.core, request.method in ("hosvd", "sthosvd")
+        checked = together(job.comm, lambda: check_ranks(source.shape, ranks))
+        return core_setting(source, checked, machine, options, found)
     asked = request.poisson() if request.counts else None
     if asked:
         assembly.refuse_dense(source)
