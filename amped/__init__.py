@@ -13,9 +13,9 @@ from partitioner.readers import read
 
 from .errors import InputError, InputWarning
 from .functions.cp import cp_als, cp_apr, mttkrp
-from .functions.estimators import CP
+from .functions.estimators import CP, Tucker
 from .functions.frames import from_frame
-from .functions.projection import project as _project  # noqa: F401 - KruskalTensor.transform calls it
+from .functions.projection import transformed as _transformed  # noqa: F401 - models' transform calls it
 from .functions.scan import scan
 from .functions.ttm import ttm
 from .functions.tucker import core_consistency, tucker
@@ -36,6 +36,7 @@ __all__ = [
     "Options",
     "SemiSparseTensor",
     "SparseTensor",
+    "Tucker",
     "TuckerTensor",
     "core_consistency",
     "cp_als",

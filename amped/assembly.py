@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ from .options import Options
 from .parallel.mpi import Comm, on_root, together
 from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.watchdog import Watchdog
+from .report.telling import Teller
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
 AnySource = Source | DenseSource
@@ -64,13 +66,13 @@ def _check_options(options: Options, device: Device) -> None:
         check_options(options, device)
 
 
-def open_tensor(tensor: Tensor, machine: Machine, options: Options) -> AnySource:
+def open_tensor(tensor: Tensor, machine: Machine, options: Options, progress: Progress | None = None) -> AnySource:
     """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
     comm, room = machine.comm, room_of(machine, options)
     held = isinstance(tensor, (SparseTensor, DenseTensor))
     path, dense = comm.bcast((None if tensor is None or held else os.fspath(tensor), isinstance(tensor, DenseTensor)))  # type: ignore[arg-type]
     if path is not None:
-        return open_path(path, comm, room=room)
+        return open_path(path, comm, progress, room=room)
     if dense:
         return of_array(tensor if isinstance(tensor, DenseTensor) else None, comm)
     return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm, room=room)
@@ -257,11 +259,16 @@ def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], o
 
 
 @contextmanager
-def opened(tensor: Tensor, comm: Comm, options: Options, deadline: float | None) -> Iterator[tuple[Machine, AnySource]]:
+def opened(
+    tensor: Tensor, comm: Comm, options: Options, deadline: float | None, teller: Teller | None = None
+) -> Iterator[tuple[Machine, AnySource]]:
     """Bring up what a call of the Python interface computes with, and open its tensor; see `watched`. Collective."""
+    teller = teller or Teller(comm, speaks=False)
     with watched(comm, deadline) as aborts:
         machine = bring_up(options, comm)
         aborts.append(machine.exchange.abort)
+        teller.rest()
         with STAGES.of("read"):
-            source = open_tensor(tensor, machine, options)
+            source = open_tensor(tensor, machine, options, teller.display.reading if teller.speaks else None)
+        teller.source(Path(tensor).name if isinstance(tensor, str) else "X", source)
         yield machine, source

@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from partitioner import checked
 from partitioner.drafts import OLD, draft_of
 from partitioner.hosts import REMEDY
+from partitioner.labels import Labels, find, mode_names, named
 from partitioner.readers.npz import DAMAGED
+from partitioner.relabel import same_labels
 
 from .decomp.driver import Method, State
 from .errors import InputError, OutputError
@@ -54,6 +56,7 @@ class Checkpoint(NamedTuple):
     state: State
     factors: list[NDArray[Any]]  # (I_n, R), as the operator holds them
     origin: Origin
+    labels: Labels | None = None  # of the tensor's indices; old checkpoints have none
 
     @property
     def name(self) -> str:
@@ -73,10 +76,10 @@ def facts_of(source: Described, rank: int | list[int], method: str) -> dict[str,
     return {"method": method, **tensor, **labels, "rank": rank}
 
 
-def take(method: Method, origin: Origin) -> Checkpoint:
+def take(method: Method, origin: Origin, labels: Labels | None = None) -> Checkpoint:
     """Return a checkpoint that does not change when the run goes on."""
     factors = [method.factor(mode) for mode in range(method.operator.order)]
-    return Checkpoint(method.state.copy(), factors, origin)
+    return Checkpoint(method.state.copy(), factors, origin, labels)
 
 
 def check_hosts(folder: Path | None, comm: Comm) -> None:
@@ -166,8 +169,16 @@ class Saver:
     is replaced. A checkpoint that cannot be written is told at once, and the run goes on to the next one.
     """
 
-    def __init__(self, folder: Path | None, method: Method, origin: Origin, every: int = 1, resumed: bool = False):
-        self._method, self._origin, self._every = method, origin, every
+    def __init__(
+        self,
+        folder: Path | None,
+        method: Method,
+        origin: Origin,
+        every: int = 1,
+        resumed: bool = False,
+        labels: Labels | None = None,
+    ) -> None:
+        self._method, self._origin, self._every, self._labels = method, origin, every, labels
         self._saved = name_of(method.state) if resumed else None
         root = method.operator.machine.comm.rank == 0
         self._writer = Writer(folder, self._saved) if root and folder is not None else None
@@ -200,7 +211,7 @@ class Saver:
             self.failed = self._saved is None
 
     def _write(self, writer: Writer) -> None:
-        writer.write(take(self._method, self._origin))
+        writer.write(take(self._method, self._origin, self._labels))
         self._saved = name_of(self._method.state)
 
     @contextmanager
@@ -218,7 +229,7 @@ def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
     state, origin = checkpoint.state, checkpoint.origin
     series = {name: np.array(numbers) for name, numbers in state.series.items()}
     factors = {f"factor_{mode}": factor for mode, factor in enumerate(checkpoint.factors)}
-    arrays = {**state.arrays, **series, **factors}
+    arrays = {**state.arrays, **series, **factors, **named(checkpoint.labels)}
     body = {
         "format": FORMAT, "version": VERSION, "block_bytes": checked.BLOCK,
         "iterations": state.iterations, "mode": state.mode, "arrays": list(state.arrays), "series": list(series),
@@ -281,7 +292,8 @@ def load(path: Path, verify: bool = True) -> Checkpoint:
         init = manifest.get("init", "")
         began = int(manifest["seed"]), None if init is None else str(init)
         origin = Origin(dict(manifest["facts"]), *began, dict(manifest["options"]))
-        return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin)
+        labels = find(arrays, len(factors))
+        return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin, labels)
     except InputError:
         raise
     except DAMAGED as error:
@@ -311,11 +323,22 @@ def _state(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]], order: int
     return State({name: arrays[name] for name in manifest["arrays"]}, series, iterations, mode)
 
 
-def check(checkpoint: Checkpoint, facts: dict[str, Any], like: State, folder: Path) -> None:
+def _which(before: Labels, now: Labels) -> str:
+    """Return which modes' labels have changed, as words."""
+    names = mode_names(now, len(now))
+    pairs = enumerate(zip(before, now, strict=False))
+    return ", ".join(f" of {names[mode]}" for mode, both in pairs if not same_labels(*both))
+
+
+def check(
+    checkpoint: Checkpoint, facts: dict[str, Any], like: State, folder: Path, labels: Labels | None = None
+) -> None:
     """Refuse a checkpoint of another tensor, rank or method, or whose state is not `like` a new one of it."""
     path = folder / checkpoint.name
     for name in {**facts, **checkpoint.origin.facts}:  # constraints are among the facts of those alone that have some
         found, wanted = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
+        if found != wanted and name == "labels" and labels is not None and checkpoint.labels is not None:
+            raise InputError(f"was made with other labels{_which(checkpoint.labels, labels)}", path=path)
         if found != wanted:
             raise InputError(f"was made with {name} {found}, this run has {wanted}", path=path)
     shapes = [f.shape for f in checkpoint.factors]

@@ -74,19 +74,22 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
 
 def consistent(source: AnySource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]) -> float:
     """Return the core consistency of a CP decomposition whose weights are in its factor matrices. Collective."""
-    setting = core_setting(source, [factor.shape[1] for factor in factors], machine, options)
-    operator: CoreOperator
-    if isinstance(source, DenseSource):
-        block = _block(source, machine, options)
-        check_lengths(source, setting, machine.comm)
-        operator = DenseCore(source, machine, setting, block)
-    else:
-        operator = placed_sparse(source, machine, setting, None)
+    operator = core_operator(source, [factor.shape[1] for factor in factors], machine, options)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, np.linalg.pinv(factor.astype(np.float64)).T)
     last = operator.order - 1
     found = operator.ttmc(last)
     return consistency(core_of(operator, found, machine.device.empty(operator.owned(last).shape, np.float64)))
+
+
+def core_operator(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
+    """Place a tensor to be multiplied with factor matrices of so many columns. Collective."""
+    setting = core_setting(source, ranks, machine, options)
+    if isinstance(source, DenseSource):
+        block = _block(source, machine, options)
+        check_lengths(source, setting, machine.comm)
+        return DenseCore(source, machine, setting, block)
+    return placed_sparse(source, machine, setting, None)
 
 
 def _block(source: DenseSource, machine: Machine, options: Options) -> DenseBlock:

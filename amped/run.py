@@ -52,11 +52,17 @@ VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
         "amped table flights.parquet --key carrier --key dest --key 'hour(time_hour)' --output flights",
     ),
 }
+PARTITION = "partition"
+TOP_EXAMPLE = "amped cpd flights.csv --key carrier --key dest --key 'hour(time_hour)' --rank 10 --nonnegative"
 
 
 def parser() -> Parser:
     """Return the parser of the whole command line; flags are fields of requests and options."""
-    top = Parser(prog="amped", description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run.")
+    top = Parser(
+        prog="amped",
+        description="Sparse tensor decomposition on all the GPUs, or CPUs, of a run. Without a verb: an example.",
+        epilog=f"example: {TOP_EXAMPLE}",
+    )
     top.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", parser_class=Parser)
     for function, (request, usage) in VERBS.items():
@@ -70,6 +76,8 @@ def parser() -> Parser:
             add_flags(shared, Options)
             add_flags(shared, Request)
             add_flags(verb.add_argument_group("how to read"), Form)
+    # It has a command line of its own.
+    verbs.add_parser(PARTITION, help="Make a store of a tensor: sorted once, to be run on many times.")
     return top
 
 
@@ -90,6 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the
     same by SIGINT.
     """
+    given = sys.argv[1:] if argv is None else argv
+    if given[:1] == [PARTITION]:
+        from partitioner.__main__ import main as partition
+
+        return partition(given[1:], f"amped {PARTITION}")
     stop = StopRequest()
     try:
         with starting():
@@ -99,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INPUT
     sys.excepthook = abort_all(comm)
     try:
-        found = asked(comm, sys.argv[1:] if argv is None else argv)
+        found = asked(comm, given)
         if found is None:
             return 0
         function, request = found

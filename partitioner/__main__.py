@@ -1,4 +1,6 @@
-"""``python -m partitioner TENSOR --output STORE``: partition a tensor once, run on it many times.
+"""``amped partition TENSOR --output STORE``: partition a tensor once, run on it many times.
+
+``python -m partitioner`` and ``amped-partition`` are the same.
 
 Under ``mpirun`` each rank reads and sorts its part of the file.
 """
@@ -20,11 +22,16 @@ from .flags import Parser, add_flags, byte_count, path, plain_warnings
 from .ranks import Ranks, abort_all, refuse, world
 from .readers import Form
 
+PROGRAM = "amped-partition"
+EXAMPLE = "mpirun -n 4 amped partition nell-2.tns --output nell-2-store"
 
-def parser() -> Parser:
+
+def parser(program: str = PROGRAM) -> Parser:
     """Return the parser of the command line."""
-    flags = Parser(prog="amped-partition", description="Partition a sparse tensor into a store.")
-    flags.add_argument("tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz or a store")
+    flags = Parser(prog=program, description="Partition a sparse tensor into a store.", epilog=f"example: {EXAMPLE}")
+    flags.add_argument(
+        "tensor", type=path, metavar="TENSOR", help=".tns, .tns.gz, .npz, a store, or a table: .csv, .json, .parquet"
+    )
     flags.add_argument("--output", type=path, required=True, metavar="STORE", help="folder to make")
     flags.add_argument(
         "--memory", type=byte_count, metavar="BYTES", help="per rank, e.g. 4G (its share of 70%% of free memory)"
@@ -38,23 +45,28 @@ def parser() -> Parser:
     return flags
 
 
-@plain_warnings("amped-partition")
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
     """Run the command line; return the exit code: 0 done, 2 the input or a flag is wrong."""
+    name = program.split()[0]
+    with plain_warnings(name):
+        return _main(argv, program, name)
+
+
+def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
     try:
         ranks = world()
     except InputError as error:
-        print(f"amped-partition: error: {error}", file=sys.stderr)
+        print(f"{name}: error: {error}", file=sys.stderr)
         return EXIT_INPUT
-    sys.excepthook = abort_all(ranks, "amped-partition")
+    sys.excepthook = abort_all(ranks, name)
     for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
         signal.signal(number, signal.default_int_handler)
     try:
         with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
-            args = parser().parse_args(argv)
+            args = parser(program).parse_args(argv)
         return _partition(args, ranks)
     except (InputError, OSError) as error:
-        return refuse(ranks, "amped-partition", error)
+        return refuse(ranks, name, error)
 
 
 def _partition(args: argparse.Namespace, ranks: Ranks) -> int:

@@ -1,4 +1,4 @@
-"""A sparse tensor as users of arrays expect it, and as other libraries have it, which are imported when asked for."""
+"""Tensors as users of arrays expect them, and as other libraries have them, which are imported when asked for."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .labels import Labelled, Labels, mode_names
+
+LONGEST = 40  # characters of a label that HTML shows
 
 
 class AsArray(Labelled):
@@ -34,18 +36,37 @@ class AsArray(Labelled):
         found: np.dtype[np.floating] = self.values.dtype
         return found
 
-    def __getitem__(self, place: Any) -> Self:
-        """Return the part within slices of step 1, one a mode at most; it has its labels."""
-        ranges = ranges_of(place, self.shape)
+    def __getitem__(self, place: Any) -> Any:
+        """Return the part that numbers and slices name, at most one a mode, with its labels.
+
+        A number takes its mode away: where one mode is left it is an array, with zeros; where none is, a number.
+
+        Raises
+        ------
+        InputError
+            If an index is out of range, or the part has no nonzero.
+        """
+        chosen = indices_of(place, self.shape)
         inside = np.ones(self.nnz, bool)
-        for column, each in zip(self.columns, ranges, strict=True):
-            inside &= (column >= each.start) & (column < each.stop)
-        columns = self.columns[:, inside] - np.array([[each.start] for each in ranges], np.int32)
-        shape = [each.stop - each.start for each in ranges]
-        tensor: Self = type(self).from_columns(columns, self.values[inside], shape)
+        for column, each in zip(self.columns, chosen, strict=True):
+            among = range(each, each + 1) if isinstance(each, int) else each
+            inside &= (column >= min(among[0], among[-1])) & (column <= max(among[0], among[-1]))
+            if abs(among.step) > 1:
+                inside &= (column - among.start) % among.step == 0
+        kept = {mode: each for mode, each in enumerate(chosen) if isinstance(each, range)}
+        columns = [(self.columns[mode, inside] - each.start) // each.step for mode, each in kept.items()]
+        values, shape = self.values[inside], [len(each) for each in kept.values()]
+        if len(kept) < 2:
+            array = np.zeros(shape, self.dtype)
+            array[tuple(columns)] = values if kept else values.sum()
+            return array if kept else array[()]
+        if not values.size:
+            raise InputError("no nonzeros in this part")
+        tensor: Self = type(self).from_columns(np.array(columns), values, shape)
         if self.labels is not None:
-            known = [names[each] for names, each in zip(self.labels, ranges, strict=True)]
-            tensor.labels = Labels(known, self.labels.names)
+            names = self.labels.names
+            known = [self.labels[mode][np.arange(each.start, each.stop, each.step)] for mode, each in kept.items()]
+            tensor.labels = Labels(known, names and [names[mode] for mode in kept])
         return tensor
 
     def todense(self) -> NDArray[np.floating]:
@@ -75,26 +96,84 @@ class AsArray(Labelled):
         return to_xarray(self)
 
     def _repr_html_(self) -> str:
-        names = mode_names(self.labels, len(self.shape))
-        rows = "".join(
-            f"<tr><td>{escape(name)}</td><td style='text-align:right'>{length:,}</td></tr>"
-            for name, length in zip(names, self.shape, strict=True)
-        )
         head = f"{self.nnz:,} nonzeros, {self.values.dtype}, density {self.nnz / math.prod(map(float, self.shape)):.1e}"
-        return f"<b>SparseTensor</b>: {head}<table><tr><th>mode</th><th>length</th></tr>{rows}</table>"
+        return _html("SparseTensor", head, self)
 
 
-def ranges_of(place: Any, shape: Sequence[int]) -> list[slice]:
-    """Return the range of each mode that slices name; raise `InputError` if they are others."""
-    given = place if isinstance(place, tuple) else (place,)
-    if len(given) > len(shape) or not all(isinstance(each, slice) for each in given):
-        raise InputError(f"a tensor of {len(shape)} modes is cut by as many slices at most")
-    found = []
+class AsDense(Labelled):
+    """What a dense tensor has in common with arrays. Its own class has the elements."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    array: Any  # of its own class
+
+    @property
+    def ndim(self) -> int:
+        """The number of modes, as arrays call it."""
+        return len(self.shape)
+
+    def todense(self) -> NDArray[Any]:
+        """Return the elements with the modes in their own order."""
+        found: NDArray[Any] = self.array()
+        return found
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.array(), dtype, copy=copy)
+
+    def to_sparse(self) -> Any:
+        """Return PyData's `sparse.COO`; raise `InputError` if that is not installed."""
+        return library("sparse").COO.from_numpy(self.array())
+
+    def to_pyttb(self) -> Any:
+        """Return pyttb's `tensor`, in float64; raise `InputError` if that is not installed."""
+        return library("pyttb").tensor(np.asfortranarray(self.array(), np.float64))
+
+    def to_torch(self) -> Any:
+        """Return PyTorch's tensor; raise `InputError` if that is not installed."""
+        return library("torch").from_numpy(np.array(self.array()))
+
+    def to_xarray(self) -> Any:
+        """Return xarray's `DataArray`, labels as coordinates; raise `InputError` if that is not installed."""
+        return _named(library("xarray"), self.array(), self)
+
+    def _repr_html_(self) -> str:
+        return _html("DenseTensor", f"{math.prod(self.shape):,} elements, {self.dtype}", self)
+
+
+def _html(kind: str, head: str, tensor: Labelled) -> str:
+    """Return a line about a tensor, and a row for each mode, with its first and its last label."""
+    labels, rows = tensor.labels, list[str]()
+    for mode, (name, length) in enumerate(zip(mode_names(labels, len(tensor.shape)), tensor.shape, strict=True)):
+        ends = "" if labels is None else f"<td>{_short(labels[mode][0])}</td><td>{_short(labels[mode][-1])}</td>"
+        rows.append(f"<tr><td>{_short(name)}</td><td style='text-align:right'>{length:,}</td>{ends}</tr>")
+    titles = ["mode", "length"] + ["first", "last"] * (labels is not None)
+    head = f"<b>{kind}</b>: {head}<table><tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr>"
+    return f"{head}{''.join(rows)}</table>"
+
+
+def _short(label: Any) -> str:
+    text = "(missing)" if label is None or label != label else str(label)
+    return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
+
+
+def indices_of(place: Any, shape: Sequence[int]) -> list[int | range]:
+    """Return the index, or the range of indices, of each mode that numbers and slices name; refuse others."""
+    given = list(place) if isinstance(place, tuple) else [place]
+    if (dots := [at for at, each in enumerate(given) if each is ...])[:1]:
+        given[dots[0] : dots[0] + 1] = [slice(None)] * (len(shape) + 1 - len(given))
+    if len(given) > len(shape) or not all(isinstance(each, (int, np.integer, slice)) for each in given):
+        raise InputError(f"a tensor of {len(shape)} modes takes as many numbers and slices at most")
+    found = list[int | range]()
     for mode, length in enumerate(shape):
-        begin, end, step = given[mode].indices(length) if mode < len(given) else (0, length, 1)
-        if step != 1 or end <= begin:
-            raise InputError(f"mode {mode}: {given[mode]} leaves nothing of {length} indices, or has steps")
-        found.append(slice(begin, end))
+        each = given[mode] if mode < len(given) else slice(None)
+        if isinstance(each, slice):
+            found.append(range(length)[each])
+            if not found[-1]:
+                raise InputError(f"mode {mode}: {each} leaves nothing of {length} indices")
+        elif -length <= each < length:
+            found.append(int(each) % length)
+        else:
+            raise InputError(f"mode {mode}: index {each} is outside its length {length}")
     return found
 
 
@@ -121,7 +200,8 @@ def to_torch(tensor: AsArray) -> Any:
     """Return a sparse tensor as PyTorch's sparse COO tensor; raise `InputError` if that is not installed."""
     torch = library("torch")
     columns = torch.from_numpy(tensor.columns.astype(np.int64))
-    return torch.sparse_coo_tensor(columns, torch.from_numpy(np.array(tensor.values)), tensor.shape, is_coalesced=True)
+    how = {"is_coalesced": True, "check_invariants": False}  # they are kept here
+    return torch.sparse_coo_tensor(columns, torch.from_numpy(np.array(tensor.values)), tensor.shape, **how)
 
 
 def to_xarray(tensor: AsArray) -> Any:
@@ -129,12 +209,16 @@ def to_xarray(tensor: AsArray) -> Any:
 
     Raise `InputError` if either library is not installed.
     """
-    xarray, array = library("xarray"), to_sparse(tensor)
+    return _named(library("xarray"), to_sparse(tensor), tensor)
+
+
+def _named(xarray: Any, array: Any, tensor: Labelled) -> Any:
+    """Return an array as xarray's `DataArray`: dimensions are keys of a table, or numbers; labels are coordinates."""
     names = tensor.labels.names if tensor.labels is not None and tensor.labels.names else None
-    dims = list(names or (f"mode_{mode}" for mode in range(len(tensor.shape))))
+    if names is None or len(set(names)) < len(names):
+        names = tuple(f"mode_{mode}" for mode in range(len(tensor.shape)))
     labels = [] if tensor.labels is None else [plain(each) for each in tensor.labels]
-    coords = dict(zip(dims, labels, strict=False))
-    return xarray.DataArray(array, coords=coords, dims=dims)
+    return xarray.DataArray(array, coords=dict(zip(names, labels, strict=False)), dims=names)
 
 
 def plain(labels: Any) -> Any:

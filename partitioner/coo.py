@@ -345,7 +345,7 @@ def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
         raise InputError(f"indices are {columns.dtype}, expected integers")
     if values.ndim != 1 or values.size != nonzeros:
         raise InputError(f"{nonzeros} coordinates but values of shape {values.shape}")
-    if values.dtype.kind not in "iuf":
+    if values.dtype.kind not in "biuf":
         raise InputError(f"values are {values.dtype}, expected real numbers")
     if not nonzeros:
         raise InputError("no nonzeros")

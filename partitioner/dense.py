@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import AsDense
 from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
 from .facts import Facts, facts_of, joined
-from .labels import Labelled
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
@@ -69,7 +69,7 @@ class Stored:
         return found
 
 
-class DenseTensor(Labelled):
+class DenseTensor(AsDense):
     """A dense tensor: all elements, zeros among them.
 
     Parameters

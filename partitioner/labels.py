@@ -119,6 +119,14 @@ def as_labels(given: ArrayLike) -> NDArray[Any]:
     return array
 
 
+def plain_times(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return times as dates, or in seconds, where nothing is lost: they are easier to read."""
+    for unit in ("M8[D]", "M8[s]"):
+        if np.array_equal(labels.astype(unit), labels, equal_nan=True):
+            return labels.astype(unit)
+    return labels
+
+
 def to_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
     """Return plain arrays that hold some labels, by what they are: "" for the numbers, or the bytes of strings."""
     if array.dtype.kind != "T":

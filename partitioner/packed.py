@@ -1,8 +1,9 @@
-"""Counts whose indices fit one 64-bit number each: sorted as numbers, and written as a store within little memory.
+"""Nonzeros whose indices fit one 64-bit number each: sorted once, and written as a store within little memory.
 
 A number holds a nonzero's indices, those of mode 0 in its leading bits: so numbers ascend where nonzeros are in
-lexicographic order. A hundred million take 0.8 GB, and are sorted in place. A mode's copy is then made range of rows by
-range of rows: each range passes over all numbers and picks its own, which are in order already.
+lexicographic order. A hundred million counts take 0.8 GB, and are sorted in place; values that are summed are sorted
+with halves of their numbers, as nonzeros of two modes. A mode's copy is then made range of rows by range of rows: each
+range passes over all numbers and picks its own, which are in order already.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import checked, store
-from .coo import ValueRange, ends, norm, squares
+from .coo import ValueRange, check_merged, ends, grain, norm, squares
 from .jit import jit
 from .labels import Labels
 from .shards import mode_order
+from .sort import sort_bytes, sort_nonzeros
 from .threads import side_by_side
 
 BITS = 63
+HALF = 31  # bits of the lower half of a number, and of the upper one at most
+LOWER = (1 << HALF) - 1
 RANGE = 1 << 22  # nonzeros of a range of rows at most, for each thread
 RANGES = 16  # of a mode at least, unless these have fewer than `PART // 16` nonzeros
 PART = 1 << 22  # numbers that a thread looks at together
@@ -51,10 +55,16 @@ def layout_of(shape: Sequence[int]) -> Layout | None:
     return Layout(shifts, (1 << bits) - 1)
 
 
-def packed_bytes(shape: Sequence[int], nonzeros: int, threads: int) -> int:
-    """Return the bytes that building a store takes at most."""
-    ranges = threads * range_of(nonzeros) * (12 + 4 * len(shape))
-    return nonzeros * 12 + ranges + (threads + 2) * 8 * max(shape)
+def bits_of(shape: Sequence[int]) -> int:
+    """Return how many bits a number of such indices has."""
+    return sum((length - 1).bit_length() for length in shape)
+
+
+def packed_bytes(shape: Sequence[int], nonzeros: int, threads: int, valued: bool = False) -> int:
+    """Return the bytes that building a store takes at most; of counts, or of values that are `valued`."""
+    ranges = threads * range_of(nonzeros) * (12 + 4 * (len(shape) + valued))
+    held = nonzeros * 16 + sort_bytes(nonzeros, 16, threads) if valued else nonzeros * 12
+    return held + ranges + (threads + 2) * 8 * max(shape)
 
 
 def range_of(nonzeros: int) -> int:
@@ -110,6 +120,12 @@ def _count(keys, counts):  # type: ignore[no-untyped-def]
 
 
 @jit
+def _join(upper, lower, keys, begin, end):  # type: ignore[no-untyped-def]
+    for p in range(begin, end):
+        keys[p] = (np.int64(upper[p]) << HALF) | np.int64(lower[p])
+
+
+@jit
 def _count_rows(keys, shift, mask, counts):  # type: ignore[no-untyped-def]
     for p in range(keys.size):
         counts[(keys[p] >> shift) & mask] += 1
@@ -135,24 +151,53 @@ def _pick(keys, values, shift, mask, first, places, picked, picked_values):  # t
 
 
 class PackedTensor:
-    """A sparse tensor of counts in little memory, in lexicographic order.
+    """A sparse tensor in little memory, in lexicographic order.
 
     Parameters
     ----------
     keys : (n,) int64 array
-        A number for each event, in any order; overwritten.
+        A number for each event, in any order; or their halves, the upper ones first, (2, n) int32. Overwritten.
     shape : tuple of int
     labels : Labels or None
     threads : int
+    values : (n,) float64 array, optional
+        With halves: what is summed where these are equal; overwritten. Otherwise events are counted.
+
+    Raises
+    ------
+    InputError
+        If all sums are zero, or one is beyond the largest number.
     """
 
-    def __init__(self, keys: Keys, shape: tuple[int, ...], labels: Labels | None, threads: int) -> None:
+    def __init__(
+        self,
+        keys: NDArray[Any],
+        shape: tuple[int, ...],
+        labels: Labels | None,
+        threads: int,
+        values: NDArray[np.float64] | None = None,
+    ) -> None:
         layout = layout_of(shape)
         assert layout is not None
         self.shape, self.labels, self._layout, self._threads = shape, labels, layout, threads
-        sort_keys(keys, threads)
-        self.keys, self.values = count_equal(keys)
-        self.duplicates, self._range_size = keys.size - self.keys.size, range_of(self.keys.size)
+        self.zeros, self.grain = 0, 1.0
+        if values is None:
+            sort_keys(keys, threads)
+            self.keys, self.values = count_equal(keys)
+            self.duplicates = keys.size - self.keys.size
+        else:
+            self._sum(keys, values)
+        self._range_size = range_of(self.keys.size)
+
+    def _sum(self, halves: NDArray[Any], values: NDArray[np.float64]) -> None:
+        """Sort numbers and values; add up those of equal numbers."""
+        lengths = 1 << max(0, bits_of(self.shape) - HALF), 1 << HALF
+        found = sort_nonzeros(halves, values, (0, 1), lengths, merge=True, overwrite=True, threads=self._threads)
+        check_merged(found.values.size, bool(np.all(np.isfinite(found.values))))
+        self.keys, self.values = np.empty(found.values.size, np.int64), found.values
+        parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
+        side_by_side(lambda part: _join(*found.columns, self.keys, *part), parts, self._threads)
+        self.duplicates, self.zeros, self.grain = found.duplicates, found.zeros, grain(self.values)
 
     @property
     def store_bytes(self) -> int:
@@ -178,7 +223,8 @@ class PackedTensor:
         files, kinds = store.write_labels(folder, self.labels)
         bounds = ends(self.values)
         facts: dict[str, Any] = {"nnz": self.keys.size, "norm": norm(bounds, squares(self.values, bounds))}
-        facts |= {"value_range": ValueRange(*bounds, 1.0), "duplicates": self.duplicates, "zeros": 0}
+        facts |= {"value_range": ValueRange(*bounds, self.grain)}
+        facts |= {"duplicates": self.duplicates, "zeros": self.zeros}
         store.write_manifest(folder, {**entries, **files}, dtype, shape=self.shape, labels=kinds, **facts)
 
     def _write_mode(

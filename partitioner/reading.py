@@ -19,6 +19,7 @@ from .indices import joined, labels_of, renumbered
 from .labels import Labels
 from .ranks import Ranks, on_root, together
 from .readers import PLAIN, Form, Progress, check_labelled, chunks, is_table, open_part, settle, warn_of_keys
+from .readers.pieces import naming
 from .stages import STAGES
 from .threads import fair_threads, lone_threads
 
@@ -98,22 +99,22 @@ class Reading:
             del columns, values  # free them before the next chunk is read
 
     def packed(self, folder: Path, budget: int) -> bool:
-        """Have rank 0 write the store of a table of counts, if all fit its memory; tell whether it did."""
+        """Have rank 0 write the store of a table, if all fit its memory as numbers; tell whether it did."""
         from .packed import PackedTensor, packed_bytes  # not needed for most files
 
         part: Any = self._part
         mine = getattr(part, "packable", False) and not self.form.compact
         room = budget - int(psutil.Process().memory_info().rss) - STREAMING
-        fits = mine and packed_bytes(part.lengths, part.expected, self.threads) <= room
+        fits = mine and packed_bytes(part.lengths, part.expected, self.threads, part.valued) <= room
         if not self.ranks.allgather(fits)[0]:
             return False
 
         def write() -> None:
             with STAGES.of("read"):
-                keys = part.packed()
-            with STAGES.of("sort"):
-                tensor = PackedTensor(keys, part.lengths, part.outcome.labels, self.threads)
-            del keys
+                keys, values = part.packed()
+            with STAGES.of("sort"), naming(self.path):
+                tensor = PackedTensor(keys, part.lengths, part.outcome.labels, self.threads, values)
+            del keys, values
             with STAGES.of("write"):
                 tensor.write(folder, budget)
 

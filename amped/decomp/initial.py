@@ -15,7 +15,8 @@ from partitioner.sort import stable_argsort
 from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
-from ..files import check_factor, factors_in, read_npz
+from ..files import check_factor
+from ..models.loading import matrices_in
 from ..operators.limits import far, largest
 from ..operators.source import Described
 from ..parallel.mpi import Comm, on_root, share
@@ -78,7 +79,7 @@ def initial_factor(
         return initial_factors(source, rank, comm, dtype, seed, init, as_is=True)[mode]
 
     def read() -> NDArray[Any]:
-        found = factors_in(read_npz(init), init)
+        found = matrices_in(init)
         if mode >= len(found):
             raise InputError(f"holds no factor_{mode}", path=init)
         return checked_matrix(found[mode], f"factor_{mode}", (length, rank), dtype, init)
@@ -145,7 +146,7 @@ def _given(
     init: Init, shape: Sequence[int], ranks: Sequence[int], dtype: np.dtype[Any], as_is: bool
 ) -> list[NDArray[Any]]:
     path = os.fspath(init) if isinstance(init, (str, os.PathLike)) else None
-    factors = [np.asarray(f) for f in init] if path is None else factors_in(read_npz(path), path)  # type: ignore[union-attr]
+    factors = [np.asarray(f) for f in init] if path is None else matrices_in(path)  # type: ignore[union-attr]
     if len(factors) != len(shape):
         raise InputError(f"start of {len(factors)} factor matrices for a tensor of order {len(shape)}", path=path)
     for mode, (factor, length, rank) in enumerate(zip(factors, shape, ranks, strict=True)):

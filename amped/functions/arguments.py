@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_args
 
-import numpy as np
-
 from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.dense import DenseTensor
 from partitioner.foreign import factors_of, tensor_of
 from partitioner.given import real, whole
+from partitioner.lowrank import on_host
 
 from ..decomp.constraints import modes_of, nonnegative_of, ridge_of
 from ..decomp.poisson import MOST_INNER, PoissonMethod
@@ -58,10 +57,12 @@ def _matrices(name: str, given: Any) -> Any:
     if isinstance(given, (str, os.PathLike)):
         return os.fspath(given)
     try:
-        matrices = factors_of(given) or list(given)
+        if (found := factors_of(given)) is not None:
+            return found
+        matrices = list(given)
         for number, each in enumerate(matrices):
             refuse_masked(each, f"{name}[{number}]")
-        return [np.asarray(each) for each in matrices]
+        return [on_host(each) for each in matrices]
     except InputError:
         raise
     except (TypeError, ValueError) as error:
@@ -119,6 +120,7 @@ ARGUMENTS = {
     "fixed_modes": Argument(modes_of),
     "callback": Argument(_callback, None),
     "deadline": Argument(_deadline),
+    "verbose": Argument(lambda name, given: whole(name, int(given) if isinstance(given, bool) else given, 0)),
 }
 """How the arguments of all functions are taken, but for options."""
 

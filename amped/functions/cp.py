@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Unpack
@@ -27,6 +28,7 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
 from ..report.record import init_told, run_facts
+from ..report.telling import Teller, telling
 from ..report.text import low_fit
 from .arguments import ARGUMENTS, argument_options
 
@@ -40,30 +42,44 @@ class Start(NamedTuple):
 
 
 def decomposed(
-    method: Restartable, source: AnySource, where: Start, rule: Rule, callback: Callable[[int, float], None] | None
+    method: Restartable,
+    source: AnySource,
+    where: Start,
+    rule: Rule,
+    callback: Callable[[int, float], None] | None,
+    teller: Teller,
 ) -> Model:
     """Run a method; tell of each iteration and its most telling number; return the model. Collective."""
-    comm, (starts, seed, init) = method.operator.machine.comm, where
+    machine = method.operator.machine
+    teller.machine(machine, method.operator.options.precision)
+    began = time.perf_counter()
+    comm, (starts, seed, init) = machine.comm, where
     if comm.bcast(init is not None) and starts > 1:
         raise InputError(f"starts {starts}: init gives one start")
 
     def tell(method: Method, spans: Spans, seconds: float) -> None:
+        if teller.speaks:
+            teller.iteration(method, spans, seconds, rule.max_iters)
         if callback is not None:
             callback(method.state.iterations, next(iter(method.state.series.values()))[-1])
 
+    def begin_at(number: int) -> None:
+        teller.start(number, starts, seed + number)
+        begin(method, source, seed + number, init)
+
     with STAGES.of("iterate"):
-        best, _ = best_of(
-            method,
-            starts,
-            lambda number: begin(method, source, seed + number, init),
-            lambda: run(method, rule, [tell]),
-        )
+        best, merits = best_of(method, starts, begin_at, lambda: run(method, rule, [tell]))
+    seconds = time.perf_counter() - began
     with STAGES.of("write"):
         model = method.model().labelled(source.labels)
     if isinstance(model, KruskalTensor):
         given = comm.bcast(init_told(init))
         named = {"tensor": os.fspath(source.path)} if source.path is not None else {}
         model.run = run_facts(method, source, seed + best if given is None else None, given) | named
+    teller.best(len(merits), seed + best)
+    if teller.speaks:
+        teller.end(method, rule, seconds, teller.memory(machine, method.operator))
+        teller.model(model)
     return model
 
 
@@ -82,6 +98,7 @@ def cp_als(
     ridge: float | Sequence[float] = 0.0,
     fixed_modes: Sequence[int] = (),
     callback: Callable[[int, float], None] | None = None,
+    verbose: bool | int = 0,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
@@ -116,6 +133,9 @@ def cp_als(
         Modes whose matrices stay as `init` gives them, up to their columns' norms. See `KruskalTensor.transform`.
     callback : callable, optional
         Called with the iteration's number and its fit.
+    verbose : bool or int
+        Whether the lines that the command line shows are printed, on rank 0: what the tensor is, each iteration, where
+        the time went; and on a terminal how far reading is, that kernels are chosen, and the components.
     deadline : float, optional
         Seconds after which a call that does not go on ends its process, and with it the job, with exit code 1; each
         rank says where it was. By default under ``mpirun`` alone: from the second iteration on by what they have
@@ -141,16 +161,17 @@ def cp_als(
     """
     comm, budget = world(), Budget(max_iters)
     chosen = Options(**options)
-    with opened(X, comm, chosen, deadline) as (machine, source):
+    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
         wanted = Wanted(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
         if comm.bcast(isinstance(init, str) and init == "tucker"):
             if nonnegative:
                 raise InputError("init 'tucker': its matrices have negative numbers, which this model has not")
             init = cp_start(source, machine, chosen, rank, seed)
-        method = decomposition(source, rank, machine, chosen, budget, constraints)
+        with teller.loading():
+            method = decomposition(source, rank, machine, chosen, budget, constraints)
         rule = Rule(max_iters, tol, deadline=deadline)
-        model = decomposed(method, source, Start(starts, seed, init), rule, callback)
+        model = decomposed(method, source, Start(starts, seed, init), rule, callback, teller)
     assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
@@ -175,6 +196,7 @@ def cp_apr(
     kappa_tol: float = 1e-10,
     eps: float = 1e-10,
     callback: Callable[[int, float], None] | None = None,
+    verbose: bool | int = 0,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
@@ -211,6 +233,8 @@ def cp_apr(
         The least that values are divided by.
     callback : callable, optional
         Called with the iteration's number and its log-likelihood.
+    verbose : bool or int
+        See `cp_als`.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -234,10 +258,11 @@ def cp_apr(
     comm, budget = world(), Budget(max_iters * inner_iters)
     asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
     chosen = Options(**options)
-    with opened(X, comm, chosen, deadline) as (machine, source):
-        apr = counts(source, rank, machine, chosen, asked, budget)
+    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
+        with teller.loading():
+            apr = counts(source, rank, machine, chosen, asked, budget)
         rule = Rule(max_iters, tol, deadline=deadline)
-        model = decomposed(apr, source, Start(starts, seed, init), rule, callback)
+        model = decomposed(apr, source, Start(starts, seed, init), rule, callback, teller)
     assert isinstance(model, KruskalTensor)
     return model
 

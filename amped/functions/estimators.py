@@ -1,9 +1,9 @@
-"""CP decompositions as scikit-learn has its estimators; that library is not needed."""
+"""Decompositions as scikit-learn has its estimators; that library is not needed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Self
 
@@ -12,11 +12,111 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..models.kruskal import KruskalTensor
+from ..models.tucker import TuckerTensor
 from ..options import Options
 from .cp import cp_als, cp_apr
+from .tucker import tucker
 
 
-class CP:
+class Estimator:
+    """What estimators of tensors have in common: samples are the indices of one mode, parameters those of the class."""
+
+    mode: int
+    options: Mapping[str, Any] | None
+    model_: Any
+    n_features_in_: int
+
+    def _take(self, model: KruskalTensor | TuckerTensor) -> Self:
+        """Keep what was fitted."""
+        lengths = model.shape
+        if self.mode not in range(len(lengths)):
+            raise InputError(f"mode {self.mode!r} is outside 0..{len(lengths) - 1}")
+        self.model_ = model
+        self.n_features_in_ = int(np.prod([float(n) for m, n in enumerate(lengths) if m != self.mode]))
+        return self
+
+    def score(self, X: Any, y: object = None) -> float:
+        """Return the fit of the model to a tensor, ``1 - ||X - M|| / ||X||``.
+
+        Parameters
+        ----------
+        X, y : object
+            See `fit`.
+
+        Returns
+        -------
+        float
+            At most 1.
+        """
+        found: float = self._fitted.score(X)
+        return found
+
+    @property
+    def _fitted(self) -> Any:
+        if not hasattr(self, "model_"):
+            raise InputError(f"this {type(self).__name__} is not fitted yet: call fit(X) first")
+        return self.model_
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        """Of `options`, those that a projection takes, too."""
+        known = {"deadline", *(field.name for field in fields(Options))}
+        return {name: each for name, each in (self.options or {}).items() if name in known}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool
+            Not looked at: no parameter is an estimator.
+
+        Returns
+        -------
+        dict
+            All that the class takes.
+        """
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters by name.
+
+        Parameters
+        ----------
+        **params : object
+            `InputError` says if there is no such one.
+
+        Returns
+        -------
+        the estimator
+            This one.
+        """
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise InputError(f"{type(self).__name__} has no parameter {name!r}: it has {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Say, to scikit-learn alone, what this takes: tensors of any order, sparse ones among them."""
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        taken = InputTags(one_d_array=False, two_d_array=True, three_d_array=True, sparse=True)
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(),
+            input_tags=taken,
+        )
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
+class CP(Estimator):
     """The canonical polyadic decomposition as an estimator: samples are the indices of one mode.
 
     Parameters
@@ -92,11 +192,7 @@ class CP:
             model = cp_als(X, self.rank, nonnegative=self.nonnegative, **how)
         else:
             raise InputError(f"loss {self.loss!r}: expected 'gaussian' or 'poisson'")
-        if self.mode not in range(len(model.factors)):
-            raise InputError(f"mode {self.mode!r} is outside 0..{len(model.factors) - 1}")
-        self.model_, lengths = model, model.shape
-        self.n_features_in_ = int(np.prod([float(n) for m, n in enumerate(lengths) if m != self.mode]))
-        return self
+        return self._take(model)
 
     def fit_transform(self, X: Any, y: object = None) -> NDArray[Any]:
         """Decompose a tensor; return what its samples have of the components.
@@ -128,13 +224,79 @@ class CP:
         (samples, rank) float32 or float64 array
             The weights are in it.
         """
-        known = {"deadline", *(field.name for field in fields(Options))}
-        options = {name: each for name, each in (self.options or {}).items() if name in known}
         positive = self.nonnegative or self.loss == "poisson"
-        return self._fitted.transform(X, self.mode, nonnegative=positive, **options)
+        rows: NDArray[Any] = self._fitted.transform(X, self.mode, nonnegative=positive, **self._how)
+        return rows
 
-    def score(self, X: Any, y: object = None) -> float:
-        """Return the fit of the model to a tensor, ``1 - ||X - M|| / ||X||``.
+
+class Tucker(Estimator):
+    """The Tucker decomposition as an estimator: samples are the indices of one mode.
+
+    Parameters
+    ----------
+    rank : sequence of int, optional
+        Columns of each mode's factor matrix.
+    error : float, optional
+        Instead of `rank`; see `tucker`.
+    mode : int
+        The mode of the samples, counted from 0.
+    method : {"hooi", "hosvd", "sthosvd"}
+        See `tucker`.
+    max_iters, tol, seed : int, float, int
+        See `tucker`.
+    options : mapping, optional
+        Other arguments of `tucker`, and those of `amped.Options`.
+
+    Attributes
+    ----------
+    model_ : TuckerTensor
+        After `fit`.
+    n_features_in_ : int
+        The number of coordinates of a sample.
+
+    Examples
+    --------
+    >>> rows = Tucker(rank=(8, 4, 4)).fit_transform(X)  # doctest: +SKIP
+    """
+
+    model_: TuckerTensor
+
+    def __init__(
+        self,
+        rank: Sequence[int] | None = None,
+        *,
+        error: float | None = None,
+        mode: int = 0,
+        method: str = "hooi",
+        max_iters: int = 50,
+        tol: float = 1e-5,
+        seed: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.rank, self.error, self.mode, self.method = rank, error, mode, method
+        self.max_iters, self.tol, self.seed, self.options = max_iters, tol, seed, options
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Decompose a tensor.
+
+        Parameters
+        ----------
+        X : SparseTensor, DenseTensor, array or path
+            See `cp_als`. `InputError` says if it is none of these, or a parameter is at fault.
+        y : object
+            Not looked at.
+
+        Returns
+        -------
+        Tucker
+            This estimator.
+        """
+        how: dict[str, Any] = {"error": self.error, "method": self.method, "max_iters": self.max_iters}
+        how |= {"tol": self.tol, "seed": self.seed, **(self.options or {})}
+        return self._take(tucker(X, self.rank, **how))
+
+    def fit_transform(self, X: Any, y: object = None) -> NDArray[Any]:
+        """Decompose a tensor; return what its samples have of the columns.
 
         Parameters
         ----------
@@ -143,53 +305,24 @@ class CP:
 
         Returns
         -------
-        float
-            At most 1.
+        (samples, columns) float32 or float64 array
+            Columns are orthonormal.
         """
-        return self._fitted.score(X)
+        rows: NDArray[Any] = self.fit(X, y).model_.factors[self.mode]
+        return rows
 
-    @property
-    def _fitted(self) -> KruskalTensor:
-        if not hasattr(self, "model_"):
-            raise InputError("this CP is not fitted yet: call fit(X) first")
-        return self.model_
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name.
+    def transform(self, X: Any) -> NDArray[Any]:
+        """Return what new samples have of the columns; see `TuckerTensor.transform`.
 
         Parameters
         ----------
-        deep : bool
-            Not looked at: no parameter is an estimator.
+        X : SparseTensor or path
+            Of any length in the mode of the samples, and as long as what was fitted in the others.
 
         Returns
         -------
-        dict
-            All that the class takes.
+        (samples, columns) float32 or float64 array
+            One row a sample.
         """
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name.
-
-        Parameters
-        ----------
-        **params : object
-            `InputError` says if there is no such one.
-
-        Returns
-        -------
-        CP
-            This estimator.
-        """
-        known = self.get_params()
-        for name, value in params.items():
-            if name not in known:
-                raise InputError(f"CP has no parameter {name!r}: it has {', '.join(known)}")
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value != defaults[name].default]
-        return f"CP({', '.join(changed)})"
+        rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
+        return rows

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partitioner.coo import SparseTensor
-from partitioner.readers import Form, collect
-
-from ..errors import InputError
+from partitioner.readers import Form, read_frame
 
 
 def from_frame(
@@ -56,13 +54,4 @@ def from_frame(
     >>> model = cp_als(X, rank=10, nonnegative=True)  # doctest: +SKIP
     >>> model.labels[1][model.factors[1][:, 0].argmax()]  # doctest: +SKIP
     """
-    from partitioner.readers.database import is_frame
-    from partitioner.readers.table import TablePart
-
-    if not is_frame(frame):
-        kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
-        raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
-    part = TablePart(frame, Form(key=keys, value=value, where=where, missing=missing))  # type: ignore[arg-type]
-    tensor = SparseTensor.from_columns(*collect("the table", part), part.lengths, path="the table")
-    tensor.labels = part.outcome.labels
-    return tensor
+    return read_frame(frame, Form(key=keys, value=value, where=where, missing=missing))  # type: ignore[arg-type]

@@ -1,29 +1,39 @@
-"""New data on known components: `KruskalTensor.transform`. The same call under ``mpirun`` uses all ranks."""
+"""New data on known components: `transform` of models. The same call under ``mpirun`` uses all ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.readers import is_table, open_store
+from partitioner.relabel import same_labels
+
 from ..assembly import Tensor, begin, decomposition, opened
+from ..compression import core_operator
 from ..decomp.als import CpAls
 from ..decomp.constraints import Wanted
 from ..decomp.driver import Rule, run
 from ..errors import InputError
-from ..models.kruskal import PROJECTIONS, KruskalTensor
+from ..models.given import PROJECTIONS, matched, tensor_for
+from ..models.kruskal import KruskalTensor
+from ..models.semisparse import SemiSparseTensor
+from ..models.tucker import TuckerTensor
 from ..operators.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
-from ..parallel.mpi import world
+from ..parallel.mpi import on_root, share, world
 from .arguments import ARGUMENTS, argument_options
+
+AnyModel = KruskalTensor | TuckerTensor
 
 
 def _model(name: str, given: Any) -> Any:
-    if given is not None and not isinstance(given, KruskalTensor):
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a KruskalTensor")
+    if given is not None and not isinstance(given, (KruskalTensor, TuckerTensor)):
+        raise InputError(f"{name} is of type {type(given).__name__}: expected a KruskalTensor or a TuckerTensor")
     return given
 
 
@@ -65,6 +75,72 @@ def project(
         return _rows(method, mode, comm.bcast(np.prod(norms, axis=0)))
 
 
+@collective(PROJECTED, argument_options)
+@with_options
+def project_on_core(
+    model: TuckerTensor | None,
+    X: Tensor,
+    mode: int,
+    *,
+    deadline: float | None = None,
+    **options: Unpack[OptionNames],
+) -> NDArray[Any]:
+    """See `TuckerTensor.transform`; under ``mpirun`` rank 0's `model` counts."""
+    comm = world()
+    chosen = Options(**options)
+    with opened(X, comm, chosen, deadline) as (machine, source):
+        lengths, ranks = comm.bcast((model.shape, model.ranks) if model is not None else ((), ()))
+        _check_shape(source.shape, lengths, mode)
+        operator = core_operator(source, ranks, machine, chosen)
+        for m, (length, rank) in enumerate(zip(source.shape, ranks, strict=True)):
+            given = np.zeros((length, rank)) if model is None or m == mode else model.factors[m]
+            operator.set_factor(m, share(comm, np.asarray(given, chosen.dtype) if comm.rank == 0 else None))
+        matrix: NDArray[np.float64] = share(comm, None if model is None else _of_core(model, mode))
+        operator.owned(mode)[...] = machine.device.xp.matmul(operator.ttmc(mode), machine.device.to_device(matrix))
+        operator.publish(mode)
+        operator.join()
+        return operator.factor(mode)
+
+
+def _of_core(model: TuckerTensor, mode: int) -> NDArray[np.float64]:
+    """Return what the tensor times the other modes' transposed matrices is multiplied with: rows by least squares."""
+
+    def unfolded(core: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.moveaxis(core, mode, 0).reshape(core.shape[mode], -1)
+
+    squared = model.core
+    for m, factor in enumerate(model.factors):
+        if m != mode:
+            wide = factor.astype(np.float64, copy=False)
+            squared = np.moveaxis(np.tensordot(squared, wide.T @ wide, (m, 0)), -1, m)
+    own = unfolded(model.core)
+    found: NDArray[np.float64] = own.T @ np.linalg.pinv(own @ unfolded(squared).T, hermitian=True)
+    return found
+
+
+def transformed(
+    model: AnyModel, X: Any, mode: int, value: str | None, where: str | None, how: Mapping[str, Any]
+) -> NDArray[Any]:
+    """See `KruskalTensor.transform`: rank 0 reads tables, and matches labels. Collective."""
+    ready = on_root(world(), lambda: _ready(model, X, mode, value, where))
+    if isinstance(model, KruskalTensor):
+        return project(model, ready, mode, **how)
+    return project_on_core(model, ready, mode, **how)
+
+
+def _ready(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None) -> Any:
+    """Return what a caller gave as a tensor with the model's labels; a path where ranks can read it as it is."""
+    asked = value is not None or where is not None
+    if X is None or isinstance(X, SemiSparseTensor) or not isinstance(mode, int):
+        return X  # or `project` says what is wrong
+    if isinstance(X, (str, os.PathLike)) and not asked and not is_table(X):
+        known = open_store(X, verify=False).labels() if model.labels is not None and os.path.isdir(X) else None
+        pairs = enumerate(zip(known or (), model.labels or (), strict=False))
+        if known is None or all(same_labels(*both) for m, both in pairs if m != mode):
+            return X
+    return matched(tensor_for(X, model.labels, value, where), model.labels, leave=mode)
+
+
 def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> None:
     """Raise `InputError` unless a tensor of a shape goes with a model of these mode lengths, `mode` apart."""
     if not lengths:
@@ -85,4 +161,4 @@ def _rows(method: CpAls, mode: int, norms: NDArray[np.float64]) -> NDArray[Any]:
     return rows.astype(method.operator.options.dtype, copy=False)
 
 
-PROJECTIONS.append(project)
+PROJECTIONS.append(transformed)

@@ -11,6 +11,8 @@ from ..models.scanned import Tried
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
+from ..report.scan_text import ScanTable
+from ..report.telling import telling
 from ..scanning import LOSSES, Asked, Scan, ranks_of, scanned
 from .arguments import ARGUMENTS, argument_options
 
@@ -45,6 +47,7 @@ def scan(
     seed: int = 0,
     halves: bool = True,
     callback: Callable[[Tried], object] | None = None,
+    verbose: bool | int = 0,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> Scan:
@@ -70,6 +73,8 @@ def scan(
         Whether the even and the odd indices of the longest mode are decomposed apart, to compare the other modes.
     callback : callable, optional
         Called with the `Tried` of each number of components.
+    verbose : bool or int
+        Whether the table that the command line shows is printed, on rank 0.
     deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `cp_als`.
 
@@ -91,5 +96,16 @@ def scan(
     """
     asked = Asked(tuple(ranks), starts, seed, loss, nonnegative, max_iters, tol, halves)  # type: ignore[arg-type]
     comm = world()
-    with opened(X, comm, chosen := Options(**options), deadline) as (machine, source):
-        return scanned(source, machine, chosen, asked, callback or (lambda _: None))
+    chosen = Options(**options)
+    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
+        teller.machine(machine, chosen.precision)
+        table = ScanTable(teller.display)
+
+        def tell(tried: Tried) -> None:
+            table(tried)
+            if callback is not None:
+                callback(tried)
+
+        found = scanned(source, machine, chosen, asked, tell)
+        table.end(found.suggestion)
+        return found

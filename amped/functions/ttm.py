@@ -10,6 +10,7 @@ import psutil
 from numpy.typing import NDArray
 
 from partitioner.coo import refuse_masked
+from partitioner.lowrank import on_host
 
 from ..assembly import bring_up, open_tensor, watched
 from ..backend.exchange import Machine
@@ -48,7 +49,7 @@ def _matrix(name: str, given: Any) -> Any:
         return None
     try:
         refuse_masked(given, name)
-        return np.asarray(given)
+        return on_host(given)
     except (TypeError, ValueError) as error:
         raise InputError(f"{name}: expected a matrix: {error}") from None
 

@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 from partitioner.foreign import factors_of
 from partitioner.given import real, whole
+from partitioner.lowrank import parts_of
 
 from ..assembly import Tensor, opened
 from ..compression import compressed, consistent
@@ -20,6 +21,7 @@ from ..operators.placement import MAX_RANK
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
+from ..report.telling import telling
 from .arguments import ARGUMENTS, argument_options
 from .cp import Start, decomposed
 
@@ -59,6 +61,7 @@ def tucker(
     seed: int = 0,
     init: Init | None = None,
     callback: Callable[[int, float], None] | None = None,
+    verbose: bool | int = 0,
     deadline: float | None = None,
     **options: Unpack[OptionNames],
 ) -> TuckerTensor:
@@ -86,6 +89,8 @@ def tucker(
         orthonormal. Rank 0's count.
     callback : callable, optional
         Called with the iteration's number and its fit.
+    verbose : bool or int
+        See `cp_als`.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
@@ -110,18 +115,21 @@ def tucker(
         raise InputError("rank or error: one of them is needed, and not both")
     comm, chosen, named = world(), Options(**options), isinstance(init, str) and init == "random"
     asked = Compression(method, None if rank is None else tuple(rank), error, None if named else init)
-    with opened(X, comm, chosen, deadline) as (machine, source):
-        found = compressed(source, machine, chosen, asked, seed)
+    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
+        with teller.loading():
+            found = compressed(source, machine, chosen, asked, seed)
         rule = Rule(max_iters if method == "hooi" else 1, tol, deadline=deadline)
-        model = decomposed(found, source, Start(1, seed, asked.init), rule, callback)
+        model = decomposed(found, source, Start(1, seed, asked.init), rule, callback, teller)
     assert isinstance(model, TuckerTensor)
     return model
 
 
 def _cp_model(name: str, given: Any) -> Any:
-    if given is not None and not isinstance(given, KruskalTensor):
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a KruskalTensor")
-    return given
+    if given is None or isinstance(given, KruskalTensor):
+        return given
+    if parts_of(given) is None:
+        raise InputError(f"{name} is of type {type(given).__name__}: expected a CP model, such as a KruskalTensor")
+    return KruskalTensor.from_tensorly(given)
 
 
 @collective(ARGUMENTS | {"model": Argument(_cp_model, repr, of_root=True)}, argument_options)
@@ -139,7 +147,7 @@ def core_consistency(
     X : SparseTensor, DenseTensor, array or path
         See `cp_als`.
     model : KruskalTensor
-        Under ``mpirun`` rank 0's counts.
+        Or a CP model of another library. Under ``mpirun`` rank 0's counts.
     deadline : float, optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional

@@ -14,6 +14,8 @@ from partitioner.dense import DenseTensor
 from partitioner.labels import Labels
 from partitioner.threads import side_by_side, usable_cores
 
+from ..errors import InputError
+
 BLOCK = 1 << 16  # coordinates whose values are computed at once by a thread
 DENSE_BLOCK = 1 << 22  # elements of a dense tensor whose coordinates are there at once
 LEAST = 1e-10  # that a model of counts expects, in logarithms
@@ -206,6 +208,14 @@ def inner_product(
     """Return the inner product of a model with a tensor."""
     parts = (values.astype(np.float64) @ values_at(weights, factors, columns) for columns, values in blocks_of(tensor))
     return float(sum(parts))
+
+
+def fit_of(tensor: SparseTensor | DenseTensor, size: float, inner: float) -> float:
+    """Return ``1 - ||X - M|| / ||X||`` from a model's norm and its inner product with the tensor."""
+    norm = tensor.norm()
+    if not norm:
+        raise InputError("X has no values but zeros")
+    return 1 - float(np.sqrt(max(0.0, norm**2 + size**2 - 2 * inner))) / norm
 
 
 def tensor_sum(tensor: SparseTensor | DenseTensor) -> float:

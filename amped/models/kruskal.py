@@ -9,23 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.arrays import library
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
-from partitioner.foreign import tensor_of
 from partitioner.given import whole
-from partitioner.labels import Labelled, find, named
-from partitioner.readers import read
+from partitioner.labels import find, named
+from partitioner.lowrank import full
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
-from .explained import Component, Residuals, components, inner_product, readable_signs, residuals, shares
+from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
+from .forms import Forms
+from .given import PROJECTIONS, matched, tensor_for
 
-PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
-"""What `KruskalTensor.transform` calls: models are below all that computes, which adds itself."""
 PICTURES: list[Callable[..., None]] = []
-"""What `KruskalTensor.plot` calls, in the same way."""
+"""What `KruskalTensor.plot` calls: models are below all that draws, which adds itself."""
 
 REPORTS: list[Callable[..., None]] = []
 """What `KruskalTensor.report` calls, in the same way."""
@@ -33,7 +31,7 @@ REPORTS: list[Callable[..., None]] = []
 MODEL = "model.npz"  # in an output folder
 
 
-class KruskalTensor(Labelled):
+class KruskalTensor(Forms):
     """A sum of rank-one tensors, ``sum_r weights[r] * factors[0][:, r] o factors[1][:, r] o ...``.
 
     Parameters
@@ -130,6 +128,8 @@ class KruskalTensor(Labelled):
         *,
         nonnegative: bool = False,
         ridge: float = 0.0,
+        value: str | None = None,
+        where: str | None = None,
         deadline: float | None = None,
         **options: Any,
     ) -> NDArray[Any]:
@@ -140,14 +140,18 @@ class KruskalTensor(Labelled):
 
         Parameters
         ----------
-        X : SparseTensor or path
-            Of any length in `mode`, and as long as this tensor in the others. Under ``mpirun`` rank 0's counts.
+        X : tensor, array, table or path
+            Of any length in `mode`. In the other modes its labels are matched to this model's: nonzeros with labels
+            that the model does not know are left out, and told of. Where either has no labels it is as long as this
+            tensor there. A table (a frame, or a file of one) has this model's keys. Under ``mpirun`` rank 0's counts.
         mode : int
             Counted from 0.
         nonnegative : bool
             Whether no row may have negative numbers.
         ridge : float
             Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
+        value, where : str, optional
+            Of a table: what is summed, and which rows are read, as for the model's own tensor; see `from_frame`.
         deadline : float, optional
             Seconds; see `cp_als`.
         **options : optional
@@ -157,7 +161,8 @@ class KruskalTensor(Labelled):
         -------
         (I_mode, R) array
             float32 or float64 by the option `precision`; the same on every rank. A row without nonzeros is zero, and so
-            is the column of a component that is zero in another mode.
+            is the column of a component that is zero in another mode. Rows are in the order of the labels of `X`; of a
+            table that is `from_frame`'s.
 
         Raises
         ------
@@ -169,7 +174,8 @@ class KruskalTensor(Labelled):
         >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
         >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
         """
-        return PROJECTIONS[0](self, X, mode, nonnegative=nonnegative, ridge=ridge, deadline=deadline, **options)
+        how = {"nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
+        return PROJECTIONS[0](self, X, mode, value, where, how)
 
     def signed(self) -> KruskalTensor:
         """Give columns, in place, signs that make their bulk positive; components stay as they are."""
@@ -210,30 +216,6 @@ class KruskalTensor(Labelled):
         """
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
-    def frame(self, mode: int) -> Any:
-        """Return a factor matrix as a pandas DataFrame.
-
-        Parameters
-        ----------
-        mode : int
-            Counted from 0. `InputError` says if there is no such mode, or no pandas.
-
-        Returns
-        -------
-        pandas.DataFrame
-            (I_mode, R): a row for each label, a column for each component.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise InputError("frame(): pandas is not installed") from None
-        mode = whole("mode", mode, 0, len(self.factors) - 1)
-        if self.labels is None:
-            return pandas.DataFrame(self.factors[mode])
-        labels, names = self.labels[mode], self.labels.names
-        index = pandas.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
-        return pandas.DataFrame(self.factors[mode], index=index)
-
     def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
         """Draw the components by modes: curves of ordered labels, bars of others.
 
@@ -269,7 +251,8 @@ class KruskalTensor(Labelled):
         Parameters
         ----------
         X : SparseTensor, DenseTensor, array or path
-            Of this model's shape. It is computed on this process's host, in double precision.
+            Of this model's shape, or with this model's labels in any order; a table that has this model's keys, too.
+            It is computed on this process's host, in double precision.
 
         Returns
         -------
@@ -282,11 +265,7 @@ class KruskalTensor(Labelled):
             If the shapes differ, or `X` is all zeros.
         """
         tensor = self._given(X)
-        norm = tensor.norm()
-        if not norm:
-            raise InputError("X has no values but zeros")
-        inner = inner_product(self.weights, self.factors, tensor)
-        return 1 - float(np.sqrt(max(0.0, norm**2 + self.norm() ** 2 - 2 * inner))) / norm
+        return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
     def residuals(self, X: Any, count: int = 10) -> Residuals:
         """Return where this model explains a tensor least: values that it does not expect, and their labels.
@@ -307,11 +286,7 @@ class KruskalTensor(Labelled):
         return residuals(self.weights, self.factors, self._given(X), self.labels, whole("count", count, 1))
 
     def _given(self, X: Any) -> SparseTensor | DenseTensor:
-        tensor = X if isinstance(X, (SparseTensor, DenseTensor)) else None
-        if tensor is None:
-            tensor = read(X) if isinstance(X, (str, os.PathLike)) else tensor_of(X)
-        if tensor is None:
-            raise InputError(f"X is of type {type(X).__name__}: expected a tensor, an array, or the path of a tensor")
+        tensor = matched(tensor_for(X, self.labels), self.labels, known=True)
         if tensor.shape != self.shape:
             raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
         return tensor
@@ -323,12 +298,8 @@ class KruskalTensor(Labelled):
         return float(np.sqrt(max(0.0, self.weights @ product @ self.weights)))
 
     def full(self) -> NDArray[np.float64]:
-        """Return the dense tensor: for small shapes."""
-        rows = self.weights[None, :]
-        for factor in self.factors:
-            rows = (rows[:, None, :] * factor[None, :, :]).reshape(-1, self.rank)
-        result: NDArray[np.float64] = rows.sum(axis=1).reshape(self.shape)
-        return result
+        """Return the dense tensor: for small shapes. Raise `InputError` if memory has no room for it."""
+        return full(self.weights, self.factors)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
@@ -364,17 +335,6 @@ class KruskalTensor(Labelled):
         """Yield the weights, then the list of factor matrices: ``weights, factors = model``, as TensorLy has it."""
         yield self.weights
         yield self.factors
-
-    def to_pyttb(self) -> Any:
-        """Return pyttb's `ktensor`, in float64; raise `InputError` if that is not installed."""
-        return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights)
-
-    def to_tensorly(self) -> Any:
-        """Return TensorLy's `CPTensor`, of NumPy arrays; raise `InputError` if that is not installed."""
-        library("tensorly")
-        from tensorly.cp_tensor import CPTensor
-
-        return CPTensor((self.weights, self.factors))
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"

@@ -11,10 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.labels import Labelled, find, named
+from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
+from .explained import blocks_of, fit_of
+from .given import PROJECTIONS, matched, tensor_for
 
+MOST_AT_ONCE = 1 << 22  # numbers that a thread holds where values are computed
 Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 
 
@@ -85,6 +89,84 @@ class TuckerTensor(Labelled):
             self.core = np.moveaxis(np.moveaxis(self.core, mode, -1) * signs, -1, mode)
         self.core = np.ascontiguousarray(self.core)
         return self
+
+    def transform(
+        self,
+        X: Any,
+        mode: int,
+        *,
+        value: str | None = None,
+        where: str | None = None,
+        deadline: float | None = None,
+        **options: Any,
+    ) -> NDArray[Any]:
+        """Return rows of a mode for new data: what its indices have of the columns. Collective.
+
+        Core and other factor matrices stay as they are: with these rows in the place of ``factors[mode]``, no other
+        ones are nearer to ``X``.
+
+        Parameters
+        ----------
+        X : tensor, array, table or path
+            See `KruskalTensor.transform`.
+        mode : int
+            Counted from 0.
+        value, where, deadline : optional
+            See `KruskalTensor.transform`.
+        **options : optional
+            Those of `amped.Options`, such as `device` and `precision`.
+
+        Returns
+        -------
+        (I_mode, R_mode) array
+            float32 or float64 by the option `precision`; the same on every rank.
+
+        Raises
+        ------
+        InputError
+            If an argument is at fault, or the shape of `X`.
+
+        Examples
+        --------
+        >>> rows = tucker(january, (4, 4, 2)).transform(february, 0)  # doctest: +SKIP
+        """
+        return PROJECTIONS[0](self, X, mode, value, where, {"deadline": deadline, **options})
+
+    def score(self, X: Any) -> float:
+        """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.
+
+        Parameters
+        ----------
+        X : tensor, array, table or path
+            See `KruskalTensor.score`.
+
+        Returns
+        -------
+        float
+            1 where the model equals the tensor.
+        """
+        tensor = matched(tensor_for(X, self.labels), self.labels, known=True)
+        if tensor.shape != self.shape:
+            raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
+        parts = (values.astype(np.float64) @ self._values_at(columns) for columns, values in blocks_of(tensor))
+        return fit_of(tensor, self.norm(), float(sum(parts)))
+
+    def _values_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
+        """Return this tensor's values at some coordinates, (n,), one array of indices a mode; in threads."""
+        count, most = len(columns[0]), max(1, MOST_AT_ONCE // (self.core.size or 1))
+        found, start = np.empty(count), self.core.reshape(self.core.shape[0], -1)
+
+        def block(begin: int) -> None:
+            part = slice(begin, begin + most)
+            rows = self.factors[0][columns[0][part]] @ start
+            for factor, column in zip(self.factors[1:], columns[1:], strict=True):
+                mine = factor[column[part]]
+                rows = (mine[:, None, :] @ rows.reshape(len(mine), mine.shape[1], -1))[:, 0]
+            found[part] = rows[:, 0]
+
+        begins = range(0, count, most)
+        side_by_side(block, begins, min(usable_cores(), max(1, len(begins))))
+        return found
 
     def norm(self) -> float:
         """Return the Frobenius norm, without forming the tensor."""

@@ -102,7 +102,8 @@ def _wrapped(parts: Sequence[str], width: int) -> list[str]:
 def shown(label: Any) -> str:
     """Return a label as text: short, in one line; between quotes if it might be taken for several."""
     found = as_text(label)
-    return f'"{found}"' if isinstance(label, str) and set(found) & set(",;:") else found
+    told = isinstance(label, str) and (not found.strip() or set(found) & set(",;:"))
+    return f'"{found}"' if told else found
 
 
 def as_text(label: Any, longest: int = LONGEST) -> str:

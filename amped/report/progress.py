@@ -37,6 +37,9 @@ class Display:
     def rows(self, done: int, total: int | None) -> None:
         """Show how many rows of a table are read."""
 
+    def stage(self, name: str | None) -> None:
+        """Show what is done between reading and iterating; None: nothing any more."""
+
     def iteration(self, number: int, of: int, facts: str) -> None:
         """Show what an iteration has reached."""
 
@@ -88,6 +91,7 @@ class Live(Plain):
         self._bars = progress.Progress(*columns, *times, transient=True)
         self._bars.start()
         self._tasks: dict[str, progress.TaskID] = {}
+        self._stages: set[str] = set()  # those of the tasks that `stage` shows
 
     def note(self, text: str) -> None:
         self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -108,6 +112,13 @@ class Live(Plain):
         self._drawn, self._done = now, done
         speed = done / max(BETWEEN, now - self._opened) / 1e6
         self._show("reading", done, total, f"{done / 1e6:.{digits}f} {unit}, {speed:.{digits}f} {unit}/s")
+
+    def stage(self, name: str | None) -> None:
+        for other in self._stages - {name}:
+            self._bars.update(self._tasks[other], visible=False)
+        if name is not None:
+            self._stages.add(name)
+            self._show(name, 0, None, "")
 
     def iteration(self, number: int, of: int, facts: str) -> None:
         self._show("iterating", number, of, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from signal import Signals
 from typing import Any
@@ -31,6 +32,13 @@ def human(count: float) -> str:
     return f"{count:.0f} {UNITS[unit]}" if unit == 0 else f"{count:.1f} {UNITS[unit]}"
 
 
+def rate(count: float) -> str:
+    """Return a number of things with three significant digits, in millions where there are so many."""
+    if count >= 1e6:
+        return f"{rate(count / 1e6)} million"
+    return f"{float(f'{count:.3g}'):,.10g}"
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return rows of cells in right-aligned columns."""
     cells = [[str(c) for c in row] for row in (head, *rows)]
@@ -55,9 +63,20 @@ def progress(state: State) -> str:
     return f"{text} and {state.mode} mode{'s' * (state.mode > 1)} of the next" if state.mode else text
 
 
+def figure(number: float) -> str:
+    """Return a number with six significant digits; just below 1, as good fits are, with two of what is missing."""
+    if not math.isfinite(number) or not 1e-4 <= abs(number) < 1e15:
+        return f"{number:.6g}"
+    missing = 1 - abs(number)
+    digits = 5 - math.floor(math.log10(abs(number)))
+    if 1e-14 < missing < 1e-5:
+        digits = 1 - math.floor(math.log10(missing))
+    return f"{number:,.{max(0, digits)}f}"
+
+
 def _headline(state: State) -> str:
     name, numbers = next(iter(state.series.items()))
-    return f"{name} {numbers[-1]:.6f}" if numbers else f"no {name}"
+    return f"{name} {figure(numbers[-1])}" if numbers else f"no {name}"
 
 
 def iteration_facts(state: State, change: float | None) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,13 +29,12 @@ from ..models.loading import RUN
 from ..parallel.mpi import on_root, share
 from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
-from ..report import components, page, text
-from .job import Job, Reporter, Session
+from ..report import page, text
+from .job import Job, Session
 from .record import recorded
 from .runs import CpdRequest, RunRequest, TuckerRequest
 
 COMPARED = 1 << 27  # nonzeros times components of what is soon computed
-SHOWN = 10  # components that a terminal shows once a model is there
 
 
 Tell = Callable[[Job, Model, Path], None]
@@ -71,8 +70,7 @@ def tucker(request: TuckerRequest, session: Session) -> int:
 
 def _show(job: Job, model: Model, place: Path) -> None:
     """Show a person what the components are."""
-    if isinstance(model, KruskalTensor):
-        job.display.components(lambda: components.text(model, most=SHOWN))
+    job.teller.model(model)
 
 
 def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) -> int:
@@ -81,26 +79,28 @@ def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) ->
     with Job(request, session) as job:
         kind.prepare(job)  # while the tensor is read
         source = job.open()
-        method = kind.method(job, source)
+        with job.teller.loading():
+            method = kind.method(job, source)
         job.say_machine()
         origin, resumed = _start_or_resume(job, request, method, source, kind.start)
         job.begin(method.operator, source, method.rank)
-        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed)
+        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed, source.labels)
         slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
         limit = first_limit(max(comm.allgather(slowest)))
         rule = driver.Rule(request.iterations, request.tolerance, limit, request.deadline)
         began, starts = time.perf_counter(), request.how_often
+        hear = partial(job.teller.iteration, of=request.iterations)
         with STAGES.of("iterate"), saver, stop.listening():
             best, merits = best_of(
                 method,
                 starts,
                 lambda number: _next_start(job, method, source, number),
-                lambda: driver.run(method, rule, [Reporter(job, request.iterations)], lambda: stop.agreed(comm), saver),
+                lambda: driver.run(method, rule, [hear], lambda: stop.agreed(comm), saver),
                 lambda: stop.agreed(comm),
             )
         if starts > 1:
             origin = origin._replace(seed=request.seed + best)
-            job.display.note(f"best of {len(merits)} starts: seed {origin.seed}")
+            job.teller.best(len(merits), origin.seed)
         record = recorded(job, source, origin, method, time.perf_counter() - began)
         saved = request.checkpoint is not None and not comm.bcast(saver.failed)
         model: Model | None = None
@@ -170,9 +170,7 @@ def _next_start(job: Job, method: driver.Method, source: AnySource, number: int)
     request = job.request
     assert isinstance(request, RunRequest)
     seed = request.seed + number
-    if request.how_often > 1:
-        job.display.note(f"start {number + 1} of {request.how_often}: seed {seed}")
-        job.metrics.event("seed", seed=seed)
+    job.teller.start(number, request.how_often, seed)
     if number:
         begin(method, source, seed)
 
@@ -192,7 +190,7 @@ def _start_or_resume(
             return None
         found, damages = checkpoint.load_newest(folder, not request.no_verify)
         if found is not None:
-            checkpoint.check(found, facts, method.state, folder)
+            checkpoint.check(found, facts, method.state, folder, source.labels)
             _check_start(request, found.origin, folder / found.name)
             for damage in damages:
                 print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
@@ -269,11 +267,4 @@ def _close(
     memory = job.memory_line(method.operator)
     job.tell_stages()
     job.metrics.event("end", **record)
-    job.display.close()
-    job.display.note(text.time_line(job.metrics.totals, record["seconds"]) + f"; {memory}")
-    if job.metrics.iterations:
-        job.display.note(f"iterations took {statistics.median(job.metrics.iterations) * 1e3:.3g} ms")
-    fits = method.state.series.get("fit", [])
-    if (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
-        job.display.note(f"warning: {warning}")
-    job.display.note(f"{text.end_line(method.state, stop.signal, rule)}; {result}")
+    job.teller.end(method, rule, record["seconds"], memory, stop.signal, result)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from partitioner.readers import is_table
 from partitioner.stages import STAGES
 
 from ..assembly import AnySource, bring_up, open_path, room_of
-from ..decomp.driver import Method, Spans
 from ..errors import EXIT_INCOMPLETE
 from ..files import Outputs
 from ..operators.base import Placed
@@ -22,17 +21,10 @@ from ..parallel.stopping import StopRequest
 from ..parallel.watchdog import Watchdog
 from ..report import text
 from ..report.dense import source_line
-from ..report.metrics import Metrics, peak_resident_bytes, resident_bytes, versions
+from ..report.metrics import Metrics, versions
 from ..report.progress import Display, display
+from ..report.telling import Planned, Teller
 from .requests import Request
-
-
-class Planned(Protocol):
-    """What is placed on devices by a plan."""
-
-    @property
-    def plan(self) -> Any:
-        """Has `device_bytes`, by use, and `host_bytes`."""
 
 
 class Session(NamedTuple):
@@ -62,9 +54,9 @@ class Job:
             self._let_go()
             raise
         self._aborts.append(self.machine.exchange.abort)
-        self._resting = resident_bytes()
         self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
         self.display = display(self.comm.rank, self.request.quiet)
+        self.teller = Teller(self.comm, self.display, self.metrics)
         return self
 
     def _claim(self) -> Path | None:
@@ -109,10 +101,7 @@ class Job:
 
     def say_machine(self) -> None:
         """Say what the tensor was placed on. Collective."""
-        devices = self.comm.allgather(self.machine.device.description)
-        ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
-        over = f"; exchange over {self.machine.exchange.name}" if self.comm.size > 1 else ""
-        self.display.note(f"{ranks}{over}; {self.request.options.precision}")
+        self.teller.machine(self.machine, self.request.options.precision)
 
     def begin(self, operator: Placed, source: Described, rank: int | list[int] | None = None) -> None:
         """Say in the metrics what will run: nothing is left to be refused."""
@@ -126,13 +115,7 @@ class Job:
 
     def memory_line(self, operator: Planned) -> str:
         """Return the memory used and planned, each of the rank that used most; collective."""
-        used, plan = self.machine.device.peak_bytes(), operator.plan
-        mine = {"host": (peak_resident_bytes() - self._resting, plan.host_bytes)}
-        if used is not None:
-            mine["device"] = used, sum(plan.device_bytes.values())
-        by_rank = self.comm.allgather(mine)
-        self.metrics.event("memory", used_and_planned_bytes=by_rank)
-        return text.memory_line(by_rank)
+        return self.teller.memory(self.machine, operator)
 
     def stages(self) -> dict[str, float]:
         """Return how long what is done once has taken so far, by stage, on its slowest rank. Collective."""
@@ -144,19 +127,3 @@ class Job:
     def tell_stages(self) -> None:
         """Say the same in the metrics. Collective."""
         self.metrics.event("stages", seconds=self.stages())
-
-
-class Reporter:
-    """Tells display and metrics of each iteration; see `Observer`."""
-
-    def __init__(self, job: Job, max_iters: int) -> None:
-        self._job, self._of = job, max_iters
-
-    def __call__(self, method: Method, spans: Spans, seconds: float) -> None:
-        metrics, state = self._job.metrics, method.state
-        by_rank = self._job.comm.allgather(spans)
-        self._job.display.iteration(state.iterations, self._of, text.iteration_facts(state, method.change()))
-        split = metrics.spans(by_rank)
-        metrics.iterations.append(seconds)
-        latest = {name: numbers[-1] for name, numbers in state.series.items()}
-        metrics.event("iteration", iteration=state.iterations, **latest, seconds=seconds, split=split)

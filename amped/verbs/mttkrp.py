@@ -40,7 +40,8 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
-        operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
+        with job.teller.loading():
+            operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
         job.say_machine()
         start(operator, source, request.seed, request.init)
         job.begin(operator, source)

@@ -22,7 +22,8 @@ from partitioner.readers import Form
 from ..decomp.constraints import Wanted, modes_of, ridge_of
 from ..decomp.poisson import Poisson
 from ..errors import InputError
-from ..files import Outputs, check_apart, factors_in, read_npz
+from ..files import Outputs, check_apart
+from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
 from ..report.metrics import Metrics
@@ -196,7 +197,7 @@ class Seeded(Request):
             raise InputError(f"--seed {self.seed}: at least 0")
         if self.init not in self.named_starts:
             assert self.init is not None
-            factors_in(read_npz(self.init), self.init)
+            matrices_in(self.init)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

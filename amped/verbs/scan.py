@@ -14,11 +14,10 @@ from ..errors import InputError
 from ..files import Outputs, write_text
 from ..models.scanned import Tried
 from ..parallel.mpi import on_root
+from ..report.scan_text import ScanTable
 from ..scanning import LOSSES, Asked, Scan, ranks_of, scanned
 from .job import Job, Session
 from .requests import Request
-
-HEAD = "components  explained  reached  match  halves  consistency  iterations  seconds"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -67,12 +66,10 @@ def scan(request: ScanRequest, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         job.say_machine()
-        told = False
+        table = ScanTable(job.display)
 
         def tell(tried: Tried) -> None:
-            nonlocal told
-            job.display.note(line(tried) if told else f"{HEAD}\n{line(tried)}")
-            told = True
+            table(tried)
             job.metrics.event("tried", **tried._asdict())
 
         found = scanned(source, job.machine, request.options, request.asked, tell)
@@ -80,25 +77,8 @@ def scan(request: ScanRequest, session: Session) -> int:
             text = json.dumps(facts(found), indent=1) + "\n"
             on_root(job.comm, lambda: write_text(output, text, output in job.outputs.replaced))
         job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason)
-        job.display.close()
-        chosen = found.suggestion.rank
-        job.display.note(f"suggested: {'none' if chosen is None else chosen}; {found.suggestion.reason}")
+        table.end(found.suggestion)
         return job.exit_code()
-
-
-def line(tried: Tried) -> str:
-    """Return a line of the table whose head is `HEAD`."""
-    cells = [
-        str(tried.rank),
-        f"{tried.squared:.4f}",
-        f"{tried.reached}/{len(tried.explained)}",
-        "-" if tried.match is None else f"{tried.match:.2f}",
-        "-" if tried.halves is None else f"{tried.halves:.2f}",
-        "-" if tried.consistency is None else f"{tried.consistency:.0f} %",
-        str(tried.iterations),
-        f"{tried.seconds:.3g}",
-    ]
-    return "  ".join(cell.rjust(len(head)) for cell, head in zip(cells, HEAD.split(), strict=True))
 
 
 def facts(found: Scan) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,8 +12,11 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.given import whole
 from partitioner.readers import PLAIN
 
+from ..errors import InputError
+from ..files import Outputs
 from ..models.kruskal import KruskalTensor
 from ..models.loading import load, recorded
+from ..models.tucker import TuckerTensor
 from ..options import Options
 from ..parallel.mpi import on_root
 from ..report import components
@@ -28,7 +32,7 @@ class ModelRequest(Request):
     POSITIONAL: ClassVar[dict[str, Any]] = {
         "type": path,
         "metavar": "MODEL",
-        "help": "folder that cpd has written, or its model.npz",
+        "help": "folder that cpd has written, its model.npz, or a ktensor's text",
     }
     COMPUTES: ClassVar[bool] = False
 
@@ -44,6 +48,9 @@ class ShowRequest(ModelRequest):
     """What ``show`` takes."""
 
     top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
+    export: Path | None = flag(
+        None, "write the model as the Tensor Toolbox's ktensor, too", type=path, metavar="FILE.ktn"
+    )
 
     def check(self) -> None:
         whole("--top", self.top, 1)
@@ -65,7 +72,20 @@ def _told(request: ShowRequest) -> str:
     else:
         what = f"a core of {' x '.join(map(str, model.core.shape))}"
         told = components.columns_text(model.factors, model.labels, request.top)
+    if request.export is not None:
+        told += f"\n{_exported(model, request)}"
     return f"{_headline(request.tensor, what)}\n{told}"
+
+
+def _exported(model: KruskalTensor | TuckerTensor, request: ShowRequest) -> str:
+    """Write a model as text; return a line that says so."""
+    assert request.export is not None
+    if not isinstance(model, KruskalTensor):
+        raise InputError("a Tucker model: a ktensor has components", path=request.tensor)
+    with closing(Outputs()) as outputs:
+        outputs.file(request.export, False, "choose another name")
+        model.export(request.export, replace=False)
+    return f"written as text to {request.export}"
 
 
 def _headline(place: Path, what: str) -> str:

@@ -14,6 +14,7 @@ from partitioner.flags import byte_count, flag, path
 
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..parallel.mpi import on_root
+from ..report import text
 from ..report.metrics import Metrics
 from ..report.progress import display
 from .job import Session
@@ -80,7 +81,7 @@ def table(request: TableRequest, session: Session) -> int:
         )
         seconds, shape = time.perf_counter() - began, " x ".join(map(str, store.shape))
         shown.note(f"{request.tensor.name}: {rows:,} rows, {shape}, {store.nnz:,} nonzeros")
-        shown.note(f"{store.path}: written in {seconds:.3g} s, {rows / seconds / 1e6:.3g} million rows/s")
+        shown.note(f"{store.path}: written in {seconds:.3g} s, {text.rate(rows / seconds)} rows/s")
         facts = {"rows": rows, "shape": store.shape, "nonzeros": store.nnz, "seconds": seconds}
         metrics.event("table", tensor=str(request.tensor), **(asdict(request.form) | facts))
         metrics.close()

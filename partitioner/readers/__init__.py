@@ -15,7 +15,8 @@ from .pieces import Outcome, Part, Progress, check_labelled, chunks, collect, se
 
 __all__ = [
     "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "is_dense", "is_semisparse",
-    "is_table", "open_dense", "open_part", "open_store", "read", "read_sparse", "settle", "warn_of_keys", "with_zeros",
+    "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle", "warn_of_keys",
+    "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def read(
     value: str | None = None,
     where: str | None = None,
     missing: str = "drop",
+    index_base: int | None = None,
     progress: Progress | None = None,
 ) -> SparseTensor | DenseTensor:
     """Read a tensor.
@@ -63,6 +65,8 @@ def read(
         Of a table: the condition of the rows that are read.
     missing : {"drop", "keep"}
         Of a table: whether rows that lack a key are left out, or get a missing label.
+    index_base : {0, 1}, optional
+        The lowest index in the file: by default 1, if no header of a text says otherwise, and 0 in archives.
     progress : callable, optional
         Called now and then while a file is read, with the bytes read so far and the file's size (None if unknown,
         as for a pipe); with rows for a table.
@@ -82,7 +86,8 @@ def read(
     InputWarning
         If the last column of a text, taken for values, looks like one more column of indices.
     """
-    form = Form(no_values, compact, dense, None if shape is None else tuple(shape), keys, value, where, missing)  # type: ignore[arg-type]
+    lengths = None if shape is None else tuple(shape)
+    form = Form(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
     if is_dense(path):
         return open_dense(path, form)
     tensor = read_sparse(path, form, progress=progress)
@@ -106,6 +111,20 @@ def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Prog
     elif part.outcome.doubtful:
         tensor.when_merged(partial(warn_of_keys, path, part.outcome))
     return tensor.compacted(part.outcome.base) if form.compact else tensor
+
+
+def read_frame(frame: Any, form: Form) -> SparseTensor:
+    """Read a table in memory, as `form` says; raise `InputError` if it is none."""
+    from .database import is_frame
+    from .table import TablePart
+
+    if not is_frame(frame):
+        kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
+        raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
+    part = TablePart(frame, form)
+    tensor = SparseTensor.from_columns(*collect("the table", part), part.lengths, path="the table")
+    tensor.labels = part.outcome.labels
+    return tensor
 
 
 def is_table(path: str | PathLike[str], form: Form = PLAIN) -> bool:
@@ -145,7 +164,8 @@ def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
 
     _check_name(path)
     refuse_keys(path, form)
-    for name, given in (("no_values", form.no_values), ("compact", form.compact), ("shape", form.shape)):
+    others = ("no_values", form.no_values), ("compact", form.compact), ("shape", form.shape)
+    for name, given in (*others, ("index_base", form.index_base is not None)):
         if given:
             flag = name.replace("_", "-")
             raise InputError(f"a dense tensor has every element: --{flag} ({name}=True) is for sparse ones", path=path)
@@ -175,6 +195,8 @@ def open_store(path: str | PathLike[str], form: Form = PLAIN, verify: bool = Tru
     store = Store(path, verify)
     if form.shape is not None and form.shape != store.shape:
         raise InputError(f"a store of shape {store.shape}: --shape (shape=...) is for files", path=path)
+    if form.index_base is not None:
+        raise InputError("a store counts from 0: --index-base (index_base=...) is for files", path=path)
     if form.no_values:
         raise InputError("a store has values: --no-values (no_values=True) is for the file it is made of", path=path)
     if form.compact and not store.labelled:
@@ -241,16 +263,16 @@ def open_part(
         from .table import TablePart
 
         return TablePart(path, form, part, threads=threads, progress=progress, **table)
-    no_values = form.no_values
+    how: dict[str, Any] = {"no_values": form.no_values, "base": form.index_base}
     if fspath(path).lower().endswith(".npz"):
         from .npz import ArchivePart
         from .semisparse import SemiSparsePart
 
         kind = SemiSparsePart if is_semisparse(path) else ArchivePart
-        return kind(path, part, progress=progress, no_values=no_values, threads=threads)
+        return kind(path, part, progress=progress, threads=threads, **how)
     from .tns import TextPart
 
-    return TextPart(path, part, of, threads=threads, progress=progress, no_values=no_values)
+    return TextPart(path, part, of, threads=threads, progress=progress, **how)
 
 
 def _check_name(path: str | PathLike[str]) -> None:

@@ -216,6 +216,8 @@ class Database:
     def _told(self, error: Exception) -> str:
         """Return an error in one line, with the names that may have been meant."""
         text = [line.strip() for line in str(error).splitlines() if line.strip()]
+        ends = [at for at, line in enumerate(text) if line.startswith("Candidate functions")]
+        text = text[: ends[0]] if ends else text  # of which there may be dozens
         kept = [line for line in text if not line.startswith(("LINE ", "^", "Candidate", "Did you mean"))]
         told = kept[0] if kept else type(error).__name__
         if "syntax error" not in told and len(kept) > 1:

@@ -10,7 +10,7 @@ from os import PathLike, fspath
 
 from ..coo import ValueRange
 from ..errors import InputError, InputWarning
-from ..flags import flag, whole_numbers
+from ..flags import flag, whole_number, whole_numbers
 from .pieces import Outcome
 
 MISSING = "drop", "keep"
@@ -38,6 +38,8 @@ class Form:
         Of a table: the condition of the rows that are read.
     missing : {"drop", "keep"}
         Of a table: what becomes of rows that lack a key.
+    index_base : {0, 1}, optional
+        Of text or an archive: the lowest index. By default 1 in text without a header that says so, 0 in archives.
     more : tuple of str
         Further files of the same table.
     """
@@ -52,6 +54,9 @@ class Form:
     value: str | None = flag(None, "of a table: what is summed, or an aggregate (count(*))", metavar="EXPR")
     where: str | None = flag(None, "of a table: the rows that are read (all)", metavar="EXPR")
     missing: str = flag("drop", "of a table: rows without a key (drop)", choices=MISSING)
+    index_base: int | None = flag(
+        None, "indices count from (1; in .npz 0)", type=whole_number, choices=(0, 1), metavar="0|1"
+    )
     more: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -61,6 +66,10 @@ class Form:
         for name, given in (*(("keys", each) for each in self.key), ("value", self.value), ("where", self.where)):
             if given is not None and not isinstance(given, str):
                 raise InputError(f"{name}: {given!r} is no column or expression, which are strings")
+        if any(not each.strip() for each in self.key):
+            raise InputError("keys: an empty expression (--key '')")
+        if self.index_base not in (None, 0, 1):
+            raise InputError(f"index_base {self.index_base!r}: expected 0 or 1")
         if self.missing not in MISSING:
             raise InputError(f"missing {self.missing!r}: expected {' or '.join(map(repr, MISSING))}")
 
@@ -102,7 +111,8 @@ def warn_of_keys(
     low, _, grain = values()
     if low < 1 or grain != 1:
         return
-    repeated = f", and {duplicates:,} lines repeat the columns before it" if duplicates else ""
+    lines = "1 line repeats" if duplicates == 1 else f"{duplicates:,} lines repeat"
+    repeated = f", and {lines} the columns before it" if duplicates else ""
     warnings.warn(
         f"{fspath(path)}: column {outcome.order + 1} is taken for values, but may be a key: it holds whole numbers "
         f"from 1 up{repeated}; if lines hold no values, use --no-values (no_values=True); if they do, a header of the "

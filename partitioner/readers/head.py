@@ -20,6 +20,7 @@ _NOT_TEXT = re.compile(rb"[^\t\n\v\f\r -~]")
 SKIPPED = b" \t\n\v\f\r#%"  # what an empty line or a comment begins with
 _MARKET = b"%%MatrixMarket"
 _OTHER_KINDS = (b"tensor", b"matrix", b"ktensor", b"ttensor", b"sumtensor")
+_BASES = {b"indices-start-at-zero": 0, b"indices-start-at-one": 1}
 # What the next line must hold.
 _FIRST, _NONZERO = "first line", "nonzero"
 _ORDER, _LENGTHS, _COUNT = "order", "mode lengths", "number of nonzeros"
@@ -29,17 +30,18 @@ class Head:
     """The format of a text file, from its comments, header and first nonzero.
 
     Two headers are known. The Tensor Toolbox and GenTen write a line ``sptensor`` (GenTen may add
-    ``indices-start-at-zero``), the order, the mode lengths and the number of nonzeros; ParTI and others write the
-    order alone in a line, and the mode lengths.
+    ``indices-start-at-zero`` or ``-one``), the order, the mode lengths and the number of nonzeros; ParTI and others
+    write the order alone in a line, and the mode lengths.
     """
 
-    def __init__(self, no_values: bool = False) -> None:
+    def __init__(self, no_values: bool = False, base: int | None = None) -> None:
         self.no_values = no_values  # lines are indices alone
         self.order = 0
-        self.base = 1  # the lowest index
+        self.base, self._asked = 1 if base is None else base, base  # the lowest index; if the caller says which
         self.lengths: tuple[int, ...] | None = None  # declared
         self.declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
         self.lines = self.size = 0  # lines and bytes before the first nonzero
+        self._doubtless = base is not None  # whether somebody says what the lowest index is
         self._reason = ""  # why this number of columns is expected
         self._after_lengths = _NONZERO
         self._next = _FIRST
@@ -124,7 +126,8 @@ class Head:
             if index is None:
                 raise InputError(f"{what} is not an integer")
             if index < self.base or token.startswith(b"-"):  # the parser refuses -0 too
-                raise InputError(f"{what}: indices count from {self.base}")
+                advice = "" if index or self._doubtless else "; if they count from 0, use --index-base 0 (index_base=0)"
+                raise InputError(f"{what}: indices count from {self.base}{advice}")
             if index - self.base >= MAX_MODE_LENGTH:
                 raise InputError(f"{what} is above the highest, {MAX_MODE_LENGTH - 1 + self.base}")
             if self.lengths and index - self.base >= self.lengths[mode]:
@@ -147,11 +150,14 @@ class Head:
         return True
 
     def _takes_first(self, tokens: list[bytes]) -> bool:
+        if (mark := _separator(tokens)) is not None:
+            some = "comma-separated: a table" if mark == "," else f"separated by '{mark}': a table"
+            raise InputError(f"looks {some} is read with --key COLUMN, once for each mode (keys=[...])")
         keyword = tokens[0].lower()
         if keyword in _OTHER_KINDS:
             raise InputError(f"a {keyword.decode()} of the Tensor Toolbox: only its sptensor is read")
         if keyword == b"sptensor":
-            self.base = 0 if b"indices-start-at-zero" in tokens else 1
+            self._set_base(tokens)
             self._after_lengths, self._next = _COUNT, _ORDER
             return True
         if len(tokens) > 1:
@@ -164,6 +170,15 @@ class Head:
             raise InputError(f"one column, {_show(tokens[0])}: expected indices and a value, apart by blanks")
         self._set_order(tokens)
         return True
+
+    def _set_base(self, tokens: list[bytes]) -> None:
+        said = next((base for word, base in _BASES.items() if word in tokens), None)
+        if said is None:
+            return
+        if self._asked not in (None, said):
+            told = f"leave out --index-base {self._asked} (index_base={self._asked})"
+            raise InputError(f"the header says that indices count from {said}: {told}")
+        self.base, self._doubtless = said, True
 
     def _set_order(self, tokens: list[bytes]) -> None:
         order = _integer(tokens[0])
@@ -202,6 +217,12 @@ def _integer(token: bytes) -> int | None:
 def _show(token: bytes) -> str:
     text = token.decode("ascii", "backslashreplace")
     return f"'{text}'" if len(text) <= 32 else f"'{text[:29]}...'"
+
+
+def _separator(tokens: list[bytes]) -> str | None:
+    """Return what stands between columns that are not apart by blanks; a comma within the last may be a decimal one."""
+    text = b" ".join(tokens[: max(1, len(tokens) - 1)])
+    return next((mark.decode() for mark in (b",", b";", b"|") if mark in text), None)
 
 
 def _refuse_binary(line: bytes) -> None:

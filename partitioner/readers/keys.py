@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..labels import TEXT
+from ..labels import TEXT, plain_times
 from .bins import filled
 from .database import EVENTS, Database, quoted
 
@@ -76,7 +76,7 @@ class Key:
             Whether there is a missing label, too: it comes last.
         """
         labels, places = filled(self._array(column), self.function, self.unit)
-        labels = _plain_times(labels) if labels.dtype.kind == "M" else labels
+        labels = plain_times(labels) if labels.dtype.kind == "M" else labels
         return _with_missing(labels) if missing else labels, places
 
     def _array(self, column: Any) -> NDArray[Any]:
@@ -89,14 +89,6 @@ class Key:
             return np.array(column.to_pylist(), TEXT)
         array: NDArray[Any] = column.to_numpy(zero_copy_only=False)
         return array.astype("m8[us]") if self.kind in DURATIONS else array
-
-
-def _plain_times(labels: NDArray[Any]) -> NDArray[Any]:
-    """Return times as dates, or in seconds, where nothing is lost: they are easier to read."""
-    for unit in ("M8[D]", "M8[s]"):
-        if np.array_equal(labels.astype(unit), labels):
-            return labels.astype(unit)
-    return labels
 
 
 def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:

@@ -63,10 +63,12 @@ class ArchivePart:
         *,
         progress: Progress | None = None,
         no_values: bool = False,
+        base: int | None = None,
         rows: int = ROWS,
         threads: int | None = None,
     ) -> None:
         self._progress, self._rows, self._threads = progress, rows, threads or usable_threads()
+        self._base = base or 0  # the lowest index
         self._fault: InputError | None = None
         with naming(path), ExitStack() as files:
             file = files.enter_context(open_regular(path))
@@ -109,7 +111,8 @@ class ArchivePart:
     @property
     def outcome(self) -> Outcome:
         """See `Part`."""
-        return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault, labels=self._labels)
+        read = self.order, self.lengths, self._nonzeros
+        return Outcome(*read, fault=self._fault, base=self._base, labels=self._labels)
 
     def fill(self, pile: Pile) -> bool:
         """See `Part`."""
@@ -171,7 +174,9 @@ class ArchivePart:
 
     def _checked(self, indices: NDArray[Any], given: NDArray[Any], first: int) -> Nonzeros:
         """Return nonzeros, number `first` of the file and the next ones, as they are kept; refuse wrong ones."""
-        lengths = self.lengths or (MAX_MODE_LENGTH,) * self.order
+        lengths, base = self.lengths or (MAX_MODE_LENGTH,) * self.order, self._base
+        if base:
+            indices = indices.astype(np.int64) - base
         with np.errstate(over="ignore"):
             values = given.astype(self.dtype)
         wrong = ~np.isfinite(values)
@@ -180,15 +185,15 @@ class ArchivePart:
                 wrong |= (column < 0) | (column >= length)
         if wrong.any():
             at = int(wrong.argmax())
-            self._refuse(first + at, indices[:, at].tolist(), values[at], lengths)
+            self._refuse(first + at, (indices[:, at] + base).tolist(), values[at], lengths)
         return indices.astype(np.int32, order="C"), values
 
     def _refuse(self, nonzero: int, indices: list[int], value: np.floating, lengths: tuple[int, ...]) -> None:
         for mode, (index, length) in enumerate(zip(indices, lengths, strict=True)):
             what = f"index {index} of mode {mode} in nonzero {nonzero}"
-            if index < 0:
-                raise InputError(f"{what}: indices count from 0")
-            if index >= length:
+            if index < self._base:
+                raise InputError(f"{what}: indices count from {self._base}")
+            if index >= length + self._base:
                 raise InputError(f"{what} is outside its length {length}")
         raise InputError(f"value {value} of nonzero {nonzero} is not finite")
 

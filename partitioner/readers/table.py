@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from ..coo import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
 from ..errors import InputError, InputWarning
 from ..labels import Labels
-from ..packed import layout_of
+from ..packed import HALF, LOWER, bits_of, layout_of
 from ..tables import Nonzeros, Pile, mapped
 from .database import EVENTS, Database, is_text, readable
 from .form import Form
-from .keys import NUMBERS, Key, keys_of, parse
+from .keys import Key, keys_of, parse
 from .pieces import Outcome, Progress, naming, usable_threads
+from .summed import Value
 
 ROWS = "amped_rows"
 BATCH = 1 << 17  # rows that DuckDB hands over together
@@ -222,24 +223,53 @@ class TablePart:
     @property
     def packable(self) -> bool:
         """Whether the nonzeros can be had as a number each; see `partitioner.packed`."""
-        return self.lengths is not None and self._counts and layout_of(self.lengths) is not None
+        if self.lengths is None or self._added or layout_of(self.lengths) is None:
+            return False
+        return self._counts or bits_of(self.lengths) <= 2 * HALF
 
-    def packed(self) -> NDArray[np.int64]:
-        """Return a number for each nonzero, instead of `fill`; raise `InputError` if the table was changed."""
+    @property
+    def valued(self) -> bool:
+        """Whether nonzeros have values that are summed."""
+        return not self._counts
+
+    def packed(self) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+        """Return a number for each nonzero, instead of `fill`; of values that are summed, its halves, and the values.
+
+        Raise `InputError` if the table was changed, or a value is not finite.
+        """
+        key = f"SELECT {self._key()} AS key{'' if self._counts else ', __value'} FROM ({self._select})"
+        keys: NDArray[Any]
+        values: NDArray[np.float64] | None
+        if self._counts:
+            keys, values = mapped(self._facts.kept, np.dtype(np.int64)), None
+        else:
+            key = f"SELECT CAST(key >> {HALF} AS INTEGER), CAST(key & {LOWER} AS INTEGER), __value FROM ({key})"
+            keys = mapped(2 * self._facts.kept, np.dtype(np.int32)).reshape(2, -1)
+            values = mapped(self._facts.kept, np.dtype(np.float64))
+        targets = [keys] if values is None else [*keys, values]
+        with naming(self.path or "the table"), self._files:
+            for batch in self._batches(key):
+                self._take_batch(batch, targets)
+            self._end()
+        return keys, values
+
+    def _key(self) -> str:
+        """Return the expression of a nonzero's number."""
         assert self.lengths is not None
         layout = layout_of(self.lengths)
         assert layout is not None
-        key = " | ".join(f"(CAST(place{k} AS BIGINT) << {shift})" for k, shift in enumerate(layout.shifts.tolist()))
-        keys = mapped(self._facts.kept, np.dtype(np.int64))
-        with naming(self.path or "the table"), self._files:
-            for batch in self._batches(f"SELECT {key} AS key FROM ({self._select})"):
-                found = batch.column(0).to_numpy()
-                if self._nonzeros + found.size > keys.size:
-                    raise InputError(CHANGED)
-                keys[self._nonzeros : self._nonzeros + found.size] = found
-                self._count(found.size)
-            self._end()
-        return keys
+        return " | ".join(f"(CAST(place{k} AS BIGINT) << {shift})" for k, shift in enumerate(layout.shifts.tolist()))
+
+    def _take_batch(self, batch: Any, targets: Sequence[NDArray[Any]]) -> None:
+        """Copy the columns of a batch to where they belong."""
+        part = slice(self._nonzeros, self._nonzeros + batch.num_rows)
+        if part.stop > targets[0].size:
+            raise InputError(CHANGED)
+        for k, target in enumerate(targets):
+            target[part] = batch.column(k).to_numpy(zero_copy_only=False)
+        if not (self._counts or np.all(np.isfinite(targets[-1][part]))):
+            raise InputError(f"--value {self._form.value!r}: a value is not finite")
+        self._count(batch.num_rows)
 
     def _place(self, k: int) -> str:
         """Return the expression of a key's index; one that is missing has the last, if it is kept."""
@@ -298,47 +328,6 @@ class TablePart:
             self._progress(self._facts.kept, self._facts.kept)
 
 
-class Value(NamedTuple):
-    """What is added up.
-
-    Attributes
-    ----------
-    column : str or None
-        Its expression; None where rows are counted.
-    aggregate : bool
-        Whether it is one over rows of equal keys.
-    exact : bool
-        Whether sums do not depend on their order.
-    """
-
-    column: str | None = None
-    aggregate: bool = False
-    exact: bool = True
-
-    @classmethod
-    def of(cls, database: Database, text: str | None) -> Value:
-        """Return what an expression stands for; raise `InputError` if it is no number."""
-        if text is None or "".join(text.lower().split()) in ("count(*)", "count()"):
-            return cls()
-        told, single = f"--value {text!r}", database.expression(text)
-        parse(database, told, single)
-        with database.naming(told):
-            ((_, kind),) = database.describe(f"SELECT {single} FROM {EVENTS}")
-        if kind.split("(")[0] not in NUMBERS:
-            raise InputError(f"{told}: is no number, but {kind}")
-        aggregate = False
-        try:
-            with database.naming(told):
-                database.describe(f"SELECT 1 FROM {EVENTS} WHERE {single} IS NULL")
-        except InputError:  # aggregates, unlike other expressions, are no condition
-            aggregate = True
-        exact = kind not in ("FLOAT", "DOUBLE") and not aggregate
-        number = single if exact else f"CAST({single} AS DOUBLE)"
-        if kind in ("FLOAT", "DOUBLE"):
-            number = f"CASE WHEN NOT isnan({single}) THEN {number} END"
-        return cls(f"CAST({single} AS TINYINT)" if kind == "BOOLEAN" else number, aggregate, exact)
-
-
 def check_keys(form: Form) -> None:
     """Refuse a table without keys, or what is said of it that is for other tensors."""
     if not form.key:
@@ -346,7 +335,8 @@ def check_keys(form: Form) -> None:
     if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
         keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
         raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
-    for name, given in (("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)):
+    others = ("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)
+    for name, given in (*others, ("index-base", form.index_base is not None)):
         if given:
             raise InputError(f"--{name} is not for tables")
 

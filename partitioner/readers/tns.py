@@ -38,7 +38,8 @@ SLACK = 0.02  # added to the estimate, relative
 class TextPart:
     """The nonzeros of the lines ``i j ... value``, or ``i j ...``, that begin in one of `of` byte ranges of a text.
 
-    See `Part` and `open_part`. Indices count from 1, or as a header says; gzip is recognised by its first bytes.
+    See `Part` and `open_part`. Indices count from 1, or as a header or the caller says; gzip is recognised by its first
+    bytes.
 
     The ranges divide the text after the header, which every part reads. A pipe or gzip cannot be divided: part 0
     reads all of it.
@@ -55,10 +56,11 @@ class TextPart:
         threads: int | None = None,
         progress: Progress | None = None,
         no_values: bool = False,
+        base: int | None = None,
         block: int = BLOCK,
     ) -> None:
         self._threads, self._progress, self._block = threads or usable_threads(), progress, block
-        self._head = Head(no_values)
+        self._head = Head(no_values, base)
         self._files = ExitStack()
         self._cutter: Cutter | None = None
         self._first: Slot | None = None  # the block after the header, cut already

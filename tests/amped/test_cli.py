@@ -128,9 +128,27 @@ def test_help_names_every_verb_and_flag() -> None:
         assert (page.code, page.err) == (0, "")
         missing = [flag for flag in f"{own} {SHARED}".split() if flag not in page.out]
         assert not missing, verb
-    page = run_partitioner("--help")
-    assert page.code == 0
-    assert all(flag in page.out for flag in ("TENSOR", "--output", "--force", "--quiet"))
+        assert "example: " in page.out
+        assert re.search(rf"example: .*amped(.run)? {verb} ", page.out)
+    assert "example: amped cpd" in top.out
+    assert "partition" in top.out
+    for page in (run_partitioner("--help"), run_amped("partition", "--help")):
+        assert page.code == 0
+        assert all(flag in page.out for flag in ("TENSOR", "--output", "--force", "--quiet", "--index-base"))
+        assert "example: " in page.out
+
+
+def test_partition_is_the_partitioner(folder: Path) -> None:
+    path = small_tns(folder)
+    for run in (run_amped("partition", path, "--output", "a"), run_partitioner(path, "--output", "b")):
+        assert "sorted copies written" in succeeded(run).out
+    assert "nonzeros" in succeeded(run_amped("info", "a")).out
+    for name in sorted(each.name for each in (folder / "a").iterdir()):
+        assert (folder / "a" / name).read_bytes() == (folder / "b" / name).read_bytes()
+    refused(run_amped("partition", path, "--output", "a"), "a", "--force")
+    refused(run_amped("partition", path), "--output", "amped partition --help")
+    result = on_ranks(2, "partition", path, "--output", folder / "c")
+    assert (result.code, result.out.count("sorted copies written")) == (0, 1)
 
 
 def test_help_and_versions_load_neither_compiler_nor_driver() -> None:

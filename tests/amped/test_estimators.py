@@ -38,14 +38,64 @@ def test_counts() -> None:
     assert (found.transform(tensor) >= 0).all()
 
 
+@pytest.mark.parametrize("mode", [0, 2])
+@pytest.mark.parametrize("how", [{"rank": (3, 3, 3)}, {"error": 0.2}, {"rank": (2, 2, 2), "method": "hosvd"}], ids=str)
+def test_tucker_rows_of_samples_are_those_of_the_model(mode: int, how: dict[str, Any]) -> None:
+    found = amped.Tucker(mode=mode, max_iters=200, tol=1e-12, options=OPTIONS, **how)
+    rows = found.fit_transform(ARRAY)
+    assert rows.shape == (ARRAY.shape[mode], found.model_.ranks[mode])
+    again = found.transform(ARRAY)
+    assert np.allclose(again, rows, atol=1e-4) or how.get("method") == "hosvd"
+    assert np.allclose(again, found.model_.transform(ARRAY, mode, **OPTIONS))
+    few = np.moveaxis(np.moveaxis(ARRAY, mode, 0)[:5], 0, mode)
+    assert np.allclose(found.transform(few), again[:5], atol=1e-9)
+    assert found.score(ARRAY) == pytest.approx(found.model_.fits[-1], abs=1e-9)
+    assert found.n_features_in_ == ARRAY.size // ARRAY.shape[mode]
+
+
+def test_tucker_parameters() -> None:
+    found = amped.Tucker((4, 3, 2), seed=1)
+    assert repr(found) == "Tucker(rank=(4, 3, 2), seed=1)"
+    assert amped.Tucker(**found.get_params()).get_params() == found.get_params()
+    with pytest.raises(InputError, match="this Tucker is not fitted yet"):
+        found.transform(ARRAY)
+    with pytest.raises(InputError, match="rank or error: one of them"):
+        amped.Tucker().fit(ARRAY)
+    with pytest.raises(InputError, match="Tucker has no parameter 'ranks'"):
+        found.set_params(ranks=3)
+
+
+@pytest.mark.parametrize(
+    "estimator", [amped.CP(3, options=OPTIONS), amped.Tucker((3, 3, 3), options=OPTIONS)], ids=repr
+)
+def test_scikit_learn_takes_them(estimator: Any) -> None:
+    sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.base import clone
+    from sklearn.cluster import KMeans
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.utils.validation import check_is_fitted
+
+    assert sklearn.__version__
+    with pytest.raises(Exception, match="not fitted"):
+        check_is_fitted(clone(estimator))
+    fitted = clone(estimator).fit(ARRAY)
+    check_is_fitted(fitted)
+    assert clone(fitted).get_params() == estimator.get_params()
+    assert not hasattr(clone(fitted), "model_")
+    line = make_pipeline(clone(estimator), KMeans(2, n_init=1))
+    assert line.fit(ARRAY).predict(ARRAY).shape == (len(ARRAY),)
+    name = line.steps[0][0]
+    grid = GridSearchCV(line, {f"{name}__seed": [0, 1]}, cv=2).fit(ARRAY)
+    assert set(grid.best_params_) == {f"{name}__seed"}
+
+
 def test_parameters_are_kept_as_they_are() -> None:
     found = amped.CP(4, nonnegative=True)
     assert repr(found) == "CP(rank=4, nonnegative=True)"
     assert found.get_params()["starts"] == 1
     assert amped.CP(**found.get_params()).get_params() == found.get_params()
     assert found.set_params(rank=7, seed=2).rank == 7
-    sklearn = pytest.importorskip("sklearn.base")
-    assert sklearn.clone(found).get_params() == found.get_params()
 
 
 def test_what_is_wrong_is_refused() -> None:

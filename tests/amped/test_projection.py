@@ -12,6 +12,10 @@ from oracle import PRECISIONS, random_factors
 from scipy.optimize import nnls
 
 import amped
+from partitioner.build import partition
+from partitioner.labels import Labels
+from partitioner.readers import Form
+from partitioner.relabel import places
 
 SHAPE, RANK = (8, 7, 6), 4
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-10}
@@ -96,6 +100,120 @@ def test_long_columns_of_small_numbers(device: str) -> None:
     np.add.at(right, k, tensor.values[:, None] * others[0][i] * others[1][j])
     want = right @ np.linalg.inv(np.prod([f.T @ f for f in others], axis=0))
     np.testing.assert_allclose(rows, want, rtol=1e-4)
+
+
+def labelled(tensor: amped.SparseTensor, seed: int) -> amped.SparseTensor:
+    """The same tensor, each mode's indices in another order, with labels that say which they are."""
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(length) for length in tensor.shape]
+    columns = [np.argsort(order)[column] for order, column in zip(orders, tensor.columns, strict=True)]
+    found = amped.SparseTensor(np.stack(columns, 1), tensor.values, tensor.shape)
+    found.labels = Labels([np.array([f"l{k}" for k in order], "T") for order in orders], ["a", "b", "c"])  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_labels_are_matched(mode: int) -> None:
+    how: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
+    _, tensor = signed_tensor(8, SHAPE)
+    first, second = labelled(tensor, 1), labelled(tensor, 2)
+    model = amped.cp_als(first, 3, max_iters=3, tol=0, **how)
+    core = amped.tucker(first, (3, 3, 3), max_iters=3, tol=0, **how)
+    for each in (model, core):
+        want, found = each.transform(first, mode, **how), each.transform(second, mode, **how)
+        assert first.labels is not None
+        assert second.labels is not None
+        order = places(first.labels[mode], second.labels[mode])
+        np.testing.assert_allclose(found, want[order], atol=1e-10)
+        assert each.score(second) == pytest.approx(each.score(first), abs=1e-12)
+        assert each.score(first) == pytest.approx(each.fits[-1], abs=1e-9)
+    assert model.residuals(first, 3).entries[0].labels == model.residuals(second, 3).entries[0].labels
+
+
+def test_labels_that_are_not_known_are_told_of() -> None:
+    _, tensor = signed_tensor(8, SHAPE)
+    first = labelled(tensor, 1)
+    model = amped.cp_als(first[:, 2:, :], 2, max_iters=2, device="cpu")
+    with pytest.warns(amped.InputWarning, match=r"X: nonzeros .* left out: \d+ for b \('l\d', 'l\d'\)"):
+        found = model.transform(first, 0, device="cpu")
+    np.testing.assert_allclose(found, model.transform(first[:, 2:, :], 0, device="cpu"), atol=1e-6)
+    with pytest.raises(amped.InputError, match="X: labels that the model does not know: 2 of b"):
+        model.score(first)
+    wrong = amped.SparseTensor(first.indices, first.values, first.shape)
+    wrong.labels = [range(8), range(7), range(6)]
+    with pytest.raises(amped.InputError, match="X: b: labels are numbers, the model's texts"):
+        model.transform(wrong, 0, device="cpu")
+
+
+def test_tables_by_the_keys_of_the_model(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    pandas = pytest.importorskip("pandas")
+    rng, keys = np.random.default_rng(0), ["who", "what", "n % 4"]
+    frame = pandas.DataFrame({"who": rng.choice(list("abcdef"), 900), "what": rng.choice(list("xyz"), 900)})
+    frame["n"] = rng.integers(0, 99, 900)
+    tensor = amped.from_frame(frame, keys)
+    model = amped.cp_als(tensor, 2, max_iters=3, device="cpu")
+    core = amped.tucker(tensor, (2, 2, 2), max_iters=3, device="cpu")
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    later = frame[frame["who"].isin(["c", "a"]) & (frame["what"] != "y")]
+    few = amped.from_frame(later, keys)
+    assert few.shape == (2, 2, 4)
+    where = "who IN ('a', 'c') AND what <> 'y'"
+
+    def equal(model: Any, first: Any, second: Any, **how: Any) -> bool:
+        return np.array_equal(model.transform(first, 0, device="cpu", **how), model.transform(second, 0, device="cpu"))
+
+    for each in (model, core):
+        assert equal(each, tmp_path / "x.csv", tensor)
+        assert equal(each, later, few)
+        assert equal(each, frame, few, where=where)
+        assert equal(each, later, amped.from_frame(later, keys, "n"), value="n")
+        assert each.score(frame) == pytest.approx(each.score(tensor))
+        with pytest.raises(amped.InputError, match="value and where are for tables"):
+            each.transform(tensor, 0, value="n", device="cpu")
+    partition(tmp_path / "x.csv", tmp_path / "store", form=Form(key=tuple(keys)))
+    assert equal(model, tmp_path / "store", tensor)
+    partition(tmp_path / "x.csv", tmp_path / "few", form=Form(key=tuple(keys), where=where))
+    assert equal(model, tmp_path / "few", few)
+    plain = amped.cp_als(amped.SparseTensor(tensor.indices, tensor.values), 2, max_iters=1, device="cpu")
+    with pytest.raises(amped.InputError, match=r"X: a table: amped\.from_frame|labels have no names"):
+        plain.transform(frame, 0, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("length", [1, 5, 40])
+def test_rows_on_a_core(device: str, kind: str, mode: int, length: int) -> None:
+    shape = (*SHAPE[:mode], length, *SHAPE[mode + 1 :])
+    dense, tensor = signed_tensor(7, shape)
+    rng = np.random.default_rng(5)
+    ranks = (3, 2, 4)
+    model = amped.TuckerTensor(
+        rng.standard_normal(ranks), [rng.standard_normal(each) for each in zip(SHAPE, ranks, strict=True)]
+    )
+    design = np.moveaxis(model.core, mode, -1)
+    for m in (m for m in range(3) if m != mode):
+        at = [each for each in range(3) if each != mode].index(m)
+        design = np.moveaxis(np.tensordot(design, model.factors[m], (at, 1)), -1, at)
+    design = design.reshape(-1, ranks[mode])
+    want = np.linalg.lstsq(design, unfolded(dense, mode).T, rcond=None)[0].T
+    given = tensor if kind == "sparse" else dense
+    found = model.transform(given, mode, device=device, precision="fp64")
+    np.testing.assert_allclose(found, want, atol=1e-9 * abs(want).max())
+    single = model.transform(given, mode, device=device)
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, want, atol=1e-4 * abs(want).max())
+
+
+def test_a_tucker_model_s_own_rows(device: str) -> None:
+    model = amped.tucker(signed_tensor(9, SHAPE)[1], (3, 3, 3), max_iters=300, tol=0, device=device, precision="fp64")
+    for mode in range(3):
+        rows = model.transform(signed_tensor(9, SHAPE)[1], mode, device=device, precision="fp64")
+        np.testing.assert_allclose(rows, model.factors[mode], atol=1e-5)
+    with pytest.raises(amped.InputError, match=r"mode 3 is outside 0\.\.2"):
+        model.transform(signed_tensor(9, SHAPE)[1], 3)
+    with pytest.raises(amped.InputError, match="X is 9 x 7 x 6: this model's other modes make it 8 x any x 6"):
+        model.transform(signed_tensor(8, (9, 7, 6))[1], 1)
 
 
 def test_a_loaded_model_and_a_file(tmp_path: Path) -> None:

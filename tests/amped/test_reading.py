@@ -190,3 +190,15 @@ def test_a_compact_run_is_not_resumed_as_another(folder: Path) -> None:
     cpd = ["cpd", "t.tns", "--rank", 2, "--max-iters", 2, "--output", "o", "--force", "--checkpoint", "c"]
     succeeded(run_amped(*cpd))
     refused(run_amped(*cpd, "--resume", "--compact"), "was made with shape [4, 3, 90], this run has [3, 3, 3]")
+
+
+def test_indices_that_count_from_0(folder: Path) -> None:
+    Path("t.tns").write_text("0 0 2 1.5\n3 1 0 2\n")
+    refused(run_amped("info", "t.tns"), "line 1", "--index-base 0")
+    assert "4 x 2 x 3" in succeeded(run_amped("info", "t.tns", "--index-base", "0")).out
+    succeeded(run_partitioner("t.tns", "--output", "store", "--index-base", "0", "--compact"))
+    assert [each.tolist() for each in amped.read("store").labels or ()] == [[0, 3], [0, 1], [0, 2]]
+    refused(run_amped("info", "store", "--index-base", "0"), "store", "--index-base")
+    refused(run_amped("info", "t.tns", "--index-base", "2"), "--index-base")
+    np.save("t.npy", np.ones((2, 2)))
+    refused(run_amped("cpd", "t.npy", "--rank", "2", "--index-base", "0"), "t.npy", "--index-base")

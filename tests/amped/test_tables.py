@@ -12,6 +12,7 @@ from command import refused, run_amped, run_partitioner, succeeded
 from planted import GROUPS, KEYS, found_groups, planted
 
 import amped
+from amped import checkpoint
 from partitioner.store import Store
 
 duckdb = pytest.importorskip("duckdb")
@@ -127,7 +128,12 @@ def test_a_checkpoint_is_of_its_labels(folder: Path) -> None:
         (folder / f"{name}.csv").write_text(content)
     how = ["--key", "k", "--key", "v", "--rank", 1, "--checkpoint", "c", "--resume", "--tol", 0, "--device", "cpu"]
     succeeded(run_amped("cpd", "one.csv", *how, "--max-iters", 2, "--output", "m"))
-    refused(run_amped("cpd", "other.csv", *how, "--max-iters", 3, "--output", "n"), "was made with labels")
+    told = "was made with other labels of k"
+    refused(run_amped("cpd", "other.csv", *how, "--max-iters", 3, "--output", "n"), told)
+    kept = checkpoint.load(folder / "c" / "iteration-2").labels
+    assert kept is not None
+    assert [each.tolist() for each in kept] == [["a", "b"], [1, 2]]
+    assert kept.names == ("k", "v")
     succeeded(run_amped("cpd", "one.csv", *how, "--max-iters", 3, "--output", "m"))
     labels = amped.load("m").labels
     assert labels is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import amped
 from amped.errors import InputError
 from partitioner.foreign import factors_of, tensor_of
+from partitioner.labels import Labels, as_labels
 
 RNG = np.random.default_rng(0)
 ARRAY = np.where(RNG.random((6, 5, 4)) < 0.3, RNG.standard_normal((6, 5, 4)), 0).astype(np.float32)
@@ -105,20 +107,168 @@ def test_xarray() -> None:
     assert np.array_equal(found.data.todense(), ARRAY)
 
 
-def test_parts_and_shape() -> None:
-    tensor = amped.SparseTensor(TENSOR.indices, TENSOR.values, TENSOR.shape)
+def test_xarray_of_sparse_and_of_some_coordinates() -> None:
+    xarray = pytest.importorskip("xarray")
+    part = tensor_of(xarray.DataArray(ARRAY, coords={"who": list("abcdef")}, dims=["who", "size", "day"]))
+    assert part is not None
+    assert part.labels is not None
+    assert part.labels.names == ("who", "size", "day")
+    assert [each.tolist() for each in part.labels[:2]] == [list("abcdef"), [0, 1, 2, 3, 4]]
+    pytest.importorskip("sparse")
+    labelled = amped.SparseTensor(TENSOR.indices, TENSOR.values, TENSOR.shape)
+    labelled.labels = Labels(map(as_labels, LABELS), ["who", "size", "day"])
+    again = tensor_of(labelled.to_xarray())
+    same(again)
+    assert again is not None
+    assert again.labels is not None
+    assert again.labels.names == labelled.labels.names
+    for found, want in zip(again.labels, labelled.labels, strict=True):
+        assert found.tolist() == want.tolist()
+    labelled.labels = Labels(map(as_labels, LABELS), ["who", "who", "day"])
+    assert labelled.to_xarray().dims == ("mode_0", "mode_1", "mode_2"), "dimensions have different names"
+
+
+def test_dense_tensors_go_out_and_come_back() -> None:
+    tensor = amped.DenseTensor(ARRAY)
     tensor.labels = LABELS  # type: ignore[assignment]
+    assert (tensor.ndim, tensor.todense() is not None) == (3, True)
+    assert np.array_equal(np.asarray(tensor), ARRAY)
+    for name, library in (("to_pyttb", "pyttb"), ("to_torch", "torch"), ("to_xarray", "xarray")):
+        if importlib.util.find_spec(library):
+            again = tensor_of(getattr(tensor, name)())
+            assert isinstance(again, amped.DenseTensor)
+            assert np.array_equal(again.array(), ARRAY)
+    if importlib.util.find_spec("sparse"):
+        same(tensor_of(tensor.to_sparse()))
+    assert "2024-01-01" in tensor._repr_html_()
+
+
+def test_truth_values_count() -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    found = tensor_of(sparse.coo_array(ARRAY[:, :, 0] != 0))
+    assert found is not None
+    assert set(found.values.tolist()) == {1.0}  # type: ignore[union-attr]
+    assert amped.SparseTensor([[0, 1]], [True]).values.tolist() == [1]
+
+
+def test_frames_of_pandas() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(ARRAY[:, :, 0], index=pandas.Index(list("abcdef"), name="who"))
+    found = tensor_of(frame)
+    assert isinstance(found, amped.DenseTensor)
+    assert np.array_equal(found.array(), ARRAY[:, :, 0])
+    assert found.labels is not None
+    assert found.labels.names == ("who", "mode 1")
+    assert found.labels[0].tolist() == list("abcdef")
+    with pytest.raises(InputError, match=r"X: a table: amped\.from_frame"):
+        amped.cp_als(pandas.DataFrame({"who": ["a", "b"], "what": [1, 2]}), 2)
+
+
+@pytest.mark.parametrize("order", [2, 3, 5])
+def test_models_are_tensors_and_starts(order: int) -> None:
+    shape = (4, 3, 5, 2, 3)[:order]
+    matrices = [RNG.standard_normal((length, 2)) for length in shape]
+    weights, core = np.array([2.0, 0.5]), RNG.standard_normal((2,) * order)
+    letters = "abcde"[:order]
+    told = ",".join(f"{letter}{letter.upper()}" for letter in letters)
+    cp = amped.KruskalTensor(weights, matrices)
+    wanted = np.einsum(f"Z,{','.join(letter + 'Z' for letter in letters)}->{letters}", weights, *matrices)
+    models: list[tuple[Any, Any]] = [(cp, wanted)]
+    tucker = amped.TuckerTensor(core, matrices)
+    compressed = np.einsum(f"{letters.upper()},{told}->{letters}", core, *matrices)
+    models.append((tucker, compressed))
+    for library in ("pyttb", "tensorly"):
+        if importlib.util.find_spec(library):
+            models += [
+                (getattr(model, f"to_{library}")(), want) for model, want in ((cp, wanted), (tucker, compressed))
+            ]
+    for model, want in models:
+        found = tensor_of(model)
+        assert isinstance(found, amped.DenseTensor)
+        assert np.allclose(found.array(), want)
+        start = factors_of(model)
+        assert start is not None
+        assert np.allclose(start[0], matrices[0] * (weights if want is wanted else 1))
+    assert np.allclose(cp.full(), wanted)
+    for pair in ((weights, matrices), (None, matrices), (core, matrices)):
+        start = factors_of(pair)
+        assert start is not None
+        assert np.array_equal(start[-1], matrices[-1])
+    with pytest.raises(InputError, match=r"weights of shape \(3,\)"):
+        factors_of((np.ones(3), matrices))
+
+
+def test_other_libraries_models_and_matrices() -> None:
+    tensorly = pytest.importorskip("tensorly")
+    model = amped.cp_als(TENSOR, 2, max_iters=3, tol=0, device="cpu", precision="fp64")
+    want = amped.core_consistency(TENSOR, model, device="cpu", precision="fp64")
+    for other in (model.to_tensorly(), (model.weights, model.factors), tensorly.cp_tensor.CPTensor(tuple(model))):
+        assert amped.core_consistency(TENSOR, other, device="cpu", precision="fp64") == pytest.approx(want)
+        assert np.array_equal(
+            amped.mttkrp(TENSOR, other, 0, device="cpu"), amped.mttkrp(TENSOR, model, 0, device="cpu")
+        )
+    with pytest.raises(InputError, match="model is of type int: expected a CP model"):
+        amped.core_consistency(TENSOR, 3, device="cpu")  # type: ignore[arg-type]
+
+
+def test_a_model_that_memory_has_no_room_for() -> None:
+    model = amped.KruskalTensor(np.ones(1), [np.ones((1 << 20, 1))] * 3)
+    with pytest.raises(InputError, match="as a dense tensor, this model of 1048576 x 1048576 x 1048576 needs"):
+        tensor_of(model)
+
+
+def test_models_of_torch_as_starts() -> None:
+    torch = pytest.importorskip("torch")
+    matrices = [torch.rand(length, 2, requires_grad=True) for length in ARRAY.shape]
+    plain = [each.detach().numpy() for each in matrices]
+    how: Any = {"max_iters": 1, "device": "cpu"}
+    for given in (matrices, (None, matrices)):
+        found, want = amped.cp_als(TENSOR, 2, init=given, **how), amped.cp_als(TENSOR, 2, init=plain, **how)
+        assert np.array_equal(found.factors[1], want.factors[1])
+
+
+PLACES: list[Any] = [
+    np.s_[1:4, :, -2:], np.s_[2:], np.s_[...], np.s_[..., 1:3], np.s_[1:5, ..., ::2], np.s_[::-1, 4:1:-2], np.s_[2],
+    np.s_[:, np.int64(-1)], np.s_[1, 2], np.s_[..., 3, 1:], np.s_[1, 2, 3], np.s_[-1, -1, -1], np.s_[0, :, 0],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_parts(place: Any) -> None:
+    tensor = amped.SparseTensor(TENSOR.indices, TENSOR.values, TENSOR.shape)
+    tensor.labels = Labels(map(as_labels, LABELS), ["who", "size", "day"])
+    found, want = tensor[place], ARRAY[place]
+    if want.ndim < 2:
+        assert np.array_equal(found, want)
+        assert found.dtype == np.float32
+        return
+    assert np.array_equal(found.todense(), want)
+    assert tensor.labels is not None
+    grid = np.meshgrid(*(np.arange(len(each)) for each in tensor.labels), indexing="ij")
+    for mode, (name, labels) in enumerate(zip(found.labels.names, found.labels, strict=True)):
+        at = ["who", "size", "day"].index(name)
+        rows = np.moveaxis(grid[at][place], mode, 0).reshape(len(labels), -1)[:, 0]
+        assert labels.tolist() == tensor.labels[at][rows].tolist()
+
+
+def test_parts_that_are_none() -> None:
+    for wrong in ((slice(None),) * 4, slice(4, 4), [0, 1], None, 6, -7, 1.0, (..., ...), "a"):
+        with pytest.raises(InputError, match=r"modes|mode 0"):
+            TENSOR[wrong]
+    empty = amped.SparseTensor([[0, 0], [5, 5]], [1.0, 2.0])
+    with pytest.raises(InputError, match="no nonzeros in this part"):
+        empty[1:3]
+
+
+def test_shape() -> None:
+    tensor = amped.SparseTensor(TENSOR.indices, TENSOR.values, TENSOR.shape)
+    tensor.labels = [["<b>bold</b>", *"bcdef"], *LABELS[1:]]
     assert (tensor.ndim, tensor.dtype, tensor.nnz) == (3, np.float32, np.count_nonzero(ARRAY))
     assert np.array_equal(tensor.todense(), ARRAY)
-    part = tensor[1:4, :, -2:]
-    assert np.array_equal(part.todense(), ARRAY[1:4, :, -2:])
-    assert part.labels is not None
-    assert part.labels[0].tolist() == ["b", "c", "d"]
-    assert np.array_equal(tensor[2:].todense(), ARRAY[2:])
-    for wrong in ((slice(None),) * 4, 3, slice(0, 6, 2), slice(4, 4), slice(None, None, -1)):
-        with pytest.raises(InputError, match=r"modes|mode 0"):
-            tensor[wrong]
-    assert f"{tensor.nnz:,}" in tensor._repr_html_()
+    shown = tensor._repr_html_()
+    assert f"{tensor.nnz:,}" in shown
+    assert "&lt;b&gt;bold" in shown
+    assert "<b>bold" not in shown
 
 
 @pytest.mark.parametrize("given", [3, "x.tns", [[1, 2], [3, 4]], None, object()])

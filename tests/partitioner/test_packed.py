@@ -11,6 +11,7 @@ from tensors import files_of, write_store
 
 from partitioner import checked, packed
 from partitioner.coo import SparseTensor
+from partitioner.errors import InputError
 from partitioner.packed import PackedTensor, layout_of, sort_keys
 from partitioner.store import Store
 
@@ -51,6 +52,36 @@ def test_store(
     assert files_of(tmp_path / "packed") == files_of(whole.path)
     assert found.duplicates == tensor.duplicates
     assert Store(tmp_path / "packed").tensor().nnz == tensor.nnz
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", [*SHAPES[:-1], (2**20, 2**20, 2**22)], ids=str)
+def test_sums(
+    tmp_path: Path, shape: tuple[int, ...], threads: int, skewed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in (("RANGE", 100), ("PART", 64)):
+        monkeypatch.setattr(packed, name, number)
+    columns = drawn(shape, 1000, skewed)
+    rng = np.random.default_rng(3)
+    values = np.where(rng.random(1000) < 0.3, rng.integers(-2, 3, 1000), rng.standard_normal(1000) * 1e3)
+    tensor = SparseTensor(columns.T, values, shape)
+    keys = keys_of(columns, shape)
+    halves = np.array([keys >> packed.HALF, keys & packed.LOWER], np.int32)
+    (tmp_path / "packed").mkdir()
+    found = PackedTensor(halves, shape, None, threads, values.copy())
+    found.write(tmp_path / "packed")
+    assert files_of(tmp_path / "packed") == files_of(write_store(tensor, tmp_path / "whole").path)
+    assert (found.duplicates, found.zeros) == (tensor.duplicates, tensor.zeros)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"), [([1.0, -1.0], "every value is zero"), ([1.7e308, 1.7e308], "duplicates sum past")]
+)
+def test_sums_that_are_none(values: list[float], told: str) -> None:
+    halves = np.zeros((2, 2), np.int32)
+    with pytest.raises(InputError, match=told):
+        PackedTensor(halves, (2, 2), None, 1, np.array(values))
 
 
 def test_counts_beyond_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:

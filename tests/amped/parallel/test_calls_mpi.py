@@ -39,6 +39,7 @@ FIRST: dict[str, Any] = {
     "target": "store",
 }
 """What all ranks but the last are given, where it is not the default."""
+BASE = Form(index_base=0)
 CHANGES: dict[str, list[Any]] = {
     "model": [amped.KruskalTensor(np.ones(RANK + 1), WIDE), 3],
     "X": [OTHER, "other.tns", 3],
@@ -54,6 +55,7 @@ CHANGES: dict[str, list[Any]] = {
     "fixed_modes": [(1,), (0, 2), (-1,), 1],
     "factors": [WIDE, FACTORS[:2], "nvecs", 3],
     "mode": [0, -1, "all"],
+    "verbose": [True, -1],
     "deadline": [500.0, -2.0],
     "device": ["cuda", "tpu"],
     "precision": ["fp64", "half"],
@@ -67,7 +69,13 @@ CHANGES: dict[str, list[Any]] = {
     "path": ["other.tns"],
     "memory": [1 << 30],
     "force": [True],
-    "form": [Form(no_values=True), Form(compact=True), Form(key=("who", "what")), Form(value="cost")],
+    "form": [
+        Form(no_values=True),
+        Form(compact=True),
+        Form(key=("who", "what")),
+        Form(value="cost"),
+        Form(index_base=0),
+    ],
 }
 """What the last rank is given in its place."""
 OWN = ("ranks", "progress")  # of partition(): not compared
@@ -94,7 +102,7 @@ def test_an_argument_that_one_rank_has_otherwise_is_named_on_all(
     given = {each: FIRST[each] for each in inspect.signature(function).parameters if each in FIRST}
     with pytest.raises(amped.InputError) as caught:
         function(**{**given, **own, **({name: change} if last else {})})
-    named = next(f for f, given in vars(change).items() if given) if name == "form" else name
+    named = next(f for f, given in vars(change).items() if given != getattr(Form(), f)) if name == "form" else name
     assert named.replace("_", " ") in str(caught.value).replace("_", " ")
     assert len(set(comm.allgather(str(caught.value)))) == 1
 

@@ -8,7 +8,10 @@ import re
 import pytest
 from rich.console import Console
 
+from amped.parallel.mpi import world
 from amped.report import progress
+from amped.report.telling import Teller
+from partitioner.stages import STAGES
 
 
 @pytest.fixture
@@ -68,3 +71,22 @@ def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Display], capsy
         silent.reading(10**9, 2 * 10**9)
         silent.rows(10, 20)
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_done_before_iterations_is_shown() -> None:
+    with progress.Live() as live:
+        teller = Teller(world(), live)
+        with teller.loading():
+            assert "loading" in shown(live)
+            with STAGES.of("choose"):
+                assert "choosing kernels" in shown(live)
+                assert "loading" not in shown(live)
+                with STAGES.of("compile"):
+                    assert "compiling" in shown(live)
+                assert "choosing kernels" in shown(live)
+                assert "compiling" not in shown(live)
+            with STAGES.of("pack"):
+                assert "loading" in shown(live)
+        assert not shown(live).strip()
+        with STAGES.of("choose"):
+            assert not shown(live).strip(), "nobody asked for it"

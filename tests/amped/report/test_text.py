@@ -13,7 +13,7 @@ from command import run_amped, small_tns, succeeded
 import amped
 from amped.decomp.driver import Rule, State
 from amped.options import Options
-from amped.report.text import end_line, low_fit, out_of_memory
+from amped.report.text import end_line, figure, low_fit, out_of_memory, rate
 
 CPU = ("--device", "cpu", "--rank", 3)
 
@@ -35,6 +35,23 @@ CPU = ("--device", "cpu", "--rank", 3)
 )  # fmt: skip
 def test_why_a_run_has_ended(state: State, told: signal.Signals | None, line: str) -> None:
     assert end_line(state, told, Rule(9, 1e-5)) == line
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (0.25, "0.250000"), (0.0492101234, "0.0492101"), (0.9999, "0.999900"), (1 - 3.4e-9, "0.9999999966"),
+        (1.0, "1.00000"), (1 - 1e-16, "1.000000"), (0.0, "0"), (-0.3, "-0.300000"), (3.4e-7, "3.4e-07"),
+        (-2055718.266785, "-2,055,718"), (-12.345678, "-12.3457"), (1e20, "1e+20"), (float("nan"), "nan"),
+    ],
+)  # fmt: skip
+def test_digits_that_mean_something(number: float, shown: str) -> None:
+    assert figure(number) == shown
+
+
+def test_rates() -> None:
+    numbers = 3.4321, 999.6, 12345.0, 1.2345e6, 5.4321e9
+    assert [rate(each) for each in numbers] == ["3.43", "1,000", "12,300", "1.23 million", "5,430 million"]
 
 
 def test_convergence_at_a_fit_that_is_hardly_one() -> None:

@@ -160,6 +160,16 @@ def test_used_indices_are_numbered_from_the_lowest(tmp_path: Path) -> None:
     assert [each.tolist() for each in tensor.labels or ()] == [[0, 3], [0, 1], [0, 1, 2]]
 
 
+def test_indices_that_count_from_1(tmp_path: Path) -> None:
+    path = archive(tmp_path, indices=INDICES + 1, values=VALUES)
+    assert read(path, index_base=1).indices.tolist() == INDICES.tolist()  # type: ignore[union-attr]
+    labels = read(path, index_base=1, compact=True).labels
+    assert [each.tolist() for each in labels or ()] == [[1, 4], [1, 2], [1, 2, 3]]
+    wrong = archive(tmp_path, indices=INDICES, values=VALUES)
+    with pytest.raises(InputError, match=r"index 0 of mode \d in nonzero \d: indices count from 1"):
+        read(wrong, index_base=1)
+
+
 def labels_of(*given: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     labels = Labels.of(given, [len(each) for each in given])
     assert labels is not None

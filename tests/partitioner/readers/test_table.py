@@ -257,6 +257,33 @@ def test_every_way_makes_the_same_store(tmp_path: Path, missing: str, monkeypatc
     assert sorted(os.listdir(tmp_path)) == ["columns", "events.parquet", "packed", "spilled", "summed"]
 
 
+@pytest.mark.parametrize("value", ["day(day) * 2 - 7", "day(day) / 7", "avg(day(day))"])
+@pytest.mark.filterwarnings("ignore::partitioner.errors.InputWarning")
+def test_every_way_sums_the_same(tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = many(tmp_path / "events.parquet")
+    form = Form(key=("user", "host", "day"), value=value)
+    made: list[int] = []
+    write = packed.PackedTensor.write
+    write_noted = lambda self, *how: (made.append(self.keys.size), write(self, *how))  # noqa: E731
+    monkeypatch.setattr(packed.PackedTensor, "write", write_noted)
+    first = partition(path, tmp_path / "packed", form=form)
+    assert made == [first.nnz]
+    monkeypatch.setattr("partitioner.readers.table.HALF", 1)
+    partition(path, tmp_path / "columns", form=form)
+    assert made == [first.nnz]
+    assert files_of(tmp_path / "columns") == files_of(tmp_path / "packed")
+    tensor = sparse(read(path, keys=form.key, value=value))
+    assert np.array_equal(tensor.columns, first.tensor().columns)
+    assert np.array_equal(tensor.values, first.tensor().values)
+    faulty = Form(key=form.key, value="CASE WHEN day(day) = 3 THEN 'inf'::DOUBLE ELSE 1 END")
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"--value .*: a value is not finite"):
+        partition(path, tmp_path / "none", form=faulty)
+    with pytest.raises(InputError, match=r"events\.parquet: .*every value is zero"):
+        partition(path, tmp_path / "none", form=Form(key=form.key, value="0"))
+    assert not (tmp_path / "none").exists()
+
+
 def test_packed_counts_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     write = packed.PackedTensor.write

@@ -20,6 +20,8 @@ from partitioner.tables import Nonzeros
 
 ROOT = Path(__file__).resolve().parents[3]
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
+FROM_ZERO = "; if they count from 0, use --index-base 0 (index_base=0)"
+TABLE = "a table is read with --key COLUMN, once for each mode (keys=[...])"
 
 
 def write(folder: Path, text: bytes | str, name: str = "x.tns") -> Path:
@@ -234,13 +236,18 @@ def test_values_are_correctly_rounded(tmp_path: Path) -> None:
         ("1 1 1 1 1 1 1 1 1 1\n", 1, "order 9 "),
         ("9\n1 1 1 1 1 1 1 1 1\n", 1, "order 9 "),
         ("hello\n", 1, "one column, 'hello'"),
-        ("i,j,v\n1,1,1\n", 1, "one column, 'i,j,v'"),
+        ("i,j,v\n1,1,1\n", 1, f"looks comma-separated: {TABLE}"),
         ("i j v\n1 1 1\n", 1, "index 'i' of mode 0 is not an integer"),
         ("1 1 1\n1.5 1 1\n", 2, "index '1.5' of mode 0 is not an integer"),
         ("1 1 1\n1 abc 1\n", 2, "index 'abc' of mode 1 is not an integer"),
         ("1 1 1\n1 1e3 1\n", 2, "index '1e3' of mode 1 is not an integer"),
         ("1 1 1\n1 1_0 1\n", 2, "index '1_0' of mode 1 is not an integer"),
-        ("1 1 1\n0 1 1\n", 2, "index '0' of mode 0: indices count from 1"),
+        ("1 1 1\n0 1 1\n", 2, f"index '0' of mode 0: indices count from 1{FROM_ZERO}"),
+        ("sptensor indices-start-at-one\n2\n2 2\n1\n0 1 1\n", 5, "index '0' of mode 0: indices count from 1"),
+        ("1,1,1,2.5\n", 1, f"looks comma-separated: {TABLE}"),
+        ("who, what, 2.5\n", 1, f"looks comma-separated: {TABLE}"),
+        ("1;1;1;2.5\n", 1, f"looks separated by ';': {TABLE}"),
+        ("1 1 2,5\n", 1, "value '2,5' is not a number"),
         ("1 1 1\n1 -3 1\n", 2, "index '-3' of mode 1: indices count from 1"),
         ("1 1 1\n1 2147483648 1\n", 2, "index '2147483648' of mode 1 is above the highest, 2147483647"),
         ("1 1 1\n1 " + "9" * 40 + " 1\n", 2, "index '" + "9" * 29 + "...' of mode 1 is above"),
@@ -263,7 +270,7 @@ def test_values_are_correctly_rounded(tmp_path: Path) -> None:
         ("1 1 1\n1 1 4.5 \x1f \n", 2, "not text: byte 0x1f at column 9"),
         ("1 1 1\n1\x1f1 4.5\n", 2, "not text: byte 0x1f at column 2"),
         ("1 1 1\n1 1 123456.789 \x1f\n", 2, "not text: byte 0x1f at column 16"),
-        ("1 1 1\n-0 1 1\n", 2, "index '-0' of mode 0: indices count from 1"),
+        ("1 1 1\n-0 1 1\n", 2, f"index '-0' of mode 0: indices count from 1{FROM_ZERO}"),
         ("1 1 1\n1. 1 1\n", 2, "index '1.' of mode 0 is not an integer"),
         ("1 1 1\n1 1 1-1\n", 2, "value '1-1' is not a number"),
         ("1 1 1\n1 1 -\n", 2, "value '-' is not a number"),
@@ -395,3 +402,32 @@ def test_gzip_of_many_members_within_a_line(tmp_path: Path) -> None:
     one = gzip.compress(b" ", 1)
     path = write(tmp_path, gzip.compress(b"1 1 1 1.5") + one * 20_000 + gzip.compress(b"\n2 1 1 1\n"))
     assert read_columns(path, block=1 << 14)[1].tolist() == [1.5, 1.0]
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize("no_values", [False, True])
+def test_indices_that_count_from_0(tmp_path: Path, no_values: bool, compact: bool) -> None:
+    path = write(tmp_path, "0 0 7\n" + ("" if no_values else "2 4 7.5\n"))
+    tensor: Any = read(path, index_base=0, no_values=no_values, compact=compact)
+    used = [[0], [0], [7]] if no_values else [[0, 2], [0, 4]]
+    if compact:
+        assert [each.tolist() for each in tensor.labels] == used, "as the file has them"
+    else:
+        assert [sorted(set(column.tolist())) for column in tensor.columns] == used
+    path = write(tmp_path, "1 1 8\n" + ("" if no_values else "3 5 8.5\n"))
+    assert np.array_equal(read(path, no_values=no_values, compact=compact).columns, tensor.columns)
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_a_header_and_the_caller_say_what_indices_count_from(tmp_path: Path, base: int) -> None:
+    silent = write(tmp_path, "sptensor\n2\n3 4\n1\n1 2 5\n", "silent.tns")
+    assert read(silent, index_base=base).indices.tolist() == [[1 - base, 2 - base]]  # type: ignore[union-attr]
+    for word, said in (("zero", 0), ("one", 1)):
+        path = write(tmp_path, f"sptensor indices-start-at-{word}\n2\n3 4\n1\n1 2 5\n")
+        if said == base:
+            assert read(path, index_base=base).indices.tolist() == [[1 - base, 2 - base]]  # type: ignore[union-attr]
+            continue
+        with pytest.raises(InputError, match=f"says that indices count from {said}: leave out --index-base {base}"):
+            read(path, index_base=base)
+    with pytest.raises(InputError, match="index_base 2: expected 0 or 1"):
+        read(silent, index_base=2)

@@ -39,7 +39,7 @@ class Plainly:
     def __init__(self, data: bytes, no_values: bool = False) -> None:
         self.bare, self.valued = no_values, not no_values
         self.lines = data.removesuffix(b"\n").split(b"\n") if data else []
-        self.number = 0
+        self.number, self.said = 0, False  # lines read; whether a header says what indices count from
 
     def read(self) -> Contents:
         """Return what the file holds; raise `InputError` for its first wrong line."""
@@ -67,11 +67,17 @@ class Plainly:
 
     def contents(self) -> Contents:
         words, shape, count, base = self.next_line(), None, None, 1
+        text = b" ".join(words[: max(1, len(words) - 1)]) if words else b""
+        for mark in (b",", b";", b"|"):
+            if mark in text:
+                kind = "comma-separated" if mark == b"," else f"separated by '{mark.decode()}'"
+                raise InputError(f"looks {kind}: a table is read with --key COLUMN, once for each mode (keys=[...])")
         if words and (len(words) == 1 or words[0].lower() == b"sptensor"):
             toolbox = words[0].lower() == b"sptensor"
             if not toolbox and not INTEGER.fullmatch(words[0]):
                 raise InputError(f"one column, {shown(words[0])}: expected indices and a value, apart by blanks")
             base = 0 if b"indices-start-at-zero" in words else 1
+            self.said = b"indices-start-at-zero" in words or b"indices-start-at-one" in words
             order = self.header_number(self.next_line() if toolbox else words, "order")
             if not 2 <= order <= 8:
                 raise InputError(f"order {order} tensor: amped decomposes orders 2 to 8")
@@ -122,7 +128,8 @@ class Plainly:
             if not INTEGER.fullmatch(word):
                 raise InputError(f"{what} is not an integer")
             if int(word) < base or word.startswith(b"-"):
-                raise InputError(f"{what}: indices count from {base}")
+                advice = "; if they count from 0, use --index-base 0 (index_base=0)" * (not int(word) and not self.said)
+                raise InputError(f"{what}: indices count from {base}{advice}")
             if int(word) - base >= HIGHEST:
                 raise InputError(f"{what} is above the highest, {HIGHEST - 1 + base}")
             if declared and int(word) - base >= length:

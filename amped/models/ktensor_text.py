@@ -1,0 +1,189 @@
+"""CP models as text of the Tensor Toolbox: what pyttb's and GenTen's ``export_ktensor`` write, and MATLAB's.
+
+    ktensor
+    3               modes
+    5 4 3           their lengths
+    2               components
+    1.5 0.5         weights
+    matrix          one for each mode: what GenTen calls a facmatrix, too
+    2
+    5 2
+    ...             a row a line
+
+Lines that begin with ``#``, ``%`` or ``//``, and empty ones, may stand between these parts. Labels have no place in it.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.checked import open_regular
+
+from ..errors import InputError
+from ..files import check_factor, write_whole
+
+KEYWORD = b"ktensor"
+MATRICES = b"matrix", b"facmatrix"
+COMMENTS = b"#", b"%", b"//"
+LOOKED_AT = 1 << 12  # bytes in which the keyword is looked for
+LONGEST = 1 << 16  # bytes of a line of a header
+ROWS = 1 << 12  # written at a time
+
+Content = tuple[NDArray[np.float64], list[NDArray[np.float64]]]
+
+
+def is_ktensor(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a file is such a text, by its first word."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(LOOKED_AT)
+    except OSError:
+        return False  # whoever reads it says what is wrong
+    lines = (line.strip() for line in start.split(b"\n"))
+    first = next((line for line in lines if line and not line.startswith(COMMENTS)), b"")
+    return first.split()[:1] == [KEYWORD]
+
+
+def read_ktensor(path: str | os.PathLike[str]) -> Content:
+    """Return weights and factor matrices; raise `InputError` that names the line if the text is at fault."""
+    try:
+        with open_regular(path) as file:
+            return _Text(file, path).model()
+    except OSError as error:
+        raise InputError(error.strerror or str(error), path=path) from None
+
+
+def write_ktensor(
+    path: str | os.PathLike[str],
+    weights: NDArray[np.float64],
+    factors: Sequence[NDArray[np.floating]],
+    replace: bool = True,
+) -> None:
+    """Write a model; every number is read again as it is. See `write_whole`."""
+
+    def write(file: IO[bytes]) -> None:
+        lengths = [len(factor) for factor in factors]
+        _lines(
+            file, [KEYWORD.decode(), str(len(lengths)), _words(lengths), str(weights.size), _words(weights.tolist())]
+        )
+        for factor in factors:
+            _lines(file, ["matrix", "2", _words(factor.shape)])
+            for begin in range(0, len(factor), ROWS):
+                _lines(file, map(_words, factor[begin : begin + ROWS].astype(np.float64).tolist()))
+
+    write_whole(path, write, replace)
+
+
+def _words(numbers: Any) -> str:
+    return " ".join(map(repr, numbers))
+
+
+def _lines(file: IO[bytes], lines: Any) -> None:
+    file.write(("\n".join(lines) + "\n").encode())
+
+
+class _Text:
+    """A text that is read from its beginning."""
+
+    def __init__(self, file: IO[bytes], path: str | os.PathLike[str]) -> None:
+        self._file, self._path, self._line = file, path, 0
+        self._size = os.fstat(file.fileno()).st_size
+
+    def model(self) -> Content:
+        self._keyword("ktensor", [KEYWORD])
+        (order,) = self._whole("number of modes", 1)
+        lengths = self._whole("mode lengths", order)
+        (rank,) = self._whole("number of components", 1)
+        weights, factors = self._numbers("weights", rank), list[NDArray[np.float64]]()
+        for mode, length in enumerate(lengths):
+            self._keyword(f"matrix of mode {mode}", MATRICES)
+            self._whole("number of dimensions", 1)
+            shape = self._whole("rows and columns", 2)
+            if shape != (length, rank):
+                raise self._fault(f"the matrix of mode {mode} is {shape}, expected {(length, rank)}")
+            factors.append(self._numbers(f"matrix of mode {mode}", length * rank).reshape(shape))
+            check_factor(factors[-1], f"the matrix of mode {mode}", self._path)
+        if (found := self._next()) is not None:
+            raise self._fault(f"{_shown(found)} after the last matrix")
+        if not np.all(np.isfinite(weights)):
+            raise self._fault("a weight is not finite")
+        return weights, factors
+
+    def _fault(self, cause: str) -> InputError:
+        return InputError(cause, path=self._path, line=self._line)
+
+    def _next(self) -> list[bytes] | None:
+        """Return the words of the next line that is neither empty nor a comment; None at the end."""
+        while line := self._file.readline(LONGEST):
+            self._line += 1
+            if line.strip() and not line.lstrip().startswith(COMMENTS):
+                return line.split()
+        return None
+
+    def _expected(self, what: str) -> list[bytes]:
+        found = self._next()
+        if found is None:
+            raise self._fault(f"the file ends before the {what}")
+        return found
+
+    def _keyword(self, what: str, words: Sequence[bytes]) -> None:
+        if (found := self._expected(what))[0].lower() not in words:
+            raise self._fault(f"{_shown(found)} where the {what} should begin with {words[0].decode()}")
+
+    def _whole(self, what: str, count: int) -> tuple[int, ...]:
+        found = self._expected(what)
+        if len(found) != count or not all(word.isdigit() and len(word) < 16 and int(word) for word in found):
+            raise self._fault(f"{_shown(found)} where the {what} should be")
+        return tuple(map(int, found))
+
+    def _numbers(self, what: str, count: int) -> NDArray[np.float64]:
+        """Return so many numbers, on as many lines as they take."""
+        begin = self._skip()
+        if 2 * count > self._size - begin + 1:
+            raise self._fault(f"the file ends before the end of the {what}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy before 2.3, where a word is no number
+            try:
+                found = np.fromfile(self._file, np.float64, count, sep=" ")
+            except ValueError:
+                found = np.empty(0)
+        if found.size < count:
+            raise self._fault_in(what, begin, count)
+        end = self._file.tell()
+        self._file.seek(begin)
+        self._line += self._file.read(end - begin).count(b"\n")
+        return found
+
+    def _skip(self) -> int:
+        """Go to the next line that is neither empty nor a comment; return where it begins."""
+        begin, line = self._file.tell(), self._line
+        while (text := self._file.readline(LONGEST)) and (not text.strip() or text.lstrip().startswith(COMMENTS)):
+            begin, line = self._file.tell(), line + 1
+        self._file.seek(begin)
+        self._line = line
+        return begin
+
+    def _fault_in(self, what: str, begin: int, count: int) -> InputError:
+        """Return what is wrong with numbers that begin somewhere."""
+        found = 0
+        self._file.seek(begin)
+        for line in self._file:
+            self._line += 1
+            for word in line.split():
+                try:
+                    float(word)
+                except ValueError:
+                    return self._fault(f"{_shown([word])} in the {what} is not a number")
+                found += 1
+        return self._fault(f"the file ends before the end of the {what}: {found} of {count} numbers")
+
+
+def _shown(words: Sequence[bytes]) -> str:
+    text = b" ".join(words).decode("ascii", "backslashreplace")
+    return f"'{text}'" if len(text) <= 32 else f"'{text[:29]}...'"

@@ -1,0 +1,41 @@
+"""What is told of a scan: a line for each number of components, and what is suggested."""
+
+from __future__ import annotations
+
+from ..models.scanned import Suggestion, Tried
+from .progress import Display
+
+HEAD = "components  explained  reached  match  halves  consistency  iterations  seconds"
+
+
+class ScanTable:
+    """A table that grows as numbers of components are tried."""
+
+    def __init__(self, display: Display) -> None:
+        self._display, self._begun = display, False
+
+    def __call__(self, tried: Tried) -> None:
+        """Show the next line."""
+        self._display.note(line(tried) if self._begun else f"{HEAD}\n{line(tried)}")
+        self._begun = True
+
+    def end(self, suggestion: Suggestion) -> None:
+        """Show what is suggested; the live display is taken away."""
+        self._display.close()
+        chosen = "none" if suggestion.rank is None else suggestion.rank
+        self._display.note(f"suggested: {chosen}; {suggestion.reason}")
+
+
+def line(tried: Tried) -> str:
+    """Return a line of the table whose head is `HEAD`."""
+    cells = [
+        str(tried.rank),
+        f"{tried.squared:.4f}",
+        f"{tried.reached}/{len(tried.explained)}",
+        "-" if tried.match is None else f"{tried.match:.2f}",
+        "-" if tried.halves is None else f"{tried.halves:.2f}",
+        "-" if tried.consistency is None else f"{tried.consistency:.0f} %",
+        str(tried.iterations),
+        f"{tried.seconds:.3g}",
+    ]
+    return "  ".join(cell.rjust(len(head)) for cell, head in zip(cells, HEAD.split(), strict=True))
