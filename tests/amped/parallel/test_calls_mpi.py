@@ -136,7 +136,14 @@ def test_what_rank_0_alone_may_give(comm: Comm, tmp_path: Path, kind: str, init:
     assert len(set(comm.allgather(tuple(mine.fits)))) == 1
 
 
-NEEDED = {"info": [], "show": [], "scan": [], "table": ["--output", "store"], "ttm": ["--rank", "3", "--mode", "0"]}
+NEEDED = {
+    "info": [],
+    "show": [],
+    "report": [],
+    "scan": [],
+    "table": ["--output", "store"],
+    "ttm": ["--rank", "3", "--mode", "0"],
+}
 """What a verb must be given; others a rank."""
 
 
