@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -21,21 +22,25 @@ from .backend.base import Device
 from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
-from .backend.providers import dense_kernels, ttm_kernels
+from .backend.providers import dense_kernels, interleaved, ttm_kernels
+from .backend.solve import Takes
 from .decomp import als, apr
 from .decomp.constraints import NONE, Constraints
+from .decomp.counts_side_by_side import Counting
 from .decomp.driver import Method
 from .decomp.initial import Init, initial_factors
 from .decomp.poisson import Poisson
+from .decomp.side_by_side import Alternating
 from .decomp.tucker import Tucker
 from .errors import InputError
 from .operators.base import Operator
+from .operators.columns import Columns
 from .operators.dealt import Progress
 from .operators.dense import DenseOperator
 from .operators.dense_source import DenseSource, of_array, open_dense_source
 from .operators.held import Room
 from .operators.lengths import check_lengths
-from .operators.placement import Setting, Solving, check_options, nothing
+from .operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from .operators.source import Described, Source, TensorSource, open_source
 from .operators.sparse import SparseOperator
 from .operators.tuning import Budget
@@ -176,6 +181,66 @@ def decomposition(
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     return als.CpAls(_placed(source, machine, setting, budget), constraints)
+
+
+Key = TypeVar("Key")
+
+
+def decompositions(
+    source: AnySource,
+    ranks: Mapping[Key, int],
+    columns: int,
+    machine: Machine,
+    options: Options,
+    budget: Budget,
+    constraints: Constraints,
+    seed: Callable[[Key], int],
+) -> Alternating[Key]:
+    """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
+    most = max(ranks.values())
+    each = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+
+    def solving(rows: int, together: int) -> Takes:
+        return Takes(*(-(-together // most) * size for size in each(rows, most)))
+
+    setting = setting_for(source, columns, machine, options, solving)
+
+    def start(place: Columns, key: Key) -> als.CpAls:
+        method = als.CpAls(place, constraints)
+        begin(method, source, seed(key))
+        return method
+
+    return Alternating(_placed(source, machine, setting, budget), start)
+
+
+def counts_together(
+    source: AnySource,
+    ranks: Mapping[Key, int],
+    machine: Machine,
+    options: Options,
+    asked: Poisson,
+    seed: Callable[[Key], int],
+) -> Counting[Key]:
+    """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
+    source = refuse_dense(source)
+    refuse_negative(source, machine.comm)
+    how = interleaved(machine.device)
+    assert how is not None
+    groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
+    width = how.width(options.dtype)
+    # An odd number of groups: else rows of one group would fall into the same few sets of a cache.
+    columns = min(sum(-(-runs // models) for models, runs in groups.items()) | 1, MAX_RANK // width - 1) * width
+    solving = apr.solving_bytes(machine, asked, len(source.shape))
+    setting = setting_for(source, columns, machine, options, solving, asked)
+
+    def start(place: Columns, key: Key) -> apr.CpApr:
+        operator: Any = place  # whose Phi is computed with that of others
+        method = apr.CpApr(operator, asked)
+        begin(method, source, seed(key))
+        return method
+
+    operator = placed_sparse(source, machine, setting._replace(phi=False, interleaved=True), Budget())
+    return Counting(operator, start, asked)
 
 
 def refuse_dense(source: AnySource) -> Source:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +17,25 @@ from partitioner.dense import DenseTensor
 from partitioner.foreign import factors_of
 from partitioner.given import whole
 
-from .assembly import AnySource, begin, counts, decomposition, open_tensor, refuse_dense, refuse_negative
+from .assembly import (
+    AnySource,
+    begin,
+    counts,
+    counts_together,
+    decomposition,
+    decompositions,
+    open_tensor,
+    refuse_dense,
+    refuse_negative,
+)
 from .backend.exchange import Machine
+from .backend.providers import interleaved
 from .compression import consistent
-from .decomp.constraints import Wanted
+from .decomp.constraints import Constraints, Wanted
+from .decomp.counts_side_by_side import Counting
 from .decomp.driver import Rule, run
 from .decomp.poisson import Poisson
+from .decomp.side_by_side import Alternating
 from .decomp.starts import Restartable
 from .errors import InputError
 from .models.kruskal import KruskalTensor
@@ -28,9 +44,11 @@ from .models.scanned import Suggestion, Tried, near, suggested
 from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import Options
+from .report.scan_picture import draw
 
 LOSSES = "gaussian", "poisson"
 MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
+MOST_HELD = 1 << 30  # bytes of the models of several numbers of components
 HALF_STARTS = 3  # of models of halves, at most
 
 
@@ -76,11 +94,24 @@ class Scan(NamedTuple):
         The best model of each.
     suggestion : Suggestion
         `rank`, or None, and the `reason`.
+    seconds : dict
+        Of the `runs`, of those of `halves`, and of the other `diagnostics`.
     """
 
     tried: tuple[Tried, ...]
     models: tuple[KruskalTensor, ...]
     suggestion: Suggestion
+    seconds: dict[str, float]
+
+    def plot(self, path: str | os.PathLike[str]) -> None:
+        """Draw what each number of components explains, and how stable it is, as ``.png``, ``.svg`` or ``.pdf``.
+
+        Raises
+        ------
+        InputError
+            If Matplotlib is not installed, or the file cannot be written.
+        """
+        draw(self.tried, self.suggestion, path)
 
 
 class _Run(NamedTuple):
@@ -89,6 +120,7 @@ class _Run(NamedTuple):
     model: KruskalTensor
     explained: float
     iterations: int
+    seconds: float
 
 
 def scanned(
@@ -97,12 +129,12 @@ def scanned(
     """Decompose a tensor as asked; `tell` hears of each number of components. Collective."""
     scanner = _Scanner(source, machine, options, asked)
     tried, models = list[Tried](), list[KruskalTensor]()
-    for rank in asked.ranks:
-        found, best = scanner.tried(rank)
-        tried.append(found)
-        models.append(best.labelled(source.labels))
-        tell(found)
-    return Scan(tuple(tried), tuple(models), suggested(tried))
+    for ranks in scanner.batches():
+        for found, best in scanner.tried(ranks):
+            tried.append(found)
+            models.append(best.labelled(source.labels))
+            tell(found)
+    return Scan(tuple(tried), tuple(models), suggested(tried), scanner.seconds)
 
 
 class _Part(NamedTuple):
@@ -110,6 +142,9 @@ class _Part(NamedTuple):
 
     source: AnySource
     explains: Callable[[float], float]  # what part of it a model explains, by the method's merit
+
+
+Key = tuple[int, int]  # the number of components, and that of a start
 
 
 class _Scanner:
@@ -122,6 +157,7 @@ class _Scanner:
         self._whole = self._part(source, whole)
         self._mode = int(np.argmax(source.shape))
         self._halves = self._parts_of(whole) if asked.halves else []
+        self.seconds = dict.fromkeys(("runs", "halves", "diagnostics"), 0.0)
 
     def _part(self, source: AnySource, tensor: SparseTensor | DenseTensor | None) -> _Part:
         """Return a part of which rank 0 has the tensor. Collective."""
@@ -144,46 +180,125 @@ class _Scanner:
             found.append(self._part(open_tensor(half, self._machine, self._options), half))
         return found
 
-    def tried(self, rank: int) -> tuple[Tried, KruskalTensor]:
-        """Decompose into so many components; return what that tells, and the best model."""
-        began, asked = time.perf_counter(), self._asked
-        runs = self._runs(self._whole, rank, asked.starts)
+    def batches(self) -> list[tuple[int, ...]]:
+        """Return the numbers of components to be tried together: all, unless their models are large."""
+        asked, rows = self._asked, sum(self._whole.source.shape)
+        held = rows * sum(asked.ranks) * asked.starts * self._options.dtype.itemsize
+        return [asked.ranks] if held <= MOST_HELD else [(rank,) for rank in asked.ranks]
+
+    def tried(self, ranks: Sequence[int]) -> Iterator[tuple[Tried, KruskalTensor]]:
+        """Decompose into these numbers of components; yield what each tells, and its best model."""
+        starts = self._asked.starts
+        with self._timed("runs"):
+            whole = self._runs(self._whole, ranks, starts)
+        with self._timed("halves"):
+            halves = [self._runs(half, ranks, min(HALF_STARTS, starts)) for half in self._halves]
+        for rank in ranks:
+            with self._timed("diagnostics"):
+                told = self._told(rank, whole[rank], [half[rank] for half in halves])
+            yield told
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[what] += time.perf_counter() - began
+
+    def _told(self, rank: int, runs: Sequence[_Run], halves: Sequence[Sequence[_Run]]) -> tuple[Tried, KruskalTensor]:
+        """Return what the runs of a number of components tell, and the best model."""
+        began = time.perf_counter()
         explained = tuple(each.explained for each in runs)
         best, again = int(np.argmax(explained)), near(explained)
         others = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in again if k != best]
+        match, consistency = self._match_of_halves(halves), self._consistency(runs[best].model)
+        computing = sum(each.seconds for each in (*runs, *(run for half in halves for run in half)))
         found = Tried(
             rank,
             explained,
             explained[best],
             len(again),
             float(np.mean(others)) if others else None,
-            self._match_of_halves(rank),
-            self._consistency(runs[best].model),
+            match,
+            consistency,
             sum(each.iterations for each in runs),
-            time.perf_counter() - began,
+            computing + time.perf_counter() - began,
         )
         return found, runs[best].model
 
-    def _runs(self, part: _Part, rank: int, starts: int) -> list[_Run]:
-        asked, found = self._asked, list[_Run]()
-        method, rule = self._method(part.source, rank), Rule(asked.max_iters, asked.tol)
+    def _runs(self, part: _Part, ranks: Sequence[int], starts: int) -> dict[int, list[_Run]]:
+        """Return the runs of each number of components; those of few are computed side by side."""
+        small = {(rank, start): rank for rank in self._small(ranks, starts) for start in range(starts)}
+        found = self._together(part, small) if len(small) > 1 else {}
+        for rank in ranks:
+            if (rank, 0) not in found:
+                found |= self._alone(part, rank, starts)
+        return {rank: [found[rank, start] for start in range(starts)] for rank in ranks}
+
+    def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
+        """Return the numbers of components whose runs gain side by side."""
+        if self._asked.loss != "poisson":
+            return [rank for rank in ranks if rank <= self._machine.device.together]
+        how = interleaved(self._machine.device)
+        if how is None or self._options.kernel != "auto":
+            return []
+        models = {rank: how.models(rank, self._options.dtype) for rank in ranks}
+        runs = Counter(models[rank] for rank in ranks for _ in range(starts))
+        return [rank for rank in ranks if models[rank] > 1 and 2 * runs[models[rank]] >= models[rank]]
+
+    def _together(self, part: _Part, ranks: dict[Key, int]) -> dict[Key, _Run]:
+        began = time.perf_counter()
+        try:
+            several = self._several(part.source, ranks)
+        except InputError:  # memory has no room for so many columns; if it is something else, it is told again
+            return {}
+        placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
+        for key, method in several.run(ranks, self._rule):
+            found[key] = self._ended(part, method, placing + several.seconds[key])
+        return found
+
+    def _several(self, source: AnySource, ranks: dict[Key, int]) -> Alternating[Key] | Counting[Key]:
+        """Place a tensor for runs side by side."""
+        asked, machine, options = self._asked, self._machine, self._options
+        if asked.loss == "poisson":
+            return counts_together(source, ranks, machine, options, Poisson(asked.tol), self._seed)
+        columns = min(machine.device.together, sum(ranks.values()))
+        budget = Budget(asked.max_iters * -(-sum(ranks.values()) // columns))
+        return decompositions(source, ranks, columns, machine, options, budget, self._constraints, self._seed)
+
+    def _alone(self, part: _Part, rank: int, starts: int) -> dict[Key, _Run]:
+        found, began = dict[Key, _Run](), time.perf_counter()
+        method = self._method(part.source, rank)
         for number in range(starts):
             if number:
                 method.restart()
-            begin(method, part.source, asked.seed + number)
-            run(method, rule)
-            explained = part.explains(self._machine.comm.bcast(method.merit()))
-            model = method.model()
-            assert isinstance(model, KruskalTensor)
-            found.append(_Run(model, explained, method.state.iterations))
+            begin(method, part.source, self._seed((rank, number)))
+            run(method, self._rule)
+            found[rank, number] = self._ended(part, method, time.perf_counter() - began)
+            began = time.perf_counter()
         return found
+
+    def _ended(self, part: _Part, method: Restartable, seconds: float) -> _Run:
+        explained = part.explains(self._machine.comm.bcast(method.merit()))
+        model = method.model()
+        assert isinstance(model, KruskalTensor)
+        return _Run(model, explained, method.state.iterations, seconds)
+
+    @property
+    def _rule(self) -> Rule:
+        return Rule(self._asked.max_iters, self._asked.tol)
+
+    @property
+    def _constraints(self) -> Constraints:
+        return Wanted(self._asked.nonnegative, 0.0, ()).of(len(self._whole.source.shape))
+
+    def _seed(self, key: Key) -> int:
+        return self._asked.seed + key[1]
 
     def _method(self, source: AnySource, rank: int) -> Restartable:
         asked, budget = self._asked, Budget(self._asked.max_iters * self._asked.starts)
         if asked.loss == "poisson":
             return counts(source, rank, self._machine, self._options, Poisson(asked.tol), budget)
-        constraints = Wanted(asked.nonnegative, 0.0, ()).of(len(source.shape))
-        return decomposition(source, rank, self._machine, self._options, budget, constraints)
+        return decomposition(source, rank, self._machine, self._options, budget, self._constraints)
 
     def _consistency(self, model: KruskalTensor) -> float | None:
         """Return the core consistency; None of a large core, or where columns cannot be independent."""
@@ -194,13 +309,12 @@ class _Scanner:
         assert factors is not None
         return consistent(self._whole.source, self._machine, self._options, factors)
 
-    def _match_of_halves(self, rank: int) -> float | None:
+    def _match_of_halves(self, halves: Sequence[Sequence[_Run]]) -> float | None:
         """Return how alike the models of halves are in the modes that they share; None without halves."""
-        if not self._halves:
+        if not halves:
             return None
         shared = list[list[NDArray[Any]]]()
-        for half in self._halves:
-            runs = self._runs(half, rank, min(HALF_STARTS, self._asked.starts))
+        for runs in halves:
             model = max(runs, key=lambda each: each.explained).model
             shared.append([factor for mode, factor in enumerate(model.factors) if mode != self._mode])
         return factor_match(*shared)

@@ -23,6 +23,7 @@ from . import (
     phi,
     readme,
     reliability,
+    scan,
     spttm,
     table,
     tucker,
@@ -44,6 +45,7 @@ BENCHMARKS = {
     "figures": figures,
     "readme": readme,
     "reliability": reliability,
+    "scan": scan,
     "spttm": spttm,
     "table": table,
 }

@@ -108,6 +108,7 @@ class Device(Protocol):
     host_bytes: int  # host memory that its libraries take once a run computes
     code_bytes: int  # host memory of one compiled kernel
     sample: int  # nonzeros whose time tells that of more of them
+    together: int  # columns of a pass that serves several runs, where it takes least time for each; 0: it gains nothing
     least_speed: float  # bytes a second of factor rows, or of nonzeros, that it takes at the very least
 
     @property

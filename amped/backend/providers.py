@@ -9,8 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from . import dense, equations, mttkrp, multiply, narrow, nonnegative, phi, rowproblems, solve, sort, ttm, ttmc
+from . import (
+    dense,
+    equations,
+    mttkrp,
+    multiply,
+    narrow,
+    nonnegative,
+    phi,
+    rowproblems,
+    solve,
+    sort,
+    ttm,
+    ttmc,
+)
 from .base import Device
+from .interleaved import FAMILY as INTERLEAVED
+from .interleaved import Interleaved
 
 
 def _providers(device: Device, family: str) -> Sequence[Any]:
@@ -43,6 +58,11 @@ def phis(device: Device) -> Sequence[phi.Phi]:
 def phi_of(device: Device, kernel: mttkrp.Kernel, share: mttkrp.Share) -> phi.Phi | None:
     """Return what computes the Phi of such nonzeros from a kernel's shards, if anything does."""
     return next((p for p in phis(device) if p.suits(kernel, share)), None)
+
+
+def interleaved(device: Device) -> Interleaved | None:
+    """Return what computes Phi of interleaved models, if anything does."""
+    return next(iter(_providers(device, INTERLEAVED)), None)
 
 
 def ttmc_of(device: Device, kernel: mttkrp.Kernel, share: mttkrp.Share) -> ttmc.Ttmc | None:

@@ -26,8 +26,8 @@ from ..operators.placement import Solving
 from .ahead import Ahead
 from .constrained import Constrained
 from .constraints import NONE, Constraints
-from .driver import State
-from .updates import DivergedError, LeastSquares
+from .driver import State, never
+from .updates import DivergedError, LeastSquares, Passes, alone
 
 MOST_CHECKED = 64  # iterations in which the host takes part, before the device is let go ahead once more
 
@@ -108,14 +108,14 @@ class CpAls:
         if not self._loaded:
             self._load()
         if ahead is None or self._checked or self.state.mode:
-            return self._step_checked(stop)
+            return alone(self.operator, self.passes(stop))
         told = ahead.next(self._exact, left)
         flags, fit = self._agreed(told)
         if flags:
             ahead.back()
             self._checked = self._next_checked
             self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
-            return self._step_checked(stop)
+            return alone(self.operator, self.passes(stop))
         self._next_checked = max(1, self._next_checked // 2)
         self._take(told, self._update.modes[-1])
         self._count(fit, told.squares)
@@ -137,17 +137,20 @@ class CpAls:
             comm.all_reduce(agreed, "max")
         return bool(agreed[0]), float(agreed[1])
 
-    def _step_checked(self, stop: Callable[[], bool]) -> bool:
+    def passes(self, stop: Callable[[], bool] = never) -> Passes[bool]:
+        """Do what `step` does where the host takes part, but for MTTKRPs."""
         state, first = self.state, self.state.mode
+        if not self._loaded:
+            self._load()
         modes = [mode for mode in self._update.modes if mode >= first]
         for mode in modes:
             if mode > modes[0] and stop():
                 state.mode = mode
                 return False
             with self._telling(mode):
-                self._take(self._update.checked(mode), mode)
+                self._take((yield from self._update.checked(mode)), mode)
         state.mode = 0
-        told, self._exact = self._update.checked_fit()
+        told, self._exact = yield from self._update.checked_fit()
         with self._telling(self.operator.order - 1):
             if not np.isfinite(told.fit):
                 raise DivergedError(f"the fit is {told.fit}")

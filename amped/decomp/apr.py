@@ -101,7 +101,7 @@ class CpApr:
             update.told.load(state.arrays["weights"], state.arrays["facts"])
             self._loaded = True
         if self._notes and self._warm and state.iterations and not first:
-            self._take(update.told.read(self._launched()))
+            self.take(update.told.read(self._launched()))
             return True
         if not first:
             update.told.clear()
@@ -113,7 +113,7 @@ class CpApr:
             update.queue(mode, state.iterations)
         state.mode, self._warm = 0, self._warm or not first
         self.operator.join()
-        self._take(update.told.read())
+        self.take(update.told.read())
         return True
 
     def _launched(self) -> NDArray[np.uint8]:
@@ -126,7 +126,7 @@ class CpApr:
         self._replay.launch()
         return self._replay.wait()
 
-    def _take(self, found: tuple[float, NDArray[np.float64], NDArray[np.float64]]) -> None:
+    def take(self, found: tuple[float, NDArray[np.float64], NDArray[np.float64]]) -> None:
         """Note what an outer iteration has come to."""
         state, (logs, weights, facts) = self.state, found
         likelihood = logs - float(weights.sum())

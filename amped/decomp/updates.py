@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,11 @@ from ..backend import rows
 from ..backend.base import Array, Device
 from ..backend.equations import NEAR, NOISY, NOT_FINITE, RANGE, SINGULAR, Equations, Terms, Told
 from ..backend.providers import equations_of, solver
-from ..operators.base import Operator, in_turn
+from ..operators.base import Operator, Solve, in_turn
 from ..operators.limits import far
 from ..options import Options
+
+T = TypeVar("T")
 
 FEW = 1 << 20  # numbers of a factor matrix that the host multiplies before a device has loaded what it needs for it
 
@@ -22,13 +25,45 @@ class DivergedError(ArithmeticError):
     """A result is no longer a number."""
 
 
+class Pass(NamedTuple):
+    """An MTTKRP that a method asks for; see `Operator.mttkrp`."""
+
+    mode: int
+    solve: Solve | None = None
+    then: Sequence[int] = ()
+    double: bool = False
+    sums: Array | None = None
+
+
+Passes = Generator[Pass, Array, T]
+"""What a method does, but for MTTKRPs: it yields each one that it needs, and is sent the rows that come of it. Whoever
+computes them may do so for several methods at once."""
+
+
+def alone(operator: Operator, passes: Passes[T]) -> T:
+    """Compute what is asked for, one pass after the other; return what comes of it."""
+    try:
+        wanted = next(passes)
+        while True:
+            try:
+                found = operator.mttkrp(*wanted)
+            except DivergedError as error:
+                wanted = passes.throw(error)
+            else:
+                wanted = passes.send(found)
+    except StopIteration as end:
+        found = end.value
+        return found  # type: ignore[no-any-return]
+
+
 class LeastSquares:
     """Solves rows by the (pseudo-)inverse of the product of the other modes' Gram matrices (Kolda and Bader 2009).
 
     Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
     precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
 
-    Each method queues work; those named `checked` wait for it, and do what the host has to decide.
+    Each method queues work; those named `checked` wait for it, and do what the host has to decide. MTTKRPs are asked
+    for; see `Passes`.
     """
 
     def __init__(self, operator: Operator, modes: Sequence[int] | None = None) -> None:
@@ -83,7 +118,7 @@ class LeastSquares:
         rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], gram)
         device.fill([total.reshape(-1)], [gram.reshape(-1)])
 
-    def queue(self, mode: int, double: bool = False, checked: bool = False) -> Array:
+    def queue(self, mode: int, double: bool = False, checked: bool = False) -> Passes[Array]:
         """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
         inexact = checked
@@ -104,7 +139,7 @@ class LeastSquares:
             with operator.span("solve", mode):
                 self._solve(mode, source, target)
 
-        solved = operator.mttkrp(mode, solve, self._then(mode), double, equations.totals)
+        solved = yield Pass(mode, solve, self._then(mode), double, equations.totals)
         self._finish(mode)
         return solved
 
@@ -122,16 +157,16 @@ class LeastSquares:
             machine.exchange.join(forget=False)
             self.equations.finish(mode, again)
 
-    def checked(self, mode: int) -> Told:
+    def checked(self, mode: int) -> Passes[Told]:
         """Do what `queue` does, and what only the host can.
 
         Where columns of the other modes nearly depend on each other, a small rounding error of the MTTKRP becomes a
         large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision.
         """
-        solved = self.queue(mode, checked=True)
+        solved = yield from self.queue(mode, checked=True)
         told = self.told()
         if told.flags & NOISY:
-            solved = self.queue(mode, double=True, checked=True)
+            solved = yield from self.queue(mode, double=True, checked=True)
             told = self.told()
         if told.flags & RANGE:  # products could overflow
             device, operator = self._operator.machine.device, self._operator
@@ -148,23 +183,23 @@ class LeastSquares:
     def iteration(self, exact: bool) -> None:
         """Solve the modes and compute the fit, perhaps with an `exact` pass."""
         for mode in self.modes:
-            self.queue(mode)
+            alone(self._operator, self.queue(mode))
         self.fit()
         if exact:
-            self.refit()
+            alone(self._operator, self.refit())
 
     def fit(self) -> None:
         """Compute the fit after the last mode."""
         with self._operator.machine.device.beside():
             self.equations.fit()
 
-    def refit(self) -> None:
+    def refit(self) -> Passes[None]:
         """Compute a fit that is near 1 once more, from inner products in double precision.
 
         Mode 0 is the one that is computed next, and the first to be copied to a device that does not hold it.
         """
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
-        source = operator.mttkrp(0, then=self._then(self.modes[-1]), double=True)
+        source = yield Pass(0, then=self._then(self.modes[-1]), double=True)
         device.meet()
         with operator.span("solve", 0):
             equations.multiply(source, operator.owned(0))
@@ -172,14 +207,14 @@ class LeastSquares:
             operator.reduce(equations.dots, "sum", 0)
             equations.fit(exact=True)
 
-    def checked_fit(self) -> tuple[Told, bool]:
+    def checked_fit(self) -> Passes[tuple[Told, bool]]:
         """Return what was told after the fit, rank 0's fit, and whether it was near 1. Collective."""
         comm = self._operator.machine.comm
         self.fit()
         told = self.told()
         near = any(comm.allgather(bool(told.flags & NEAR)))  # ranks' arithmetic may differ in the last bit
         if near:
-            self.refit()
+            yield from self.refit()
             told = self.told()
         return told._replace(fit=comm.bcast(told.fit)), near
 

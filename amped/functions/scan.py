@@ -78,7 +78,7 @@ def scan(
     Scan
         `tried`, the best `models`, and a `suggestion`: the largest number whose components are found again from other
         starts and in halves, whose core is consistent, and that explains clearly more than the next smaller one. It is
-        a rule of thumb; the table says more.
+        a rule of thumb; the table says more, and `plot` draws it.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class Tried(NamedTuple):
     iterations : int
         Of all starts.
     seconds : float
-        Of all starts.
+        Of its runs and those of halves, their share where they are computed side by side, and of the rest.
     """
 
     rank: int

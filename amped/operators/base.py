@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..backend.base import Array, Clock
 from ..backend.exchange import Machine
+from ..backend.interleaved import Groups, Interleaved
 from ..backend.rowproblems import RowLimits
 from ..options import Options
 from ..parallel.mpi import Reduction
@@ -72,6 +73,12 @@ class Placed(Protocol):
 
 class Operator(Placed, Protocol):
     """A placed tensor whose MTTKRPs are computed."""
+
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        """See `Placed`; or only some columns."""
+
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+        """See `Placed`; or only some columns."""
 
     def forget(self) -> None:
         """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
@@ -153,6 +160,20 @@ class CountsOperator(Operator, Protocol):
 
         The model's values ``m`` are those of B, the matrix of `mode`, and the matrices of the others.
         """
+
+
+class CountsOperators(CountsOperator, Protocol):
+    """What runs side by side ask of a tensor of counts: Phi of interleaved models; see `backend.interleaved`."""
+
+    @property
+    def interleaved(self) -> Interleaved:
+        """What computes it."""
+
+    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = ()) -> Array:
+        """Queue the Phi of groups of models; see `CountsOperator.phi`. Other columns stay as they were before."""
+
+    def add_logs_of(self, mode: int, floor: float, groups: Groups, total: Array, then: Sequence[int] = ()) -> None:
+        """Queue their log-likelihoods, added to `total`, (R,) float64; see `CountsOperator.add_logs`."""
 
 
 class CoreOperator(Placed, Protocol):

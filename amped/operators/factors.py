@@ -29,16 +29,16 @@ class Factors:
     def order(self) -> int:
         return len(self.shape)
 
-    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        self.work.set_factor(mode, factor)
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        self.work.set_factor(mode, factor, columns)
         self.changed(mode)
 
     @property
     def matrices(self) -> Array:
         return self.work.matrices
 
-    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
-        return self.work.factor(mode, matrices)
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+        return self.work.factor(mode, matrices, columns)
 
     def changed(self, mode: int) -> None:
         self.work.changed(mode)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from partitioner.shards import Cut
 
+from ..backend.interleaved import Interleaved
 from ..backend.mttkrp import Kernel, Share
 from ..backend.phi import Phi
 from ..backend.rowproblems import RowProblems
@@ -39,6 +40,7 @@ class ModePlan:
     share: Share  # what it computes
     kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
     phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
+    interleaved: Interleaved | None = None  # what computes Phi of interleaved models, if that is asked for
     rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
     ttmc: Ttmc | None = None  # what computes TTMc from the shards of each, if that is asked for
     inputs: tuple[int, ...] = ()  # of TTMc, the columns of the input modes' factor matrices
@@ -95,7 +97,8 @@ class ModePlan:
         usual = kernel.bytes(self.share, nnz).running
         phi = self.phi(kernel).bytes(kernel, self.share, nnz) if self.phis else 0
         rows = self.rows_by.bytes(kernel, self.share, nnz).running if self.rows_by else 0
-        return max(usual, phi, rows)
+        several = self.interleaved.bytes(kernel, self.share, nnz) if self.interleaved else 0
+        return max(usual, phi, rows, several)
 
     @property
     def rows_bytes(self) -> int:

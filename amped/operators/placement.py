@@ -18,7 +18,7 @@ from partitioner.shards import Cut
 from ..backend.base import Device
 from ..backend.mttkrp import Kernel, Share
 from ..backend.phi import Phi
-from ..backend.providers import mttkrp_kernels, phi_of, roundings, row_problems, ttmc_of
+from ..backend.providers import interleaved, mttkrp_kernels, phi_of, roundings, row_problems, ttmc_of
 from ..backend.rowproblems import RowMethod
 from ..backend.rows import block_rows
 from ..backend.solve import Takes
@@ -79,6 +79,7 @@ class Setting(NamedTuple):
     phi: bool = False  # whether Phi is computed, not MTTKRPs
     rows: RowMethod | None = None  # how row problems are solved, beside it
     ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
+    interleaved: bool = False  # whether Phi is computed of interleaved models
     spectra: Spectra | None = None  # if they are found before
 
 
@@ -206,6 +207,8 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
     """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
     if setting.ttmc:
         return _with_ttmc(mode, kernels, setting)
+    if setting.interleaved:
+        return _with_interleaved(mode, kernels, setting)
     if not setting.phi:
         return replace(mode, kernels=_candidates(mode.share, kernels, setting))
     if setting.options.gather != "full":
@@ -217,6 +220,15 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
         return _with_rows(mode, [k for k in kernels if k.name in known], known, setting.rows, setting)
     found = _candidates(mode.share, [k for k in kernels if k.name in known], setting)
     return replace(mode, kernels=found, phis=tuple(known[k.name] for k in found))
+
+
+def _with_interleaved(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
+    """Return a mode's plan with the first kernel from whose shards Phi of interleaved models is computed."""
+    how = interleaved(setting.device)
+    for kernel in kernels if how else []:
+        if how and how.suits(kernel, mode.share):
+            return replace(mode, kernels=(kernel,), interleaved=how)
+    raise InputError(f"{setting.device.name} computes no Phi of several models")
 
 
 def _with_ttmc(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:

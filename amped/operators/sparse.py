@@ -16,6 +16,7 @@ from partitioner.shards import Cut
 
 from ..backend.base import Array
 from ..backend.exchange import Block, Machine, agree
+from ..backend.interleaved import Groups, Interleaved
 from ..backend.phi import Phi
 from ..backend.rowproblems import RowLimits
 from ..parallel.mpi import together
@@ -136,6 +137,33 @@ class SparseOperator(Factors):
                 self._split[mode].share(work.outs[mode], self._phi(mode), skip)
         return work.outs[mode][:, : self.ranks[mode]]
 
+    @property
+    def interleaved(self) -> Interleaved:
+        found = self.plan.modes[0].interleaved
+        assert found is not None
+        return found
+
+    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = ()) -> Array:
+        HERE.mode = mode
+        self.machine.exchange.join()
+        work, steps = self.work, self.stream.steps[mode]
+        if not steps:
+            work.outs[mode].fill(0)
+        for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
+            with self.clock.span("compute", mode):
+                work.add_phis(self.interleaved, shard, mode, floor, step.new, groups)
+        if self._split[mode].there:
+            with self.clock.span("exchange", mode):
+                self._split[mode].share(work.outs[mode], self.interleaved, None)
+        return work.outs[mode][:, : self.ranks[mode]]
+
+    def add_logs_of(self, mode: int, floor: float, groups: Groups, total: Array, then: Sequence[int] = ()) -> None:
+        self.machine.exchange.join()
+        for shard in self.stream.shards(mode, then):
+            with self.clock.span("compute", mode):
+                self.work.add_logs_of(self.interleaved, shard, mode, floor, total, groups)
+        self.reduce(total, "sum", mode)
+
     def solve_rows(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
         HERE.mode = mode
         self.machine.exchange.join()
@@ -210,7 +238,7 @@ class _SplitRows:
         for k, row in self._owned:
             out[row] += self._parts[k]
 
-    def share(self, out: Array, how: Phi, skip: Array) -> None:
+    def share(self, out: Array, how: Phi | Interleaved, skip: Array) -> None:
         """Give the sums of such rows to all ranks that compute them, the same to the last bit, unless it is skipped."""
         if self._parts is None:
             return

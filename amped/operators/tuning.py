@@ -93,6 +93,8 @@ class Tuner:
                     mode.ttmc.prepare(mode.share, mode.inputs)
                 else:
                     kernel.prepare(mode.share)
+                if mode.interleaved:
+                    mode.interleaved.prepare(kernel, mode.share)
                 if mode.phis:
                     mode.phi(kernel).prepare(kernel, mode.share)
 
@@ -209,6 +211,8 @@ class Tuner:
         """Queue what will be computed of the shards: TTMc, Phi, or else an MTTKRP."""
         if mode.ttmc:
             self._work.add_ttmc(mode, shard)
+        elif mode.interleaved:
+            self._work.add_phis(mode.interleaved, shard, mode.mode, FLOOR, NOTHING, None)
         elif mode.phis:
             self._work.add_phi(mode.phi(shard.kernel), shard, mode.mode, FLOOR, NOTHING, None)
         else:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..backend.base import NOTHING, Array
 from ..backend.exchange import Machine
+from ..backend.interleaved import Groups, Interleaved
 from ..backend.mttkrp import Shard
 from ..backend.phi import Phi
 from ..backend.providers import roundings
@@ -103,6 +104,18 @@ class Workspace:
         """Queue the addition of a shard's part of the log-likelihood; see `Phi.add_logs`."""
         how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch)
 
+    def add_phis(
+        self, how: Interleaved, shard: Shard, mode: int, floor: float, new: slice, groups: Groups | None
+    ) -> None:
+        """Queue the addition of a shard's Phi of interleaved models; see `Interleaved.run`."""
+        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self.scratch, groups)
+
+    def add_logs_of(
+        self, how: Interleaved, shard: Shard, mode: int, floor: float, total: Array, groups: Groups
+    ) -> None:
+        """Queue the addition of a shard's part of their log-likelihoods; see `Interleaved.add_logs`."""
+        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch, groups)
+
     def inputs(self, mode: int) -> list[Array]:
         """Return the factor matrices of the other modes as kernels read them."""
         if self._rounding:
@@ -115,23 +128,28 @@ class Workspace:
         """Note that a factor matrix is new."""
         self._stale.add(mode)
 
-    def set_factor(self, mode: int, factor: NDArray[Any]) -> None:
-        """Copy an (I_n, R_n) matrix in host memory into a factor matrix."""
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        """Copy an (I_n, R_n) matrix in host memory into a factor matrix, or some columns."""
         self._exchange.join()
-        rank = self._ranks[mode]
+        rank = factor.shape[1]
         step = block_rows(rank)  # device memory has no room for a second matrix
         for b in range(0, len(factor), step):
             rows, place = np.ascontiguousarray(factor[b : b + step], self._dtype), self.factors[mode][b : b + step]
             if rank == place.shape[1]:
                 self._device.fill([place.reshape(-1)], [rows.reshape(-1)])
             else:
-                place[:, :rank] = self._device.to_device(rows)
+                place[:, columns or slice(0, rank)] = self._device.to_device(rows)
         self.changed(mode)
 
-    def factor(self, mode: int, matrices: Array | None = None) -> NDArray[Any]:
-        """Return a copy of a factor matrix, (I_n, R_n), in host memory; or that in a copy of `matrices`."""
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+        """Return a copy of a factor matrix, (I_n, R_n), in host memory, or of some columns.
+
+        It is that in a copy of `matrices`, if there is one.
+        """
         self._exchange.join()
-        stored = self.factors if matrices is None else self._views(matrices)
-        whole = self._device.to_host(stored[mode])[:, : self._ranks[mode]]
+        stored = (self.factors if matrices is None else self._views(matrices))[mode]
+        if columns is not None:
+            return np.array(self._device.to_host(stored[:, columns]), order="C")
+        whole = self._device.to_host(stored)[:, : self._ranks[mode]]
         # What comes from a device is a copy already.
         return np.array(whole, order="C") if self._device.on_host else np.ascontiguousarray(whole)

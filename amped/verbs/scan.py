@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..files import Outputs, write_text
 from ..models.scanned import Tried
 from ..parallel.mpi import on_root
+from ..report.scan_picture import check_picture
 from ..scanning import LOSSES, Asked, Scan, ranks_of, scanned
 from .job import Job, Session
 from .requests import Request
@@ -34,10 +35,11 @@ class ScanRequest(Request):
     tol: float = flag(1e-6, "stop when the fit changes less (1e-6)", type=real_number)
     no_halves: bool = flag(False, "do not decompose halves of the tensor")
     output: Path | None = flag(None, "write what was found", type=path, metavar="FILE.json")
+    plot: Path | None = flag(None, "draw what was found: .png, .svg or .pdf", type=path, metavar="FILE")
 
     @property
     def outputs(self) -> dict[str, Path | None]:
-        return {**super().outputs, "--output": self.output}
+        return {**super().outputs, "--output": self.output, "--plot": self.plot}
 
     @property
     def asked(self) -> Asked:
@@ -53,12 +55,15 @@ class ScanRequest(Request):
         real("--tol", self.tol, "a number of at least 0")
         if self.loss == "poisson" and self.nonnegative:
             raise InputError("--nonnegative goes with --loss gaussian: counts have no negative numbers")
+        if self.plot is not None:
+            check_picture(self.plot)
         self.asked  # noqa: B018 - what is wrong with it
         super().check()
 
     def claim(self, outputs: Outputs) -> Path | None:
-        if self.output is not None:
-            outputs.file(self.output, self.force)
+        for output in (self.output, self.plot):
+            if output is not None:
+                outputs.file(output, self.force)
         return self.output
 
 
@@ -79,7 +84,9 @@ def scan(request: ScanRequest, session: Session) -> int:
         if (output := request.output) is not None:
             text = json.dumps(facts(found), indent=1) + "\n"
             on_root(job.comm, lambda: write_text(output, text, output in job.outputs.replaced))
-        job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason)
+        if (picture := request.plot) is not None:
+            on_root(job.comm, lambda: found.plot(picture))
+        job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason, seconds=found.seconds)
         job.display.close()
         chosen = found.suggestion.rank
         job.display.note(f"suggested: {'none' if chosen is None else chosen}; {found.suggestion.reason}")
@@ -103,4 +110,4 @@ def line(tried: Tried) -> str:
 
 def facts(found: Scan) -> dict[str, Any]:
     """Return what was found, as JSON has it."""
-    return {"tried": [each._asdict() for each in found.tried], **found.suggestion._asdict()}
+    return {"tried": [each._asdict() for each in found.tried], **found.suggestion._asdict(), "seconds": found.seconds}

@@ -12,6 +12,7 @@ from command import refused, run_amped, succeeded
 from densecases import low_rank
 
 import amped
+from amped import scanning
 from amped.errors import InputError
 from amped.models.matching import factor_match
 from amped.models.scanned import Tried, near, suggested
@@ -115,6 +116,28 @@ def test_the_verb_tells_a_table(folder: Path) -> None:
     found = json.loads((folder / "found.json").read_text())
     assert found["rank"] == 2
     assert [each["rank"] for each in found["tried"]] == [1, 2, 3]
+    assert set(found["seconds"]) == {"runs", "halves", "diagnostics"}
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_pictures(folder: Path, suffix: str) -> None:
+    pytest.importorskip("matplotlib")
+    np.save(folder / "x.npy", low_rank((12, 10, 8), 2, 0.05, 4))
+    how = ["--rank", "1-3", "--starts", 2, "--device", "cpu", "--plot", f"found.{suffix}"]
+    succeeded(run_amped("scan", "x.npy", *how))
+    begins = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert (folder / f"found.{suffix}").read_bytes().startswith(begins)
+    refused(run_amped("scan", "x.npy", *how), "--force")
+
+
+def test_a_picture_of_what_is_not_told(folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = amped.scan(low_rank((6, 5, 4), 1), (1,), starts=1, halves=False, **HOW)
+    left_out = found._replace(tried=tuple(each._replace(consistency=None) for each in found.tried))
+    left_out.plot(folder / "one.svg")
+    assert (folder / "one.svg").stat().st_size > 1000
+    with pytest.raises(InputError, match=r"expected \.png"):
+        found.plot(folder / "one.txt")
 
 
 @pytest.mark.parametrize(
@@ -130,6 +153,8 @@ def test_the_verb_tells_a_table(folder: Path) -> None:
         (["--loss", "poisson", "--nonnegative"], "--nonnegative"),
         (["--loss", "poisson"], "a dense tensor"),
         (["--output", "no/such/folder.json"], "no/such"),
+        (["--plot", "no/such/folder.png"], "no/such"),
+        (["--plot", "found.txt"], "expected .png"),
     ],
 )
 def test_wrong_flags_are_refused(folder: Path, flags: list[Any], part: str) -> None:
@@ -144,3 +169,21 @@ def test_numbers_of_components() -> None:
     for wrong in ("", [], "a", [0]):
         with pytest.raises(InputError, match="ranks"):
             ranks_of("ranks", wrong)
+
+
+@pytest.mark.parametrize("loss", ["gaussian", "poisson"])
+def test_where_memory_has_no_room_for_several_runs(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed one after the other, and tell the same."""
+    tensor = sparse(np.round(np.abs(low_rank((14, 12, 10), 2, 0.1, 4)) * 3))
+    how: dict[str, Any] = {"starts": 3, "loss": loss, "halves": False, "max_iters": 30, **HOW}
+    wide = amped.scan(tensor, "1-3", **how)
+
+    def refuse(*_: Any) -> None:
+        raise InputError("device memory")
+
+    monkeypatch.setattr(scanning, "decompositions", refuse)
+    monkeypatch.setattr(scanning, "counts_together", refuse)
+    alone = amped.scan(tensor, "1-3", **how)
+    for one, other in zip(wide.tried, alone.tried, strict=True):
+        np.testing.assert_allclose(one.explained, other.explained, rtol=1e-9)
+        assert one.iterations == other.iterations

@@ -34,6 +34,7 @@ class CpuDevice:
     host_bytes = 2 << 20  # compiled code that solves rows
     code_bytes = 7 << 20
     sample = 1 << 22
+    together = 32
     least_speed = 1e8
 
     def __init__(self, comm: Comm, threads: int | None = None) -> None:

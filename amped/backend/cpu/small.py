@@ -59,6 +59,30 @@ def prepare(grams, norms, scales, mode, totals, divisor, inverse):  # type: igno
 
 
 @jit
+def constrain(grams, scales, mode, divisor, ridge, gram, right):  # type: ignore[no-untyped-def]
+    """Write what rows without negative numbers are to minimise, a `System`; return whether it is finite."""
+    order, rank = scales.shape
+    finite = True
+    for i in range(rank):
+        scale, known = 1.0, 1.0
+        for m in range(order):
+            if m != mode:
+                scale *= scales[m, i]
+                known *= grams[m, i, i]
+        right[i] = scale * divisor[i]
+        for j in range(rank):
+            product = 1.0
+            for m in range(order):
+                if m != mode:
+                    product *= grams[m, i, j]
+            if i == j:
+                product += ridge
+            finite &= np.isfinite(product)
+            gram[i, j] = product * (divisor[i] * divisor[j]) if known != 0 else 0.0  # another mode has lost the column
+    return finite
+
+
+@jit
 def finish(totals, divisor, mode, norms, scales, grams, first, again, most):  # type: ignore[no-untyped-def]
     """Take the norms out of the columns of a mode, or return a flag; see `Equations.finish`."""
     rank = norms.shape[1]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...equations import CONDITION, Equations, Provider, Terms
+from ...constrained import HostConstrained
+from ...equations import CONDITION, NOT_FINITE, Bounds, ConstrainedEquations, Equations, Provider, Terms
 from ...onhost import OnHost
-from ...small import FIT, ITERATIONS, HostEquations, noise_limit
+from ...small import FIT, ITERATIONS, HostEquations, Matrix, noise_limit
 from .. import small
 from ..device import CpuDevice
 
@@ -32,11 +33,33 @@ class CpuEquations(HostEquations):
             self._raise(flag)
 
 
+class CpuConstrained(HostConstrained):
+    """See `ConstrainedEquations`."""
+
+    def _prepare_system(self, begin: Matrix) -> None:
+        state, mode, system = self._state, self._mode, self.system
+        own = state.divisor, self._ridge[mode]
+        if not small.constrain(state.grams, state.scales, mode, *own, system.gram, system.right):
+            self._raise(NOT_FINITE)
+        system.begin[...] = begin
+
+    def finish(self, mode: int, again: bool = False) -> None:
+        state = self._state
+        columns = state.norms, state.scales, state.grams
+        if flag := small.finish(self.totals, state.divisor, mode, *columns, True, again, self._terms.most):
+            self._raise(flag)
+        else:
+            state.weights[...] = state.norms[mode]
+
+
 class Compiled(OnHost):
     """See `Provider`; suits all."""
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return CpuEquations(self._device, terms)
+
+    def make_constrained(self, terms: Terms, dtype: np.dtype[np.floating], bounds: Bounds) -> ConstrainedEquations:
+        return CpuConstrained(self._device, terms, bounds)
 
 
 def providers(device: CpuDevice) -> Sequence[Provider]:

@@ -1,0 +1,98 @@
+"""Some columns of an operator's factor matrices, as an operator of their own: for one of several runs side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.base import Array
+from ..parallel.mpi import Reduction
+from .base import Operator, Solve
+
+
+class Columns:
+    """See `Placed`. What computes passes over the nonzeros does so for all columns, and gives this one its part."""
+
+    def __init__(self, whole: Operator, first: int, rank: int, apart: int = 1) -> None:
+        """So many columns from the first one on; there are others between them if they are more than 1 `apart`."""
+        self._whole, self.columns = whole, slice(first, first + (rank - 1) * apart + 1, apart)
+        self.machine, self.options, self.shape = whole.machine, whole.options, whole.shape
+        self.norm, self.clock, self.kernels = whole.norm, whole.clock, whole.kernels
+        self.ranks = (rank,) * len(whole.shape)
+        self.plan = replace(whole.plan, ahead=False)  # runs wait for each other
+
+    @property
+    def order(self) -> int:
+        return len(self.shape)
+
+    @property
+    def matrices(self) -> Array:
+        return self._whole.matrices
+
+    def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
+        if columns is not None:
+            some, factor = factor, self.factor(mode)
+            factor[:, columns] = some
+        self._whole.set_factor(mode, factor, self.columns)
+
+    def factor(self, mode: int, matrices: Array | None = None, columns: slice | None = None) -> NDArray[Any]:
+        found = self._whole.factor(mode, matrices, self.columns)
+        return found if columns is None else found[:, columns]
+
+    def changed(self, mode: int) -> None:
+        self._whole.changed(mode)
+
+    def owned(self, mode: int) -> Array:
+        return self._whole.owned(mode)[:, self.columns]
+
+    def computed(self, mode: int) -> Array:
+        return self._whole.computed(mode)[:, self.columns]
+
+    def publish(self, mode: int, sums: Array | None = None) -> None:
+        self._whole.publish(mode, sums)
+
+    def reduce(self, array: Array, reduction: Reduction, mode: int) -> None:
+        self._whole.reduce(array, reduction, mode)
+
+    def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
+        return self._whole.span(kind, mode)
+
+    def join(self) -> None:
+        self._whole.join()
+
+    def synchronize(self) -> None:
+        self._whole.synchronize()
+
+    def forget(self) -> None:
+        self._whole.forget()
+
+    def mttkrp(
+        self,
+        mode: int,
+        solve: Solve | None = None,
+        then: Sequence[int] = (),
+        double: bool = False,
+        sums: Array | None = None,
+    ) -> Array:
+        """See `Operator`: a pass for these columns alone."""
+
+        def part(source: Array, target: Array) -> None:
+            assert solve is not None
+            solve(self.of(source), self.of(target))
+
+        return self.of(self._whole.mttkrp(mode, part if solve else None, then, double, sums))
+
+    def gathered(self, mode: int, rows: Array) -> NDArray[Any]:
+        whole = self._whole.owned(mode)
+        found = self.machine.device.zeros(whole.shape, np.float64)
+        found[:, self.columns] = rows
+        return np.ascontiguousarray(self._whole.gathered(mode, found)[:, self.columns])
+
+    def of(self, rows: Array) -> Array:
+        """Return the part of a pass's rows that is of these columns."""
+        return rows[:, self.columns]

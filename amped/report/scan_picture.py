@@ -1,0 +1,107 @@
+"""A picture of a scan: what each number of components explains, and how stable its components are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import InputError
+from ..files import write_whole
+from ..models.scanned import CONSISTENT, STABLE, Suggestion, Tried
+
+SIZE = 6.4, 6.6  # inches
+DOTS = 110  # an inch
+BEST, OTHER, CHOSEN = "#4477aa", "#ee6677", "#bbbbbb"  # colour-blind safe (Paul Tol's)
+KINDS = ".png", ".svg", ".pdf"
+LOWEST = -100.0  # percent of core consistency that is shown
+
+
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """Raise `InputError` unless a picture of that name can be drawn: ``.png``, ``.svg`` or ``.pdf``."""
+    if os.path.splitext(os.fspath(path))[1] not in KINDS:
+        raise InputError(f"no picture: expected {', '.join(KINDS)}", path=path)
+    figure_class()
+
+
+def figure_class() -> Any:
+    """Return Matplotlib's `Figure`, which draws without a display; raise `InputError` if it is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("plot: Matplotlib is not installed") from None
+    return Figure
+
+
+def draw(tried: Sequence[Tried], suggestion: Suggestion, path: str | os.PathLike[str]) -> None:
+    """Draw a scan as three curves over the number of components.
+
+    Parameters
+    ----------
+    tried : sequence of Tried
+    suggestion : Suggestion
+        Its number is marked.
+    path : path
+        See `check_picture`.
+
+    Raises
+    ------
+    InputError
+        If Matplotlib is not installed, or it is no such file.
+    OSError
+        If the file cannot be written.
+    """
+    check_picture(path)
+    figure = figure_class()(figsize=SIZE, dpi=DOTS, layout="constrained")
+    tried = sorted(tried, key=lambda each: each.rank)
+    panels = figure.subplots(3, 1, sharex=True)
+    _explained(panels[0], tried)
+    _matches(panels[1], tried)
+    _consistency(panels[2], tried)
+    for axes in panels:
+        if suggestion.rank is not None:
+            axes.axvline(suggestion.rank, color=CHOSEN, lw=6, alpha=0.5, zorder=0)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(labelsize=8)
+    panels[-1].set_xlabel("components")
+    panels[-1].xaxis.get_major_locator().set_params(integer=True)
+    chosen = "no number is suggested" if suggestion.rank is None else f"suggested: {suggestion.rank}"
+    figure.suptitle(chosen, fontsize=11)
+    kind = os.path.splitext(os.fspath(path))[1][1:]
+    write_whole(path, lambda file: figure.savefig(file, format=kind))
+
+
+def _explained(axes: Any, tried: Sequence[Tried]) -> None:
+    points = [(each.rank, explained) for each in tried for explained in each.explained]
+    axes.scatter(*zip(*points, strict=True), s=14, color=BEST, alpha=0.4, label="a start")
+    axes.plot([each.rank for each in tried], [each.squared for each in tried], color=BEST, label="the best one")
+    axes.set_ylabel("explained")
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+
+
+def _matches(axes: Any, tried: Sequence[Tried]) -> None:
+    for name, colour, mark in (("match", BEST, "o"), ("halves", OTHER, "s")):
+        told = [(each.rank, number) for each in tried if (number := getattr(each, name)) is not None]
+        if told:
+            label = {"match": "between starts", "halves": "between halves"}[name]
+            axes.plot(*zip(*told, strict=True), color=colour, marker=mark, ms=4, label=label)
+    axes.axhline(STABLE, color="#999999", lw=0.8, ls=":")
+    axes.set_ylim(-0.03, 1.05)
+    axes.set_ylabel("match")
+    if axes.lines[:-1]:
+        axes.legend(fontsize=8, frameon=False, loc="lower left")
+
+
+def _consistency(axes: Any, tried: Sequence[Tried]) -> None:
+    told = [(each.rank, each.consistency) for each in tried if each.consistency is not None]
+    axes.set_ylabel("core consistency, %")
+    axes.set_ylim(LOWEST - 5, 105)
+    axes.axhline(CONSISTENT, color="#999999", lw=0.8, ls=":")
+    if not told:
+        axes.text(0.5, 0.5, "not told", transform=axes.transAxes, ha="center", va="center", fontsize=9)
+        return
+    shown = [(rank, max(LOWEST, number)) for rank, number in told]
+    axes.plot(*zip(*shown, strict=True), color=BEST, lw=1)
+    for (rank, number), (_, real) in zip(shown, told, strict=True):
+        axes.plot([rank], [number], color=BEST, marker="v" if real < LOWEST else "o", ms=5, ls="")

@@ -1,0 +1,85 @@
+"""Runs side by side, and the same ones each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+
+import amped
+from amped.assembly import counts_together, decompositions, opened
+from amped.decomp.constraints import Wanted
+from amped.decomp.driver import Rule
+from amped.decomp.poisson import Poisson
+from amped.models.kruskal import KruskalTensor
+from amped.operators.tuning import Budget
+from amped.options import Options
+from amped.parallel.mpi import Comm
+
+Key = tuple[int, int]  # the number of components, and that of a start
+RANKS = {(rank, start): rank for rank in (1, 7, 3, 16, 2) for start in range(2)}
+
+
+def side_by_side(
+    tensor: Any, columns: int, comm: Comm, rule: Rule, nonnegative: bool = False, ranks: Any = None, **options: Any
+) -> dict[tuple[int, int], KruskalTensor]:
+    """Return the models of runs side by side, by rank and start."""
+    ranks, chosen = ranks or RANKS, Options(**options)
+    with opened(tensor, comm, chosen, None) as (machine, source):
+        constraints = Wanted(nonnegative).of(len(source.shape))
+        several = decompositions(source, ranks, columns, machine, chosen, Budget(), constraints, _start)
+        found = {key: method.model() for key, method in several.run(ranks, rule)}
+        assert set(several.seconds) == set(ranks)
+    return found  # type: ignore[return-value]
+
+
+def _start(key: tuple[int, int]) -> int:
+    return key[1]
+
+
+def assert_as_alone(
+    found: Mapping[tuple[int, int], KruskalTensor],
+    tensor: Any,
+    rule: Rule,
+    atol: float,
+    nonnegative: bool,
+    **options: Any,
+) -> None:
+    """Fits, iterations and factor matrices are those of separate runs, up to rounding."""
+    for (rank, start), model in found.items():
+        alone = amped.cp_als(
+            tensor, rank, seed=start, max_iters=rule.max_iters, tol=rule.tol, nonnegative=nonnegative, **options
+        )
+        assert model.rank == rank
+        if atol == 0:
+            assert model.fits == alone.fits, (rank, start)
+        else:
+            assert abs(model.fits[-1] - alone.fits[-1]) < atol, (rank, start)
+        assert model.converged == alone.converged or atol > 0
+        if atol < 1e-6 and len(model.fits) == len(alone.fits) < 10:  # else rounding may have grown
+            for one, other in zip(model.factors, alone.factors, strict=True):
+                np.testing.assert_allclose(one, other, rtol=0, atol=max(atol, 1e-12) * 100)
+
+
+def counts_as_alone(tensor: Any, ranks: Mapping[Key, int], comm: Comm, rule: Rule, **options: Any) -> None:
+    """Runs of CP-APR side by side are those of `cp_apr` up to rounding, on all ranks."""
+    chosen = Options(**options)
+    with opened(tensor, comm, chosen, None) as (machine, source):
+        several = counts_together(source, ranks, machine, chosen, Poisson(rule.tol), _start)
+        found = {key: cast(KruskalTensor, method.model()) for key, method in several.run(ranks, rule)}
+    assert set(found) == set(ranks)
+    mine = [(key, model.series, *(factor.tobytes() for factor in model.factors)) for key, model in found.items()]
+    assert all(other == mine for other in comm.allgather(mine)), "on all ranks"
+    rtol = {"fp32": 1e-5, "fp64": 1e-11}[chosen.precision]
+    for (rank, start), model in found.items():
+        alone = amped.cp_apr(tensor, rank, seed=start, max_iters=rule.max_iters, tol=rule.tol, **options)
+        for name in ("loglikelihood", "inner_iterations", "kkt"):
+            loose = {"loglikelihood": 1.0, "inner_iterations": 0.0, "kkt": 100.0}[name]
+            if chosen.precision == "fp64" or name == "loglikelihood":
+                np.testing.assert_allclose(model.series[name], alone.series[name], rtol=loose * rtol, atol=1e-12)
+        assert model.converged == alone.converged
+        np.testing.assert_allclose(model.weights, alone.weights, rtol=1e4 * rtol)
+        if chosen.precision == "fp64":
+            for one, other in zip(model.factors, alone.factors, strict=True):
+                np.testing.assert_allclose(one, other, rtol=0, atol=1e-7)
