@@ -41,6 +41,7 @@ from .errors import InputError
 from .models.kruskal import KruskalTensor
 from .models.matching import factor_match
 from .models.scanned import Suggestion, Tried, near, suggested
+from .operators.dense_source import DenseSource
 from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import Options
@@ -161,6 +162,8 @@ class _Scanner:
 
     def _part(self, source: AnySource, tensor: SparseTensor | DenseTensor | None) -> _Part:
         """Return a part of which rank 0 has the tensor. Collective."""
+        if not isinstance(source, DenseSource):
+            source.stay_on_device()
         if self._asked.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
         refuse_negative(refuse_dense(source), self._machine.comm)

@@ -26,7 +26,7 @@ from partitioner.threads import usable_cores
 
 from ..errors import InputError
 from ..parallel.mpi import Comm
-from .held import Facts, Held, Kind, Room, equal_parts, hold_together
+from .held import Facts, Held, Holding, Kind, Room, equal_parts, hold_together
 from .placement import Loading, nonzero_bytes
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
@@ -36,7 +36,7 @@ Progress = Callable[[int, int | None], None]
 Offsets = NDArray[np.int64]
 
 
-class DealtSource:
+class DealtSource(Holding):
     """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `Source`."""
 
     stored = False
@@ -192,9 +192,6 @@ class DealtSource:
             return loading
         mine = loading._replace(dealing=0, sorting=0, streamed=0, device=self._held.passing(ranks))
         return mine._replace(others=mine._replace(reading=(loading.others or loading).reading))
-
-    def leave_device(self) -> None:
-        self._held = None
 
 
 def deal_fibres(

@@ -23,6 +23,7 @@ from ..parallel.mpi import on_root
 from .memory import Passing
 from .placement import nonzero_bytes
 
+SMALL = 64  # a tensor may stay on a device beside what is made of it, whose memory is so many times as large
 LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
 PICKED = 16  # bytes for each nonzero of the tensor while those of a rank are picked: masks, and their places
 
@@ -57,11 +58,32 @@ class Room(NamedTuple):
     nbytes: int
 
 
+class Holding:
+    """A tensor that devices may hold while it is loaded, or as long as it is placed again and again."""
+
+    _held: Held | None = None
+    _stays = False
+
+    def stay_on_device(self) -> None:
+        """See `Source`."""
+        self._stays = self._held is not None and self._held.small
+
+    def placed(self) -> None:
+        """See `Source`."""
+        if not self._stays:
+            self.leave_device()
+
+    def leave_device(self) -> None:
+        """See `Source`."""
+        self._held = None
+
+
 class Held:
     """Nonzeros in device memory, in any order until `merge`. Methods are not collective unless they say so."""
 
-    def __init__(self, kind: Kind, machine: Machine, sort: Sorter) -> None:
-        self._machine, self._sort, self._shape = machine, sort, kind.shape
+    def __init__(self, kind: Kind, room: Room, sort: Sorter) -> None:
+        self._machine, self._sort, self._shape = room.machine, sort, kind.shape
+        machine, self.small = room.machine, kind.nbytes * SMALL <= room.nbytes
         empty, order = machine.device.empty, len(kind.shape)
         self._columns: Array = empty((order, kind.nonzeros), np.dtype(np.int32))
         self._values: Array = empty((kind.nonzeros,), kind.dtype)
@@ -204,7 +226,7 @@ def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[He
     def first() -> tuple[Held, Facts]:
         assert tensor is not None
         nonzeros, ordered = tensor.given
-        held = Held(kind, room.machine, sort)
+        held = Held(kind, room, sort)
         held.fill(0, nonzeros)
         with STAGES.of("sort"):
             facts = held.facts((tensor.duplicates, tensor.zeros) if ordered else held.merge())
@@ -214,7 +236,7 @@ def hold(tensor: SparseTensor | None, kind: Kind, room: Room | None) -> tuple[He
     made = on_root(comm, first)
     facts = comm.bcast(None if made is None else made[1])
     assert facts is not None
-    held = Held(kind._replace(nonzeros=facts.nonzeros), room.machine, sort) if made is None else made[0]
+    held = Held(kind._replace(nonzeros=facts.nonzeros), room, sort) if made is None else made[0]
     if comm.size > 1:
         held.gather([0] + [facts.nonzeros] * comm.size)
     return held, facts
@@ -230,7 +252,7 @@ def hold_together(nonzeros: Nonzeros, kind: Kind, room: Room | None, merge: bool
         return None
     comm = room.machine.comm
     offsets = [0, *accumulate(comm.allgather(int(nonzeros[1].size)))]
-    held = Held(kind, room.machine, sort)
+    held = Held(kind, room, sort)
     held.fill(offsets[comm.rank], nonzeros)
     held.gather(offsets)
     return held, comm.bcast(held.facts(held.merge() if merge else (0, 0)))

@@ -23,7 +23,7 @@ from partitioner.store import Store
 from ..errors import InputError
 from ..parallel.mpi import Comm, on_root, together
 from .dealt import READER_BYTES, DealtSource, Offsets, Progress, deal_fibres, dealt_loading, is_divisible
-from .held import Facts, Kind, Room, equal_parts, hold
+from .held import Facts, Holding, Kind, Room, equal_parts, hold
 from .placement import INDEX_BYTES, Loading, nonzero_bytes
 
 
@@ -98,11 +98,17 @@ class Source(Described, Protocol):
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
         """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
 
+    def stay_on_device(self) -> None:
+        """Let devices hold the tensor after it was placed, if it is small and they do: it will be placed again."""
+
+    def placed(self) -> None:
+        """Give back the device memory that loading has taken, unless the tensor is to stay there."""
+
     def leave_device(self) -> None:
-        """Give back the device memory that loading has taken: from now on nonzeros are loaded from the host."""
+        """Give that memory back in any case: from now on nonzeros are loaded from the host."""
 
 
-class TensorSource:
+class TensorSource(Holding):
     """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `Source`."""
 
     stored = False
@@ -201,9 +207,6 @@ class TensorSource:
         reading, tensor = root.build_bytes + READER_BYTES, root.nbytes + READER_BYTES
         return Loading(reading, tensor, dealing, key_bytes(self.nnz), shareable, each)
 
-    def leave_device(self) -> None:
-        self._held = None
-
 
 def _kind(tensor: SparseTensor) -> Kind:
     values = tensor.given[0][1]
@@ -267,8 +270,10 @@ class StoreSource:
         mine = Loading(columns=INDEX_BYTES * order) if on_host else device
         return mine._replace(others=mine)
 
-    def leave_device(self) -> None:
+    def stay_on_device(self) -> None:
         """See `Source`: it is never there as a whole."""
+
+    placed = leave_device = stay_on_device
 
 
 def open_source(

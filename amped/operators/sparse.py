@@ -55,7 +55,7 @@ class SparseOperator(Factors):
         self.stream.load(self.plan, source, range(self.order))
         self._even_out(source, cuts, tuner)
         self.norm = self._held_norm(source)
-        source.leave_device()
+        source.placed()
         self.work.reserve(self.stream.scratch_bytes(self.plan))
         self.kernels = self.stream.kernels
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))

@@ -100,6 +100,23 @@ def test_each_part_gets_its_own(name: str, parts: int, machine: Machine) -> None
                 assert np.array_equal(array, column[mine])
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_a_small_tensor_stays_where_it_is_asked_for_again(machine: Machine, small: bool, monkeypatch: Any) -> None:
+    """Placed twice, it is sorted by the device both times."""
+    monkeypatch.setattr(held, "SMALL", 1 if small else ROOM)
+    there, expected = sources("spread", machine)
+    there.stay_on_device()
+    there.placed()
+    assert (there._held is not None) == small
+    cut = expected.cut(0, 1)
+    for array, other in zip(
+        host(machine, there.load(0, cut, np.dtype("f4"))), expected.load(0, cut, np.dtype("f4")), strict=True
+    ):
+        assert np.array_equal(array, other)
+    there.leave_device()
+    assert there._held is None
+
+
 @pytest.mark.parametrize(
     ("values", "cause"),
     [([1.0, -1.0, 0.0], "every value is zero"), ([1.5e308, 1.5e308, 1.0], "duplicates sum past the largest number")],
