@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Options:
     """How a run computes. Every choice gives the same result up to rounding.
 
-    Attributes
+    Parameters
     ----------
     device : {"auto", "cpu", "cuda"}
         "auto" takes a GPU if there is one.

@@ -74,6 +74,11 @@ def partition(
     form : Form
         See `readers.read`.
 
+    Returns
+    -------
+    Store
+        Opened.
+
     Raises
     ------
     InputError

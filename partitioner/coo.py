@@ -224,7 +224,10 @@ class SparseTensor(AsArray):
     def compacted(self, base: int = 0) -> SparseTensor:
         """Return the tensor with the used indices of each mode numbered anew, in ascending order.
 
-        Its `labels` are those that the indices have, or else the old indices, counted from `base`.
+        Parameters
+        ----------
+        base : int
+            Where indices have no labels, the old ones become these, counted from `base`.
         """
         used = [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
         tensor = copy(self)
@@ -240,7 +243,13 @@ class SparseTensor(AsArray):
         return tensor
 
     def lengthen(self, shape: Sequence[int]) -> None:
-        """Give the tensor longer modes, in place; raise `InputError` if its indices do not fit."""
+        """Give the tensor longer modes, in place.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Mode lengths. `InputError` says if indices do not fit.
+        """
         lengths = _whole_lengths(shape)
         try:
             check_lengths(self.shape, lengths)

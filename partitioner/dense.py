@@ -78,6 +78,8 @@ class DenseTensor(AsDense):
         Of 2 to 8 dimensions; of floating-point numbers, integers or bools, which are kept as they are and converted
         when they are used. It is not copied if its modes lie in memory in any order without gaps (C, Fortran), and must
         not change afterwards. An array on a GPU (CuPy's, PyTorch's) stays there where one process computes on it.
+    path : path, optional
+        The file that it is in, which errors name.
 
     Attributes
     ----------
@@ -133,7 +135,15 @@ class DenseTensor(AsDense):
 
     @classmethod
     def of_sparse(cls, tensor: SparseTensor, room: int | None = None) -> DenseTensor:
-        """Return a sparse tensor with its zeros; refuse one that needs more than `room` bytes."""
+        """Return a sparse tensor with its zeros.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            Its labels are kept.
+        room : int, optional
+            Bytes that it may need; `InputError` says if they are too few.
+        """
         need = math.prod(tensor.shape) * tensor.values.dtype.itemsize
         if room is not None and need > room:
             shape = " x ".join(map(str, tensor.shape))

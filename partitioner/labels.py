@@ -24,11 +24,13 @@ INT64 = np.dtype(np.int64)
 
 
 class Labels(tuple[NDArray[Any], ...]):
-    """For each mode, what its indices stand for, (I_n,).
+    """For each mode, what its indices stand for: a tuple of arrays.
 
-    Attributes
+    Parameters
     ----------
-    names : tuple of str, or None
+    arrays : sequence of (I_n,) arrays
+        Numbers, dates, times, durations, or strings in NumPy's StringDType.
+    names : sequence of str, optional
         What each mode is: a column of a table, or an expression over its columns.
     """
 
@@ -83,7 +85,18 @@ class Labelled:
         self._labels = Labels.of(given, self.shape)
 
     def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
-        """Give this tensor, in place, labels of its indices; raise `InputError` if there are too few or too many."""
+        """Give this tensor, in place, labels of its indices.
+
+        Parameters
+        ----------
+        labels : sequence of (I_n,) arrays, or None
+            One a mode. `InputError` says if there are too few or too many.
+
+        Returns
+        -------
+        the tensor
+            Not a copy.
+        """
         self.labels = labels
         return self
 

@@ -37,13 +37,21 @@ class Store:
 
     Of these, `norm` is the Frobenius norm; `duplicates` and `zeros` are the numbers of nonzeros merged and dropped when
     the tensor was read.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    verify : bool
+        Whether what is read is checked against the store's checksums; otherwise only the manifest and file sizes are.
+
+    Raises
+    ------
+    InputError
+        If it is not a complete store of this version.
     """
 
     def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
-        """Open the store at `path`; raise `InputError` if it is not a complete store of this version.
-
-        Without `verify`, only the manifest and the file sizes are ever checked.
-        """
         self.path = Path(path)
         self._verify = verify
         manifest = checked.read_manifest(self.path, KIND, FORMAT, VERSION, OLDEST)

@@ -32,6 +32,7 @@ QUICK = """
     amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/test_coo.py
     partitioner/test_cuda_sort.py partitioner/test_sort.py partitioner/readers/test_npz.py
     partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py partitioner/readers/test_bins.py
+    test_documents.py
 """.split()
 
 

@@ -147,8 +147,8 @@ def cp_als(
     -------
     KruskalTensor
         Unit 2-norm columns, or unit 1-norm if any mode is `nonnegative`, weights descending, with ``fits`` and
-        ``converged``; the same on every rank. A warning says where it has converged at a fit so low that its small
-        change says little.
+        ``converged``; the same on every rank. Factors are float32 or float64 by the option `precision`. A warning says
+        where it has converged at a fit so low that its small change says little.
 
     Raises
     ------
@@ -243,8 +243,8 @@ def cp_apr(
     Returns
     -------
     KruskalTensor
-        Columns of unit sum, weights descending; ``series`` has ``loglikelihood``, ``kkt`` and ``inner_iterations``
-        after each outer iteration. The same on every rank.
+        Columns of unit sum, float32 or float64 by the option `precision`, weights descending; ``series`` has
+        ``loglikelihood``, ``kkt`` and ``inner_iterations`` after each outer iteration. The same on every rank.
 
     Raises
     ------
@@ -278,6 +278,8 @@ def mttkrp(
     **options: Unpack[OptionNames],
 ) -> NDArray[Any]:
     """Compute the matricized tensor times Khatri-Rao product, ``X_(mode) (U_N kr ... kr U_0)`` without ``U_mode``.
+
+    See Kolda and Bader 2009, section 3.4; on several GPUs as AMPED does (Wijeratne, Kannan and Prasanna 2025).
 
     Parameters
     ----------

@@ -36,7 +36,18 @@ class Estimator:
         return self
 
     def score(self, X: Any, y: object = None) -> float:
-        """Return the fit of the model to a tensor, ``1 - ||X - M|| / ||X||``."""
+        """Return the fit of the model to a tensor, ``1 - ||X - M|| / ||X||``.
+
+        Parameters
+        ----------
+        X, y : object
+            See `fit`.
+
+        Returns
+        -------
+        float
+            At most 1.
+        """
         found: float = self._fitted.score(X)
         return found
 
@@ -53,11 +64,33 @@ class Estimator:
         return {name: each for name, each in (self.options or {}).items() if name in known}
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name."""
+        """Return the parameters by name.
+
+        Parameters
+        ----------
+        deep : bool
+            Not looked at: no parameter is an estimator.
+
+        Returns
+        -------
+        dict
+            All that the class takes.
+        """
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters by name; raise `InputError` if there is no such one."""
+        """Set parameters by name.
+
+        Parameters
+        ----------
+        **params : object
+            `InputError` says if there is no such one.
+
+        Returns
+        -------
+        the estimator
+            This one.
+        """
         known = self.get_params()
         for name, value in params.items():
             if name not in known:
@@ -97,6 +130,7 @@ class CP(Estimator):
     nonnegative : bool
         Whether no number may be negative; with "poisson" none is.
     max_iters : int
+        Iterations at most.
     tol : float, optional
         By default that of `cp_als` or `cp_apr`.
     starts, seed : int
@@ -136,9 +170,19 @@ class CP(Estimator):
         self.max_iters, self.tol, self.starts, self.seed, self.options = max_iters, tol, starts, seed, options
 
     def fit(self, X: Any, y: object = None) -> Self:
-        """Decompose a tensor; `y` is not looked at.
+        """Decompose a tensor.
 
-        Raise `InputError` if a parameter is at fault, or `X` is none of the tensors that `cp_als` takes.
+        Parameters
+        ----------
+        X : SparseTensor, DenseTensor, array or path
+            See `cp_als`. `InputError` says if it is none of these, or a parameter is at fault.
+        y : object
+            Not looked at.
+
+        Returns
+        -------
+        CP
+            This estimator.
         """
         how: dict[str, Any] = {"max_iters": self.max_iters, "starts": self.starts, "seed": self.seed}
         how |= ({} if self.tol is None else {"tol": self.tol}) | dict(self.options or {})
@@ -151,13 +195,35 @@ class CP(Estimator):
         return self._take(model)
 
     def fit_transform(self, X: Any, y: object = None) -> NDArray[Any]:
-        """Decompose a tensor; return what each sample has of each component, (samples, rank), weights in it."""
+        """Decompose a tensor; return what its samples have of the components.
+
+        Parameters
+        ----------
+        X, y : object
+            See `fit`.
+
+        Returns
+        -------
+        (samples, rank) float32 or float64 array
+            The weights are in it.
+        """
         model = self.fit(X, y).model_
         rows: NDArray[Any] = model.factors[self.mode] * model.weights
         return rows.astype(model.factors[self.mode].dtype)
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return what new samples have of each component, (samples, rank); see `KruskalTensor.transform`."""
+        """Return what new samples have of the components; see `KruskalTensor.transform`.
+
+        Parameters
+        ----------
+        X : SparseTensor or path
+            Of any length in the mode of the samples, and as long as what was fitted in the others.
+
+        Returns
+        -------
+        (samples, rank) float32 or float64 array
+            The weights are in it.
+        """
         positive = self.nonnegative or self.loss == "poisson"
         rows: NDArray[Any] = self._fitted.transform(X, self.mode, nonnegative=positive, **self._how)
         return rows
@@ -175,6 +241,7 @@ class Tucker(Estimator):
     mode : int
         The mode of the samples, counted from 0.
     method : {"hooi", "hosvd", "sthosvd"}
+        See `tucker`.
     max_iters, tol, seed : int, float, int
         See `tucker`.
     options : mapping, optional
@@ -210,20 +277,52 @@ class Tucker(Estimator):
         self.max_iters, self.tol, self.seed, self.options = max_iters, tol, seed, options
 
     def fit(self, X: Any, y: object = None) -> Self:
-        """Decompose a tensor; `y` is not looked at.
+        """Decompose a tensor.
 
-        Raise `InputError` if a parameter is at fault, or `X` is none of the tensors that `tucker` takes.
+        Parameters
+        ----------
+        X : SparseTensor, DenseTensor, array or path
+            See `cp_als`. `InputError` says if it is none of these, or a parameter is at fault.
+        y : object
+            Not looked at.
+
+        Returns
+        -------
+        Tucker
+            This estimator.
         """
         how: dict[str, Any] = {"error": self.error, "method": self.method, "max_iters": self.max_iters}
         how |= {"tol": self.tol, "seed": self.seed, **(self.options or {})}
         return self._take(tucker(X, self.rank, **how))
 
     def fit_transform(self, X: Any, y: object = None) -> NDArray[Any]:
-        """Decompose a tensor; return what each sample has of each column, (samples, columns)."""
+        """Decompose a tensor; return what its samples have of the columns.
+
+        Parameters
+        ----------
+        X, y : object
+            See `fit`.
+
+        Returns
+        -------
+        (samples, columns) float32 or float64 array
+            Columns are orthonormal.
+        """
         rows: NDArray[Any] = self.fit(X, y).model_.factors[self.mode]
         return rows
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return what new samples have of each column, (samples, columns); see `TuckerTensor.transform`."""
+        """Return what new samples have of the columns; see `TuckerTensor.transform`.
+
+        Parameters
+        ----------
+        X : SparseTensor or path
+            Of any length in the mode of the samples, and as long as what was fitted in the others.
+
+        Returns
+        -------
+        (samples, columns) float32 or float64 array
+            One row a sample.
+        """
         rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
         return rows

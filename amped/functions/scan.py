@@ -62,10 +62,13 @@ def scan(
     starts : int
         Random starts of each, with seeds ``seed``, ``seed + 1``, ...
     loss : {"gaussian", "poisson"}
+        Least squares (`cp_als`), or counts (`cp_apr`).
     nonnegative : bool
         Whether no factor matrix may have negative numbers.
     max_iters, tol : int, float
         See `cp_als` and `cp_apr`.
+    seed : int
+        Of the first start.
     halves : bool
         Whether the even and the odd indices of the longest mode are decomposed apart, to compare the other modes.
     callback : callable, optional

@@ -76,6 +76,8 @@ def ttm(
 ) -> SemiSparseTensor | str:
     """Multiply a sparse tensor with a matrix in one mode: ``sum_i X[..., i, ...] matrix[i, r]`` (SpTTM).
 
+    See Li, Ma, Yan and Vuduc 2016, section III.
+
     Parameters
     ----------
     X : SparseTensor, SemiSparseTensor, array or path

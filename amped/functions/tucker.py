@@ -99,8 +99,8 @@ def tucker(
     Returns
     -------
     TuckerTensor
-        ``core, factors = model``; each column's largest entry is positive. With ``fits`` and ``converged``; the same
-        on every rank.
+        ``core, factors = model``; each column's largest entry is positive. The core is float64, factors are float32 or
+        float64 by the option `precision`. With ``fits`` and ``converged``; the same on every rank.
 
     Raises
     ------

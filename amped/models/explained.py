@@ -25,16 +25,36 @@ Item = tuple[Any, float]
 
 
 class Component(NamedTuple):
-    """One component: what it weighs, and the labels that have most of it."""
+    """One component: what it weighs, and the labels that have most of it.
+
+    Attributes
+    ----------
+    number : int
+        Counted from 0.
+    weight : float
+        The component's length.
+    share : float
+        Of the model: of what its components add up to.
+    top : tuple
+        For each mode (label, number in the column), the largest magnitude first.
+    """
 
     number: int
     weight: float
-    share: float  # of the model: of what its components add up to
-    top: tuple[tuple[Item, ...], ...]  # of each mode, the largest magnitude first
+    share: float
+    top: tuple[tuple[Item, ...], ...]
 
 
 class Entry(NamedTuple):
-    """A value that a tensor holds, and what a model says of it."""
+    """A value that a tensor holds, and what a model says of it.
+
+    Attributes
+    ----------
+    labels : tuple
+        One a mode; indices where there are no labels.
+    value, expected : float
+        The tensor's, and the model's.
+    """
 
     labels: tuple[Any, ...]
     value: float
@@ -42,11 +62,21 @@ class Entry(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """Where a model explains a tensor least."""
+    """Where a model explains a tensor least.
 
-    entries: tuple[Entry, ...]  # those values that are farthest from what is expected
-    labels: tuple[tuple[Item, ...], ...]  # of each mode, with their shares of `squared`
-    squared: float  # distances of all values that the tensor holds, squared and added up
+    Attributes
+    ----------
+    entries : tuple of Entry
+        Those values that are farthest from what is expected, the farthest first.
+    labels : tuple
+        For each mode (label, share of `squared`), the largest first.
+    squared : float
+        Distances of all values that the tensor holds, squared and added up.
+    """
+
+    entries: tuple[Entry, ...]
+    labels: tuple[tuple[Item, ...], ...]
+    squared: float
 
 
 def shares(weights: NDArray[np.float64], factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:

@@ -84,9 +84,17 @@ class Forms(Labelled):
         write_ktensor(path, self.weights, self.factors, replace)
 
     def frame(self, mode: int) -> Any:
-        """Return a factor matrix as a pandas DataFrame: a row for each label, a column for each component.
+        """Return a factor matrix as a pandas DataFrame.
 
-        Raise `InputError` if there is no such mode, or pandas is not installed.
+        Parameters
+        ----------
+        mode : int
+            Counted from 0. `InputError` says if there is no such mode, or no pandas.
+
+        Returns
+        -------
+        pandas.DataFrame
+            (I_mode, R): a row for each label, a column for each component.
         """
         try:
             import pandas
@@ -104,7 +112,8 @@ class Forms(Labelled):
 
         Returns
         -------
-        weights : (R,) array
+        weights : (R,) float64 array
+            The lengths of the components.
         factors : list of pandas.DataFrame
             Each matrix as a `frame`.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from partitioner.dense import DenseTensor
 from partitioner.given import whole
 from partitioner.labels import find, named
 from partitioner.lowrank import full
-from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
+from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
 from .forms import Forms
 from .given import PROJECTIONS, matched, tensor_for
@@ -30,8 +29,6 @@ REPORTS: list[Callable[..., None]] = []
 """What `KruskalTensor.report` calls, in the same way."""
 
 MODEL = "model.npz"  # in an output folder
-BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
-ARRANGED_ROWS = 1 << 12  # at a time
 
 
 class KruskalTensor(Forms):
@@ -40,7 +37,9 @@ class KruskalTensor(Forms):
     Parameters
     ----------
     weights : (R,) array
+        The lengths of the components; kept in float64.
     factors : sequence of (I_n, R) arrays
+        One for each mode: a row for each index, a column for each component.
     fits : sequence of float
         Fit after each iteration of the decomposition that made it, if any.
     converged : bool
@@ -91,7 +90,18 @@ class KruskalTensor(Forms):
         return tuple(f.shape[0] for f in self.factors)
 
     def arranged(self, norm: int = 2) -> KruskalTensor:
-        """Return the same tensor with columns of unit 2-norm, or 1-norm, and weights descending."""
+        """Return the same tensor with columns of unit norm, and weights descending.
+
+        Parameters
+        ----------
+        norm : {2, 1}
+            Which norm of a column becomes 1.
+
+        Returns
+        -------
+        KruskalTensor
+            A copy: factors of integers become float64.
+        """
         factors = [f.astype(f.dtype if f.dtype.kind == "f" else np.float64) for f in self.factors]
         found = KruskalTensor(self.weights, factors, self.fits, self.converged, self.series)
         found.run = dict(self.run)
@@ -102,12 +112,12 @@ class KruskalTensor(Forms):
 
         Columns are taken to be multiplied with `scales`, (order, R), which are not negative.
         """
-        norms = [_column_norms(f, norm) for f in self.factors]
+        norms = [column_norms(f, norm) for f in self.factors]
         weights = self.weights * np.prod(np.multiply(norms, scales), axis=0)
         order = np.argsort(-weights, kind="stable")
         for factor, length in zip(self.factors, norms, strict=True):
             divisor = np.where(length > 0, length, 1)[order].astype(factor.dtype)
-            _by_rows(partial(_arrange, order=order, divisor=divisor), factor, ARRANGED_ROWS)
+            arrange_columns(factor, order, divisor)
         self.weights = weights[order]
         return self
 
@@ -142,8 +152,10 @@ class KruskalTensor(Forms):
             Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
         value, where : str, optional
             Of a table: what is summed, and which rows are read, as for the model's own tensor; see `from_frame`.
-        deadline, device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
-            See `cp_als`.
+        deadline : float, optional
+            Seconds; see `cp_als`.
+        **options : optional
+            Those of `amped.Options`, such as `device` and `precision`.
 
         Returns
         -------
@@ -167,23 +179,30 @@ class KruskalTensor(Forms):
 
     def signed(self) -> KruskalTensor:
         """Give columns, in place, signs that make their bulk positive; components stay as they are."""
-        bulk = [_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
-        sizes = [np.where((size := _column_norms(f, 2)) > 0, size, 1) for f in self.factors]
+        bulk = [column_sums(lambda rows: rows * np.abs(rows), f) for f in self.factors]
+        sizes = [np.where((size := column_norms(f, 2)) > 0, size, 1) for f in self.factors]
         for factor, signs in zip(self.factors, readable_signs(np.divide(bulk, np.square(sizes))), strict=True):
             if (signs < 0).any():
-                own = signs.astype(factor.dtype)
-                _by_rows(lambda rows, own=own: np.multiply(rows, own, out=rows), factor, ARRANGED_ROWS)  # type: ignore[misc]
+                scale_columns(factor, signs.astype(factor.dtype))
         return self
 
     def shares(self) -> NDArray[np.float64]:
-        """Return each component's share of the model, (R,); they add up to 1.
+        """Return each component's share of the model.
 
-        Of its sum, where no number is negative; otherwise of its squared norm.
+        Returns
+        -------
+        (R,) float64 array
+            They add up to 1: of the model's sum, where no number is negative; otherwise of its squared norm.
         """
         return shares(self.weights, self.factors)
 
     def top(self, count: int = 5) -> list[Component]:
-        """Return the components, each with up to `count` labels a mode that have most of it.
+        """Return the components, each with the labels that have most of it.
+
+        Parameters
+        ----------
+        count : int
+            Labels of each mode, at most.
 
         Returns
         -------
@@ -198,9 +217,14 @@ class KruskalTensor(Forms):
         return components(self.weights, self.factors, self.labels, whole("count", count, 1))
 
     def plot(self, path: str | os.PathLike[str], top: int = 6) -> None:
-        """Draw the components by modes: curves of ordered labels, bars of the `top` ones of others.
+        """Draw the components by modes: curves of ordered labels, bars of others.
 
-        Raise `InputError` if Matplotlib is not installed, or `path` (``.png``, ``.svg``, ``.pdf``) cannot be written.
+        Parameters
+        ----------
+        path : path
+            ``.png``, ``.svg`` or ``.pdf``. `InputError` says why it cannot be written, or that Matplotlib is missing.
+        top : int
+            How many labels have bars.
         """
         PICTURES[0](self, path, whole("top", top, 1))
 
@@ -229,6 +253,11 @@ class KruskalTensor(Forms):
         X : SparseTensor, DenseTensor, array or path
             Of this model's shape, or with this model's labels in any order; a table that has this model's keys, too.
             It is computed on this process's host, in double precision.
+
+        Returns
+        -------
+        float
+            1 where the model equals the tensor.
 
         Raises
         ------
@@ -275,14 +304,25 @@ class KruskalTensor(Forms):
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
 
-        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        Parameters
+        ----------
+        path : path
+            `InputError` says why it cannot be written.
+        replace : bool
+            Whether a file that is there is replaced, or refused.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
         write_npz(path, {"weights": self.weights, **factors, **named(self.labels)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
-        """Read what `save` wrote; raise `InputError` if the file is at fault."""
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            `InputError` says what is wrong with it.
+        """
         arrays = read_npz(path)
         factors = factors_in(arrays, path)
         weights = arrays.get("weights", np.ones(factors[0].shape[1]))
@@ -298,29 +338,3 @@ class KruskalTensor(Forms):
 
     def __repr__(self) -> str:
         return f"KruskalTensor(shape={self.shape}, rank={self.rank})"
-
-
-def _column_norms(factor: NDArray[np.floating], norm: int) -> NDArray[np.float64]:
-    def powers(rows: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = np.square(rows, dtype=np.float64) if norm == 2 else np.abs(rows, dtype=np.float64)
-        return found
-
-    total = _sums(powers, factor)
-    return np.sqrt(total) if norm == 2 else total
-
-
-def _sums(of: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the sums of columns, (R,), of what is made of some rows."""
-    parts = _by_rows(lambda rows: of(rows).sum(axis=0, dtype=np.float64), factor, BLOCK_ROWS)
-    return sum(parts, np.zeros(factor.shape[1]))
-
-
-def _arrange(rows: NDArray[Any], order: NDArray[Any], divisor: NDArray[Any]) -> NDArray[Any]:
-    np.divide(rows[:, order], divisor, out=rows)
-    return rows
-
-
-def _by_rows(work: Callable[[NDArray[Any]], NDArray[Any]], factor: NDArray[Any], size: int) -> list[NDArray[Any]]:
-    """Do some work on every `size` rows, in threads; return the results in order."""
-    blocks = [factor[b : b + size] for b in range(0, len(factor), size)]
-    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))

@@ -23,9 +23,18 @@ RUN = "run.json"  # beside `MODEL`: the record of the run that made it
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
-    """Read a model: an output folder of ``cpd`` or ``tucker``, a file that `save` of a model wrote, or one of text.
+    """Read a model.
 
-    Text is a ``ktensor`` of the Tensor Toolbox, as `KruskalTensor.export`, pyttb and GenTen write it.
+    Parameters
+    ----------
+    path : path
+        An output folder of the verbs ``cpd`` or ``tucker``, a file that a model's `save` wrote, or one of text: a
+        ``ktensor`` of the Tensor Toolbox, as `KruskalTensor.export`, pyttb and GenTen write it.
+
+    Returns
+    -------
+    KruskalTensor or TuckerTensor
+        With labels, if the tensor had any.
 
     Raises
     ------

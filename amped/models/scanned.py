@@ -13,21 +13,51 @@ GAIN = 0.02  # of what is left to explain, that one component more has to
 
 
 class Tried(NamedTuple):
-    """What a number of components has reached."""
+    """What a number of components has reached.
+
+    Attributes
+    ----------
+    rank : int
+        The number of components.
+    explained : tuple of float
+        By the models of all starts; see `squared`.
+    squared : float
+        The largest: R squared, ``1 - ||X - M||**2 / ||X||**2``; with a Poisson model that of deviances.
+    reached : int
+        Starts that end near the best one.
+    match : float or None
+        The mean factor match of these with the best one, at most 1; None if there is one alone.
+    halves : float or None
+        The factor match of models of two halves of the tensor; None if it was skipped.
+    consistency : float or None
+        Core consistency in percent; None if it was skipped.
+    iterations : int
+        Of all starts.
+    seconds : float
+        Of its runs and those of halves, their share where they are computed side by side, and of the rest.
+    """
 
     rank: int
-    explained: tuple[float, ...]  # by the models of all starts; see `squared`
-    squared: float  # the largest: R squared, 1 - ||X - M||**2 / ||X||**2; with a Poisson model of deviances
-    reached: int  # starts that end near the best one
-    match: float | None  # the mean factor match of these with the best one; None if there is one alone
-    halves: float | None  # the factor match of models of two halves of the tensor; None if it was skipped
-    consistency: float | None  # core consistency in percent; None if it was skipped
-    iterations: int  # of all starts
-    seconds: float  # of its runs and those of halves, their share where they are computed side by side, and of the rest
+    explained: tuple[float, ...]
+    squared: float
+    reached: int
+    match: float | None
+    halves: float | None
+    consistency: float | None
+    iterations: int
+    seconds: float
 
 
 class Suggestion(NamedTuple):
-    """A number of components, and why."""
+    """A number of components, and why.
+
+    Attributes
+    ----------
+    rank : int or None
+        The number; None if none can be recommended.
+    reason : str
+        A sentence.
+    """
 
     rank: int | None
     reason: str

@@ -174,7 +174,15 @@ class SemiSparseTensor:
 
     @classmethod
     def from_sparse(cls, tensor: SparseTensor, modes: int | Sequence[int]) -> SemiSparseTensor:
-        """Return a sparse tensor with some modes dense: wherever a fibre has a nonzero, it has all numbers."""
+        """Return a sparse tensor with some modes dense: wherever a fibre has a nonzero, it has all numbers.
+
+        Parameters
+        ----------
+        tensor : SparseTensor
+            Its labels are kept.
+        modes : int or sequence of int
+            Those that become dense, counted from 0.
+        """
         chosen = _modes(modes, tensor.order)
         sparse = [m for m in range(tensor.order) if m not in chosen]
         columns = [tensor.columns[m] for m in sparse]
@@ -193,7 +201,15 @@ class SemiSparseTensor:
 
     @classmethod
     def from_dense(cls, array: ArrayLike, modes: int | Sequence[int]) -> SemiSparseTensor:
-        """Return an array with some modes dense, and only those fibres that have a number other than 0."""
+        """Return an array with some modes dense, and only those fibres that have a number other than 0.
+
+        Parameters
+        ----------
+        array : array-like of float
+            Of 2 to 8 dimensions.
+        modes : int or sequence of int
+            Those that stay dense, counted from 0.
+        """
         given = np.asarray(array)
         chosen = _modes(modes, given.ndim)
         sparse = [m for m in range(given.ndim) if m not in chosen]
@@ -205,14 +221,25 @@ class SemiSparseTensor:
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write `indices`, `values`, ``mode`` (the dense one, or an array of several) and `shape` to an ``.npz`` file.
 
-        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        Parameters
+        ----------
+        path : path
+            `InputError` says why it cannot be written.
+        replace : bool
+            Whether a file that is there is replaced, or refused.
         """
         facts = facts_of(self.modes, self.shape, self.labels)
         write_npz(path, {"indices": self.indices, "values": self.values, **facts}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SemiSparseTensor:
-        """Read what `save`, or the verb ``ttm``, wrote; raise `InputError` if the file is at fault."""
+        """Read what `save`, or the verb ``ttm``, wrote.
+
+        Parameters
+        ----------
+        path : path
+            `InputError` says what is wrong with it.
+        """
         arrays = read_npz(path)
         missing = [name for name in ("indices", "values", "mode", "shape") if name not in arrays]
         if missing:

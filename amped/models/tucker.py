@@ -28,7 +28,9 @@ class TuckerTensor(Labelled):
     Parameters
     ----------
     core : (R_0, R_1, ...) array
+        Kept in float64.
     factors : sequence of (I_n, R_n) arrays
+        One for each mode.
     fits : sequence of float
         Fit after each iteration of the decomposition that made it, if any.
     converged : bool
@@ -111,8 +113,8 @@ class TuckerTensor(Labelled):
             Counted from 0.
         value, where, deadline : optional
             See `KruskalTensor.transform`.
-        device, precision, placement, kernel, deterministic, device_memory, threads, gather : optional
-            See `amped.Options`.
+        **options : optional
+            Those of `amped.Options`, such as `device` and `precision`.
 
         Returns
         -------
@@ -187,6 +189,11 @@ class TuckerTensor(Labelled):
             Of each mode, as NumPy has them; those of modes that are left out, all. A number takes its mode away. Of
             sequences all combinations are meant.
 
+        Returns
+        -------
+        float64 array
+            An axis for each mode whose index is no number.
+
         Raises
         ------
         InputError
@@ -223,14 +230,25 @@ class TuckerTensor(Labelled):
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write ``core``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
 
-        Raise `InputError` if it cannot be written. A file that is there is replaced, or with `replace` false refused.
+        Parameters
+        ----------
+        path : path
+            `InputError` says why it cannot be written.
+        replace : bool
+            Whether a file that is there is replaced, or refused.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
         write_npz(path, {"core": self.core, **factors, **named(self.labels)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TuckerTensor:
-        """Read what `save` wrote; raise `InputError` if the file is at fault."""
+        """Read what `save` wrote.
+
+        Parameters
+        ----------
+        path : path
+            `InputError` says what is wrong with it.
+        """
         arrays = read_npz(path)
         return cls.of_arrays(arrays, path)
 
@@ -245,7 +263,13 @@ class TuckerTensor(Labelled):
 
     @classmethod
     def from_pyttb(cls, tensor: Any) -> TuckerTensor:
-        """Return a pyttb ``ttensor`` as one of these; its core is made dense."""
+        """Return a pyttb ``ttensor`` as one of these.
+
+        Parameters
+        ----------
+        tensor : pyttb.ttensor
+            Its core is made dense.
+        """
         core = tensor.core
         dense = core.full() if hasattr(core, "full") else core
         return cls(np.asarray(dense.data), [np.asarray(f) for f in tensor.factor_matrices])
@@ -260,7 +284,13 @@ class TuckerTensor(Labelled):
 
     @classmethod
     def from_tensorly(cls, tensor: Any) -> TuckerTensor:
-        """Return a TensorLy ``TuckerTensor``, or a pair of a core and factor matrices, as one of these."""
+        """Return a TensorLy ``TuckerTensor`` as one of these.
+
+        Parameters
+        ----------
+        tensor : tensorly.tucker_tensor.TuckerTensor or tuple
+            Or a pair of a core and factor matrices.
+        """
         core, factors = tensor
         return cls(np.asarray(core), [np.asarray(f) for f in factors])
 

@@ -246,6 +246,11 @@ def open_part(
     **table
         See `TablePart`.
 
+    Returns
+    -------
+    Part
+        To be read by `chunks`.
+
     Raises
     ------
     InputError

@@ -90,8 +90,9 @@ class Database:
         self._columns: set[str] | None = None
         self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
         self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
-        for setting in ("enable_progress_bar = true", "enable_progress_bar_print = false", "progress_bar_time = 0"):
-            self.run(f"SET {setting}")  # so that `watched` knows
+        with suppress(self._errors):  # in a notebook DuckDB wants to draw a bar, and refuses where it has no ipywidgets
+            for setting in ("enable_progress_bar_print = false", "enable_progress_bar = true", "progress_bar_time = 0"):
+                self.run(f"SET {setting}")  # so that `watched` knows
 
     def __enter__(self) -> Database:
         return self

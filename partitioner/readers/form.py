@@ -20,7 +20,7 @@ MISSING = "drop", "keep"
 class Form:
     """How a tensor is to be read: one object from the command line, or a Python call, to the readers.
 
-    Attributes
+    Parameters
     ----------
     no_values : bool
         Lines are indices alone, as in a log of events. Each counts as a value of 1, and equal ones add up.

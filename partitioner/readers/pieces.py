@@ -64,7 +64,20 @@ class Part(Protocol):
 
 
 def chunks(part: Part, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
-    """Yield a part's nonzeros, `limit` at a time, as (order, n) and (n,) arrays, and whether there are more."""
+    """Yield a part's nonzeros, some at a time.
+
+    Parameters
+    ----------
+    part : Part
+        See `open_part`.
+    limit : int
+        Nonzeros at a time, at most.
+
+    Yields
+    ------
+    (order, n) int32 array, (n,) float array, bool
+        Indices counted from 0, values, and whether there are more.
+    """
     more = True
     while more:
         pile = Pile(part.order, part.dtype, limit, part.expected)
@@ -74,9 +87,24 @@ def chunks(part: Part, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[
 
 
 def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
-    """Join the outcomes of all parts, given in order.
+    """Join the outcomes of all parts.
 
-    Raises the file's first fault, if there is one, with its line counted from the start of the file.
+    Parameters
+    ----------
+    path : path
+        The file, which errors name.
+    outcomes : sequence of Outcome
+        Of all parts, in order.
+
+    Returns
+    -------
+    Outcome
+        Of the whole file: its order, declared mode lengths and number of nonzeros.
+
+    Raises
+    ------
+    InputError
+        The file's first fault, if there is one, with its line counted from the start of the file.
     """
     first, lines = outcomes[0], 0
     for outcome in outcomes:

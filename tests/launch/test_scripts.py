@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINTERS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-COMMANDS = [ROOT / "launch" / name for name in ("quickstart", "local", "test")] + [ROOT / ".ci" / "run"]
+COMMANDS = [ROOT / "launch" / name for name in ("quickstart", "local", "test", "docs")] + [ROOT / ".ci" / "run"]
 SLURM = sorted((ROOT / "launch" / "slurm").glob("*.sbatch"))
 SCRIPTS = [*COMMANDS, ROOT / "launch" / "environment.sh", *SLURM]
 TOOLS = "bash cat cksum dirname env grep head mkdir mktemp mv readlink rm sed tail tr xargs".split()
@@ -62,8 +62,9 @@ class Machine:
         shutil.copy(ROOT / "pyproject.toml", self.project)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
-        for name, text in (("mpirun", MPIRUN), ("ruff", PASSES), ("mypy", PASSES), ("lint-imports", PASSES)):
-            (self.stubs / name).write_text(text)
+        (self.stubs / "mpirun").write_text(MPIRUN)
+        for name in ("ruff", "mypy", "lint-imports", "sphinx-build"):
+            (self.stubs / name).write_text(PASSES)
 
     def add(self, name: str, text: str) -> None:
         """Put a command on the PATH."""
@@ -173,9 +174,9 @@ def test_installs_again_when_the_project_changes(machine: Machine) -> None:
 
 
 def test_each_extra_is_installed_once(machine: Machine) -> None:
-    for script in ("launch/quickstart", "launch/test", "launch/quickstart", "launch/test", "launch/local"):
+    for script in ("launch/quickstart", "launch/test", "launch/quickstart", "launch/docs", "launch/local"):
         machine.run(script)
-    assert machine.installed() == ["mpi,report,tables", "mpi,test,tables,nvrtc"]
+    assert machine.installed() == ["mpi,report,tables", "mpi,test,tables,docs,nvrtc"]
 
 
 def test_failed_install_leaves_no_stamp(machine: Machine) -> None:
@@ -250,7 +251,7 @@ def stages(output: str) -> dict[str, str]:
 
 
 RANKS = [f"tests, ranks: {ranks}" for ranks in (1, 2, 3, 4)]
-ALL = ["ruff", "mypy --strict", "lint-imports", "tests, serial", *RANKS]
+ALL = ["ruff", "mypy --strict", "lint-imports", "tests, serial", *RANKS, "documents"]
 
 
 @pytest.mark.parametrize("script", ["launch/test", ".ci/run"])
@@ -258,7 +259,7 @@ def test_every_stage_runs(machine: Machine, script: str) -> None:
     done = machine.run(script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed")
-    assert re.search(r"launch/test: 0 of 8 stages failed, \d+ s\n$", done.stdout)
+    assert re.search(r"launch/test: 0 of 9 stages failed, \d+ s\n$", done.stdout)
 
 
 def test_quick(machine: Machine) -> None:
@@ -277,13 +278,22 @@ def test_failures_do_not_stop_later_stages(machine: Machine) -> None:
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed") | {"ruff": "FAILED"}
 
 
+def test_warnings_of_the_site_fail(machine: Machine) -> None:
+    (machine.stubs / "sphinx-build").write_text('#!/usr/bin/env bash\nprintf "[%s]" "$@"; exit 1\n')
+    alone, within = machine.run("launch/docs"), machine.run("launch/test")
+    assert alone.returncode == 1
+    assert alone.stdout.endswith("[docs][build/docs]")
+    assert "[-W][--keep-going][-n]" in alone.stdout
+    assert stages(within.stdout) == dict.fromkeys(ALL, "passed") | {"documents": "FAILED"}
+
+
 def test_only_rank_zero_prints_unless_others_fail(machine: Machine) -> None:
     passed = machine.run("launch/test", "-k", "a or b")
     assert passed.stdout.count("rank 0: -m pytest --with-mpi") == 4
     assert "--with-mpi -p no:cacheprovider --durations=20 tests -k a or b" in passed.stdout
     assert "rank 1:" not in passed.stdout
     one = machine.run("launch/test", FAILING="2")
-    assert stages(one.stdout) == dict.fromkeys(ALL[:6], "passed") | dict.fromkeys(ALL[6:], "FAILED")
+    assert stages(one.stdout) == dict.fromkeys(ALL, "passed") | dict.fromkeys(RANKS[2:], "FAILED")
     assert one.stdout.count("rank 2: -m pytest") == 2
     assert "rank 1:" not in one.stdout
     silent = machine.run("launch/test", PYTEST_CODE="1")

@@ -348,3 +348,20 @@ def test_without_duckdb_it_says_what_to_install(csv: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(InputError, match=r"pip install 'amped\[tables\]'"):
         read(csv, keys=["who", "what"])
+
+
+NOTEBOOK = """
+import sys, types
+python = types.ModuleType("IPython")
+python.get_ipython = lambda: types.SimpleNamespace(config={"IPKernelApp": {}})
+sys.modules |= {"IPython": python, "ipykernel": types.ModuleType("ipykernel"), "ipywidgets": None}
+from partitioner.readers import read
+print(read(FILE, keys=["who", "what"]).nnz)
+"""
+
+
+def test_a_notebook_needs_no_widgets(csv: Path) -> None:
+    """In a kernel of Jupyter's DuckDB refuses to look at progress where it cannot draw a bar."""
+    source = NOTEBOOK.replace("FILE", repr(os.fspath(csv)))
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr

@@ -1,0 +1,142 @@
+"""Documents name what is there: links, flags, files, functions. Their tutorials are run by launch/docs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import amped
+from amped.run import VERBS, parser
+from partitioner import __main__ as partition
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "launch")]
+# Flags of other programs, and of scripts that read their arguments themselves.
+OTHERS = {"--quick", "--with-mpi", "--mpi", "--nodes", "--signal", "--gpus-per-task", "--kill-on-bad-exit", "--help"}
+OTHERS |= {"--oversubscribe", "--editable", "--strict", "--kills"}
+FOLDERS = [
+    "",
+    "amped",
+    "partitioner",
+    "partitioner/readers",
+    "docs",
+    "amped/operators",
+    "amped/backend",
+    "amped/decomp",
+]
+
+
+def text_of(page: Path) -> str:
+    """Return a page without what tutorials run: that is checked by running it."""
+    return re.sub(r"^```\{code-cell\}.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def flags_of(given: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield all flags of a parser and of its verbs."""
+    for action in given._actions:
+        yield from action.option_strings
+        for verb in (action.choices or {}).values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from flags_of(verb)
+
+
+@cache
+def known_flags() -> set[str]:
+    """Return the flags of amped, of the partitioner, and of benchmarks."""
+    bench = "\n".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
+    fuzz = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name in ("fuzz.py", "soak.py"))
+    found = re.findall(r'"(--[a-z][a-z0-9-]*)"', bench + fuzz)
+    return {*flags_of(parser()), *flags_of(partition.parser()), *found, *OTHERS}
+
+
+def slug(heading: str) -> str:
+    """Return the anchor of a heading on a repository page."""
+    plain = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return plain.replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in map(slug, headings), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_flags(page: Path) -> None:
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text()))
+    assert named - known_flags() == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files(page: Path) -> None:
+    pattern = r"`([\w./*-]+\.(?:py|cu|cuh|md|toml|sbatch|sh)\b|(?:amped|bench|tests|launch|partitioner)/[\w./*-]+)"
+    for name in re.findall(pattern, text_of(page)):
+        any_of = re.sub("DEVICE|RANKS|PART|FAMILY|METHOD|KIND|(?<=_)x(?=[_.])", "*", name).rstrip(
+            "*"
+        )  # bench/results/host-PART.json
+        found = [path for folder in FOLDERS for path in (ROOT / folder).glob(f"{any_of}*")]
+        found = found or [path for source in SOURCES for path in source.rglob(any_of)]
+        assert found, f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names(page: Path) -> None:
+    for name in re.findall(r"(?<![\w/.'-])amped\.(\w+)(?![\w./-]*\.(?:md|npz))", page.read_text()):
+        assert hasattr(amped, name) or name in ("run", "def"), f"{page.name}: amped.{name}"
+
+
+@cache
+def known_tests() -> set[str]:
+    """Return the names of all tests, and of their files."""
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    functions = (name for path in files for name in re.findall(r"def (test_\w+)\(", path.read_text()))
+    return {*functions, *(path.stem for path in files)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests(page: Path) -> None:
+    named = set(re.findall(r"\btest_\w+", page.read_text())) - {"test_x", "test_x_mpi"}
+    assert named - known_tests() == set()
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Yield the command lines of amped that a page shows, without who starts them and without placeholders."""
+    shown = r"^ {0,8}(?:mpirun -n \d+ )?(?:python -m amped\.run|amped|launch/quickstart|launch/local) ([a-z]+ .+)$"
+    inline = r"`(?:mpirun -n \d+ )?(?:python -m amped\.run|amped|launch/quickstart|launch/local) ([a-z]+ [^`]+)`"
+    text = re.sub(r"\\\n *", "", page.read_text())
+    for command in re.findall(f"{shown}|{inline}", text, re.MULTILINE):
+        line = "".join(command)
+        verb, then = line.split()[:2]
+        whole = verb in {function.__name__ for function in VERBS} and not then.startswith("-")
+        if whole and not re.search(r"\.\.\.|\b(TENSOR|FILE|MODEL|STORE|[A-Z])\b", line):
+            yield line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands(page: Path) -> None:
+    for command in commands(page):
+        args = parser().parse_args(shlex.split(command, comments=True))
+        args.request.of(args)
+
+
+def test_commands_are_found() -> None:
+    found = {command.split()[0] for page in PAGES for command in commands(page)}
+    assert {"cpd", "scan", "show", "table", "plan", "info"} <= found
+
+
+@pytest.mark.parametrize("name", amped.__all__)
+def test_reference_has_every_name(name: str) -> None:
+    reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    assert re.search(rf"^\.\. auto(function|class|exception):: (amped\.)?{name}$", reference, re.MULTILINE)
