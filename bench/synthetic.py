@@ -133,8 +133,10 @@ class SyntheticSource:
         """See `Source`."""
         return Loading(streamed=nonzero_bytes(len(self.shape), dtype) if on_host else 0)
 
-    def leave_device(self) -> None:
+    def stay_on_device(self) -> None:
         """See `Source`: nothing is kept there."""
+
+    placed = leave_device = stay_on_device
 
     def loading_bytes(self, nonzeros: int, dtype: np.dtype[Any]) -> int:
         """Return the scratch memory on the device for loading so many nonzeros of a mode."""
