@@ -218,7 +218,7 @@ def test_labels_tell_tensors_apart(folder: Path) -> None:
         write_tns(folder / "x.tns", indices + np.array([month, 0, 0]), values)
         result = run_amped(*line, *(["--resume"] if month else []))
         assert result.code == code, result.err
-    assert "c/iteration-2: was made with labels" in result.err
+    assert "c/iteration-2: was made with other labels of mode 0" in result.err
 
 
 def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
