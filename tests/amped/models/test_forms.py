@@ -55,7 +55,7 @@ def test_text_of_every_size(tmp_path: Path, shape: tuple[int, ...], rank: int, d
 
 
 def test_text_of_pyttb_and_for_pyttb(tmp_path: Path) -> None:
-    pyttb = pytest.importorskip("pyttb", reason="pyttb is not installed (extra: bench)")
+    pyttb = pytest.importorskip("pyttb", reason="pyttb is not installed (extra: test)")
     model = model_of()
     model.export(tmp_path / "ours.ktn")
     theirs = pyttb.import_data(str(tmp_path / "ours.ktn"))
@@ -169,7 +169,7 @@ LIBRARIES: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("shape", [(4, 3), (4, 1, 5), (2, 3, 2, 2, 3, 2)])
 def test_other_libraries_and_back(library: str, shape: tuple[int, ...]) -> None:
-    pytest.importorskip(library, reason=f"{library} is not installed (extra: bench)")
+    pytest.importorskip(library, reason=f"{library} is not installed (extra: test)")
     model = model_of(shape, 3)
     there, back = LIBRARIES[library]
     found = back(there(model))
