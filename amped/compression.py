@@ -65,11 +65,7 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
         ranks = tuple(factor.shape[1] for factor in found or ())
     assert ranks is not None
     setting = core_setting(source, ranks, machine, options, asked.from_spectra)
-    if isinstance(source, DenseSource):
-        assert block is not None
-        check_lengths(source, setting, machine.comm)
-        return Tucker(DenseCore(source, machine, setting, block), asked.method, found)
-    return Tucker(placed_sparse(source, machine, setting, None), asked.method, found)
+    return Tucker(_placed(source, machine, setting, block), asked.method, found)
 
 
 def consistent(source: AnySource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]) -> float:
@@ -85,8 +81,15 @@ def consistent(source: AnySource, machine: Machine, options: Options, factors: S
 def core_operator(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
     """Place a tensor to be multiplied with factor matrices of so many columns. Collective."""
     setting = core_setting(source, ranks, machine, options)
+    return _placed(
+        source, machine, setting, _block(source, machine, options) if isinstance(source, DenseSource) else None
+    )
+
+
+def _placed(source: AnySource, machine: Machine, setting: Setting, block: DenseBlock | None) -> CoreOperator:
+    """Place a tensor, of which `block` is a rank's block if it is dense. Collective."""
     if isinstance(source, DenseSource):
-        block = _block(source, machine, options)
+        assert block is not None
         check_lengths(source, setting, machine.comm)
         return DenseCore(source, machine, setting, block)
     return placed_sparse(source, machine, setting, None)

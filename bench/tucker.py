@@ -85,8 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         nargs="*",
-        choices=("numpy", "tensorly", "tensorly-randomized"),
-        default=["numpy", "tensorly", "tensorly-randomized"],
+        choices=tuple(PEERS),
+        default=list(PEERS),
         help="to compare with (all)",
     )
     parser.add_argument("--threads", type=int, help="host threads (all cores)")

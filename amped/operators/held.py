@@ -83,8 +83,8 @@ class Held:
 
     def __init__(self, kind: Kind, room: Room, sort: Sorter) -> None:
         self._machine, self._sort, self._shape = room.machine, sort, kind.shape
-        machine, self.small = room.machine, kind.nbytes * SMALL <= room.nbytes
-        empty, order = machine.device.empty, len(kind.shape)
+        self.small = kind.nbytes * SMALL <= room.nbytes
+        empty, order = room.machine.device.empty, len(kind.shape)
         self._columns: Array = empty((order, kind.nonzeros), np.dtype(np.int32))
         self._values: Array = empty((kind.nonzeros,), kind.dtype)
         self._nbytes = kind.nbytes
