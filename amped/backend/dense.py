@@ -29,6 +29,13 @@ class Form(NamedTuple):
     stride: int
     dtype: np.dtype[Any]  # of elements and of factor matrices: float32 or float64
     workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
+    whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
+    pairs: bool = False  # whether what is computed at the end of a sweep may serve the next one
+
+    @property
+    def streamed(self) -> bool:
+        """Whether elements come to the device anew for each pass."""
+        return self.slab < self.lengths[0]
 
     @property
     def elements(self) -> int:
@@ -89,7 +96,7 @@ class DenseKernel(Protocol):
     def bytes(self, form: Form) -> int:
         """Return the bytes of scratch memory that `make` is given."""
 
-    def passes(self, form: Form) -> int:
+    def passes(self, form: Form) -> float:
         """Return how often a sweep over all modes reads the elements, where each mode's factor matrix is then new."""
 
     def make(self, form: Form, scratch: Array) -> Sweep:

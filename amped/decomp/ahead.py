@@ -7,7 +7,7 @@ reads a few numbers, and decides. So the last iteration may have been computed i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -37,17 +37,23 @@ class Ahead:
         assert memory is not None
         self._states = operator.matrices, memory
         self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
-        self._replays: dict[bool, Replay] = {}
+        self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness, and by what is kept when one begins
+        self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # what is kept when one ends
         self._flying = deque[Replay]()  # launched, and not waited for
 
     def next(self, exact: bool, left: int) -> Told:
         """Wait for the next of `left` iterations; return what it told. Those that follow are launched before."""
         while len(self._flying) < min(AHEAD, left):
-            if exact not in self._replays:
-                self._replays[exact] = self._noted(exact)
-            self._replays[exact].launch()
-            self._flying.append(self._replays[exact])
+            self._flying.append(self._launched((exact, self._operator.kept())))
         return self._equations.read(self._flying.popleft().wait())
+
+    def _launched(self, which: tuple[bool, Hashable]) -> Replay:
+        if which not in self._replays:
+            self._replays[which] = self._noted(*which)
+        replay = self._replays[which]
+        replay.launch()
+        self._operator.resume(self._ends[which])
+        return replay
 
     def back(self) -> None:
         """Give up all that was computed since the last iteration that raised no flag."""
@@ -70,17 +76,18 @@ class Ahead:
             self._flying.popleft().wait()
         self._operator.clock.collect()
 
-    def _noted(self, exact: bool) -> Replay:
+    def _noted(self, exact: bool, begins: Hashable) -> Replay:
         operator, equations = self._operator, self._equations
-        states, queue = list(zip(self._states, self._kept, strict=True)), self._queue
+        states, queue, ends = list(zip(self._states, self._kept, strict=True)), self._queue, self._ends
 
         def iteration() -> None:  # without `self`, which holds it
-            operator.forget()  # what is kept from one iteration to the next is not noted down
+            operator.resume(begins)
             with operator.machine.device.beside():
                 for state, kept in states:
                     equations.keep(state, kept)
             queue(exact)
             operator.join()
+            ends[exact, begins] = operator.kept()
 
         operator.synchronize()
         replay = operator.machine.device.note(iteration, self._states[1][: equations.told_bytes], operator.clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -83,6 +83,12 @@ class Operator(Placed, Protocol):
     def forget(self) -> None:
         """Keep nothing that was computed for modes to come: the next MTTKRP begins with the elements."""
 
+    def kept(self) -> Hashable:
+        """Return what was computed for modes to come and is still of use; None if nothing is."""
+
+    def resume(self, kept: Hashable) -> None:
+        """Go on as if that had been computed: work that was noted down has done it."""
+
     def computed(self, mode: int) -> Array:
         """Return the rows of a factor matrix that this rank owns or computes a part of, as a (rows, R) view.
 
@@ -104,7 +110,7 @@ class Operator(Placed, Protocol):
         mode : int
         solve : callable, optional
             See `Solve`. It is called with blocks of owned rows as they are done, and these are sent to all ranks
-            while others are computed.
+            while others are computed, or used for the mode that follows.
         then : sequence of int
             The modes to come, as far as they are known: what is streamed for them is copied ahead.
         double : bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -70,6 +70,12 @@ class Columns:
 
     def forget(self) -> None:
         self._whole.forget()
+
+    def kept(self) -> Hashable:
+        return self._whole.kept()
+
+    def resume(self, kept: Hashable) -> None:
+        self._whole.resume(kept)
 
     def mttkrp(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from partitioner.threads import fair_threads
 from ..backend.base import Array, Device, Slot
 from ..backend.dense import Form, Sweep
 from ..backend.exchange import Machine
+from ..backend.pairs import PairsSweep
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
@@ -152,6 +153,7 @@ class DenseOperator(Factors):
         check_range(source.value_range, options)
         self.norm = source.held_norm(options.dtype)
         self._sweep: Sweep | None = None
+        self._passed_on = -1  # the mode whose new rows were used for the next one already
         self._doubled: _Doubled | None = None
         if plan.form.elements:
             forms = [plan.form, *([plan.double] if plan.double else [])]
@@ -170,13 +172,21 @@ class DenseOperator(Factors):
 
     def changed(self, mode: int) -> None:
         super().changed(mode)
-        if self._sweep is not None:
+        if self._sweep is not None and mode != self._passed_on:
             self._sweep.changed(self._modes.index(mode))
 
     def forget(self) -> None:
         if self._sweep is not None:
             for place in range(self.order):
                 self._sweep.changed(place)
+
+    def kept(self) -> Hashable:
+        return self._sweep.kept() if isinstance(self._sweep, PairsSweep) else None
+
+    def resume(self, kept: Hashable) -> None:
+        self.forget()
+        if isinstance(self._sweep, PairsSweep):
+            self._sweep.resume(kept)
 
     def mttkrp(
         self,
@@ -192,6 +202,13 @@ class DenseOperator(Factors):
         out, share = work.outs[mode], plan.modes[mode]
         if double and plan.double is not None:
             self._compute_double(mode, out)
+        elif self._computes_in_blocks(mode, then):
+            self._compute_in_blocks(mode, out, solve, bool(then))
+            if solve:
+                self._passed_on = mode
+                self.publish(mode, sums)
+                self._passed_on = -1
+            return work.sums[mode]
         else:
             self._compute(mode, out)
         if not plan.grid.alone(self._modes.index(mode)):
@@ -201,6 +218,29 @@ class DenseOperator(Factors):
             solve(work.sums[mode], work.owned[mode])
             self.publish(mode, sums)
         return work.sums[mode]
+
+    def _computes_in_blocks(self, mode: int, then: Sequence[int]) -> bool:
+        """Return whether rows are to be solved as they are done; the modes that follow are `then`."""
+        sweep, place = self._sweep, self._modes.index(mode)
+        if not isinstance(sweep, PairsSweep):
+            return False
+        sweep.expect(place, self._modes.index(then[0]) if then else (place + 1) % self.order)
+        return sweep.in_blocks and sweep.reads(place)
+
+    def _compute_in_blocks(self, mode: int, out: Array, solve: Solve | None, passes_on: bool) -> None:
+        """Queue the MTTKRP of all elements in blocks of rows, which are solved and used for a mode that follows."""
+        sweep, place, work = self._sweep, self._modes.index(mode), self.work
+        assert isinstance(sweep, PairsSweep)
+        for _, block in self._slabs.slabs(mode):  # one, the whole
+            for rows in sweep.blocks(place):
+                with self.clock.span("compute", mode):
+                    sweep.compute(place, rows, block, self._inputs, out)
+                if solve:
+                    solve(work.sums[mode][rows], work.owned[mode][rows])
+                if not passes_on:
+                    continue
+                with self.clock.span("compute", mode):
+                    sweep.pass_on(place, rows, self._inputs, out)
 
     def _compute(self, mode: int, out: Array) -> None:
         """Queue the MTTKRP of this rank's block."""

@@ -81,7 +81,10 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     shape, item = grid.shape(rank), options.dtype.itemsize
     stride = device.stride(columns, item)
     modes = _mode_plans(source, grid, rank, stride, setting)
-    resident = Form(shape, shape[0], columns, stride, options.dtype, options.workspace or WORKSPACE)
+    resident = Form(
+        shape, shape[0], columns, stride, options.dtype, options.workspace or WORKSPACE,
+        whole=grid.ranks == 1, pairs=not options.deterministic,
+    )  # fmt: skip
     sent = sent_as(source.value_dtype, options.dtype, device)
     parts = _Parts(kernel, modes, _fixed_bytes(modes, resident, setting), setting)
     elements = 0 if _in_place(source, ranks, setting) else math.prod(shape) * item
@@ -180,6 +183,8 @@ def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -
     streamed = placement == "stream" or elements + working > parts.room
     if streamed and placement == "resident":
         _refuse(sum(parts.fixed.values()) + working + elements, parts.setting, "the resident tensor")
+    if streamed and resident.elements:
+        resident = resident._replace(slab=-(-resident.lengths[0] // SHARDS), whole=False)
     form = _with_workspace(resident, parts, parts.room - (0 if streamed else elements))
     if streamed and form.elements:
         index = _index_bytes(form, sent)
@@ -239,7 +244,8 @@ def _double(form: Form) -> Form | None:
     if form.dtype == np.float64:
         return None
     index = max(1, math.prod(form.lengths[1:])) * 8
-    return form._replace(dtype=np.dtype(np.float64), slab=max(1, min(form.slab, DOUBLE_BYTES // index)))
+    slab = max(1, min(form.slab, DOUBLE_BYTES // index))
+    return form._replace(dtype=np.dtype(np.float64), slab=slab, pairs=False)
 
 
 def _refuse(need: int, setting: Setting, what: str) -> Any:

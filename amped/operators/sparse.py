@@ -6,7 +6,7 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -95,6 +95,12 @@ class SparseOperator(Factors):
 
     def forget(self) -> None:
         """See `Operator`: nothing is kept."""
+
+    def kept(self) -> None:
+        """See `Operator`: nothing is."""
+
+    def resume(self, kept: Hashable) -> None:
+        """See `Operator`."""
 
     def mttkrp(
         self,

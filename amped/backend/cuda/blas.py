@@ -14,17 +14,19 @@ from cupy.cuda import cublas
 from ..base import Array
 
 SCRATCH_BYTES = 32 << 20  # of cuBLAS: as large as its own on a Hopper GPU; counted as the runtime's
+MOST_AT_ONCE = 65535  # products
 PER_MAJOR = 10000  # versions of cuBLAS that have one file name
 LETTERS = {4: "S", 8: "D"}
 PLACE, SIZE, STEP = ctypes.c_void_p, ctypes.c_int64, ctypes.c_longlong
 PRODUCT = [PLACE, ctypes.c_int, ctypes.c_int, SIZE, SIZE, SIZE]  # handle, operations, and what is multiplied
 GEMM = [*PRODUCT, PLACE, *2 * [PLACE, SIZE], PLACE, PLACE, SIZE]
+BATCH = [*PRODUCT, PLACE, *2 * [PLACE, SIZE, STEP], PLACE, PLACE, SIZE, STEP, SIZE]
 PARAMETERS = {
     "SetStream_v2": [PLACE, PLACE],
     "SetWorkspace_v2": [PLACE, PLACE, ctypes.c_size_t],
     "Sgemm_v2_64": GEMM,
     "Dgemm_v2_64": GEMM,
-    "SgemmStridedBatched_64": [*PRODUCT, PLACE, *2 * [PLACE, SIZE, STEP], PLACE, PLACE, SIZE, STEP, SIZE],
+    **dict.fromkeys(("SgemmStridedBatched_64", "DgemmStridedBatched_64"), BATCH),
 }
 
 
@@ -47,6 +49,20 @@ def multiply_parts(matrix: Array, product: Array, parts: Array, count: int, rows
         "SgemmStridedBatched_64", cublas.CUBLAS_OP_N, _operation(transposed), columns, rows, depth,
         one, *_matrix(product), depth * columns, *_matrix(matrix), step, none, *_matrix(parts), rows * columns, count,
     )  # fmt: skip
+
+
+def multiply_each(matrices: Array, product: Array, out: Array, transposed: bool) -> None:
+    """Queue ``out[i] = matrices[i] @ product`` for all i, or that of the transposed matrices."""
+    (every, depth, rows), columns = matrices.shape, product.shape[1]
+    depth, rows = (depth, rows) if transposed else (rows, depth)
+    one, none = (_constant(number, matrices.dtype.char).ctypes.data for number in (1, 0))
+    steps = [array.strides[0] // array.itemsize for array in (matrices, out)]
+    for i in range(0, every, MOST_AT_ONCE):
+        _call(
+            f"{LETTERS[matrices.itemsize]}gemmStridedBatched_64", cublas.CUBLAS_OP_N, _operation(transposed),
+            columns, rows, depth, one, *_matrix(product), 0, *_matrix(matrices[i]), steps[0],
+            none, *_matrix(out[i]), steps[1], min(every - i, MOST_AT_ONCE),
+        )  # fmt: skip
 
 
 def _call(name: str, *arguments: Any) -> None:

@@ -6,20 +6,27 @@ from typing import Any
 
 import numpy as np
 import pytest
+from denseblocks import paired
 from oracle import PRECISIONS, make_operator, random_factors, small_pieces
 
 import amped
+from amped.assembly import bring_up, open_tensor, place, solving_bytes
+from amped.backend.cpu.kernels.dense import providers as cpu_dense
 from amped.backend.cuda import probe
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
+from amped.backend.providers import dense_kernels
 from amped.checkpoint import Origin, take
 from amped.decomp.ahead import Ahead
 from amped.decomp.als import CpAls
 from amped.decomp.constraints import Wanted
 from amped.decomp.driver import Rule, iterate
 from amped.decomp.starts import best_of
+from amped.operators import dense_plan
 from amped.operators.sparse import SparseOperator
+from amped.options import Options
 from amped.parallel.mpi import Comm
+from partitioner.dense import DenseTensor
 
 SHAPE = (12, 9, 10)
 CONSTRAINTS = [
@@ -98,6 +105,38 @@ def test_every_bit_is_the_same_under_constraints(
     assert ("objective" in ahead.state.series) == (wanted.ridge > 0)
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(nonnegative=(1,), ridge=0.4), Wanted(fixed_modes=(0,))], ids=str)
+def test_iterations_of_dense_tensors_take_turns(
+    comm: Comm, where: str, whole: bool, wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is computed at the end of one iteration serves the next: so two kinds of them are noted down."""
+    paired(monkeypatch)
+    monkeypatch.setattr(dense_plan, "dense_kernels", lambda device: dense_kernels(device) or cpu_dense(device))
+    rng = np.random.default_rng(0)
+    array = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 4)) for n in (60, 62, 64))) + rng.random((60, 62, 64))
+    workspace = None if whole else 600_000 if where == "null" else 2_000_000
+    options = Options(precision="fp64", device="cpu" if where == "null" else where, workspace=workspace)
+    machine = connect(NullDevice(comm), comm) if where == "null" else bring_up(options, comm)
+    found = []
+    for goes_ahead in (True, False):
+        source = open_tensor(DenseTensor(array), machine, options)
+        operator = place(source, 40, machine, options, solving_bytes(machine, options, 3))
+        for mode, factor in enumerate(random_factors(3, array.shape, 40)):
+            operator.set_factor(mode, factor)
+        method = CpAls(operator, wanted.of(3))
+        assert method._ahead is not None
+        replays = method._ahead._replays
+        method._ahead = method._ahead if goes_ahead else None
+        for _ in iterate(method, Rule(9, 0)):
+            pass
+        found.append(method)
+        if goes_ahead:
+            kinds = {begins for _, begins in replays}
+            assert len(kinds) == (1 if wanted.fixed_modes else 2), "two modes alone take a product in each iteration"
+    assert_equal(*found)
+
+
 @pytest.mark.parametrize("tol", [1e-3, 1e-5])
 def test_the_model_is_that_of_the_iteration_that_converged(comm: Comm, where: str, tol: float) -> None:
     ahead, checked = methods(random_tensor(2), 3, where, comm)
@@ -115,8 +154,8 @@ def test_no_iteration_is_launched_that_nobody_wants(comm: Comm, where: str, monk
     ahead, _ = methods(random_tensor(2), 3, where, comm)
     launched, noted = [], Ahead._noted
 
-    def counted(self: Ahead, exact: bool) -> Any:
-        replay = noted(self, exact)
+    def counted(self: Ahead, *which: Any) -> Any:
+        replay = noted(self, *which)
         launch = replay.launch
         replay.launch = lambda: launched.append(1) or launch()  # type: ignore[method-assign, func-returns-value]
         return replay

@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from denseblocks import paired
 from densecases import dense_operator, low_rank
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
 import amped
 from amped.backend.cuda import probe
+from amped.backend.equations import Told
+from amped.backend.pairs import PairsSweep
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
+from amped.decomp.updates import LeastSquares, alone
 from amped.errors import InputError
 from amped.operators import dense_load, dense_plan
 from amped.operators.grid import Grid
@@ -142,19 +146,98 @@ def test_more_scratch_memory_is_taken_where_it_saves_a_pass(comm: Comm, monkeypa
     array = np.random.default_rng(0).random((30, 31, 32))
     factors = random_factors(0, array.shape, 20)
     monkeypatch.setattr(dense_plan, "WORKSPACE", 1 << 14)
-    plan = dense_operator(array, factors, comm).plan
+    plan = dense_operator(array, factors, comm, deterministic=True).plan
     assert plan.form.workspace > 1 << 14
     assert plan.kernel.passes(plan.form) == 2
-    assert sum(dense_operator(array, factors, comm, workspace=1 << 14).plan.device_bytes.values()) < 1 << 18
+    assert (
+        sum(dense_operator(array, factors, comm, workspace=1 << 14, deterministic=True).plan.device_bytes.values())
+        < 1 << 18
+    )
     little = sum(plan.device_bytes.values()) - 1
-    assert dense_operator(array, factors, comm, device_memory=little).plan.form.workspace < plan.form.workspace
-    operator, reads = dense_operator(array, factors, comm), 0
+    assert (
+        dense_operator(array, factors, comm, device_memory=little, deterministic=True).plan.form.workspace
+        < plan.form.workspace
+    )
+    operator, reads = dense_operator(array, factors, comm, deterministic=True), 0
     for mode in range(3):
         reads += operator.reads(mode)
         got = operator.gathered(mode, operator.mttkrp(mode))
         assert_rounding_only(got, dense_mttkrp(array, factors, mode), "fp64")
         operator.changed(mode)
     assert reads == 2
+
+
+@pytest.mark.parametrize("kind", ["whole", "blocks", "stream"])
+@pytest.mark.parametrize("fortran", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_cp_als_whose_products_serve_pairs_of_modes(
+    comm: Comm, device: str, kind: str, fortran: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iterations are those of two products each, up to rounding; three passes serve two of them."""
+    paired(monkeypatch)
+    array = low_rank((60, 62, 64), 3, noise=0.05)
+    array = np.asfortranarray(array) if fortran else array
+    factors = random_factors(1, array.shape, 40)
+    options: dict[str, Any] = {"precision": precision, "device": device}
+    options |= {"placement": "stream"} if kind == "stream" else {}
+    options |= {"workspace": 2_000_000 if device == "cuda" else 600_000} if kind == "blocks" else {}
+    found = []
+    for deterministic in (False, True):
+        operator = dense_operator(array, factors, comm, deterministic=deterministic, **options)
+        if not deterministic and (device == "cpu" or precision == "fp64"):
+            assert isinstance(operator._sweep, PairsSweep)
+            assert operator._sweep.in_blocks == (kind == "blocks")
+        method = CpAls(operator)
+        for _ in iterate(method, Rule(5, 0)):
+            pass
+        found.append((method.state.series["fit"], [method.factor(mode) for mode in range(3)]))
+    (fits, got), (others, want) = found
+    most = 1e-13 if precision == "fp64" else 1e-6
+    assert np.abs(np.subtract(fits, others)).max() <= most
+    for mode in range(3):
+        assert np.linalg.norm(got[mode] - want[mode]) <= 1e4 * most * np.linalg.norm(want[mode])
+
+
+@pytest.mark.parametrize("workspace", [None, 600_000])
+def test_three_passes_serve_two_iterations(comm: Comm, workspace: int | None) -> None:
+    array = low_rank((60, 62, 64), 3, noise=0.05)
+    operator = dense_operator(array, random_factors(1, array.shape, 40), comm, workspace=workspace)
+    update, reads = LeastSquares(operator), list[list[bool]]()
+    update.load(Told(0, 0, np.nan, np.ones((3, 40)), np.ones((3, 40))), 0.0, None)
+    for _ in range(3):
+        reads.append([])
+        for mode in range(3):
+            reads[-1].append(operator.reads(mode))
+            alone(operator, update.checked(mode))
+    assert reads == [[True, False, True], [False, True, False], [True, False, True]]
+
+
+def test_a_pair_is_dropped_where_rows_are_solved_anew(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were passed on and then changed, or a mode that is asked for again."""
+    paired(monkeypatch)
+    array = np.random.default_rng(0).random((60, 62, 64))
+    factors = random_factors(1, array.shape, 40)
+    options = {"workspace": 2_000_000 if device == "cuda" else 600_000, "device": device}
+    operator = dense_operator(array, factors, comm, **options)
+
+    def solve(source: Any, target: Any) -> None:
+        target[...] = 0.5
+
+    operator.mttkrp(0, solve, [1, 2, 0])
+    assert not operator.reads(1)
+    now = [np.full_like(factors[0], 0.5), *factors[1:]]
+    assert_rounding_only(operator.gathered(1, operator.mttkrp(1)), dense_mttkrp(array, now, 1), "fp64")
+    operator.owned(0)[...] = 0.25
+    operator.publish(0)
+    assert operator.reads(1)
+    now[0][...] = 0.25
+    assert_rounding_only(operator.gathered(1, operator.mttkrp(1, then=[2])), dense_mttkrp(array, now, 1), "fp64")
+    kept = operator.kept()
+    assert not operator.reads(2)
+    operator.resume(None)
+    assert operator.reads(2)
+    operator.resume(kept)
+    assert_rounding_only(operator.gathered(2, operator.mttkrp(2)), dense_mttkrp(array, now, 2), "fp64")
 
 
 def test_memory_is_given_back_when_an_operator_is_dropped(comm: Comm, device: str) -> None:

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from denseblocks import paired
 from densecases import dense_operator, low_rank
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
 import amped
+from amped.backend.pairs import PairsSweep
+from amped.decomp.als import CpAls
+from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
 from amped.parallel.mpi import Comm
 
@@ -109,3 +113,27 @@ def test_constraints_are_kept(comm: Comm, device: str, shape: tuple[int, ...]) -
     model = amped.cp_als(array, 3, nonnegative=True, max_iters=5, tol=0, precision="fp64", device=device)
     assert all((factor >= 0).all() for factor in model.factors)
     assert model.fits[-1] >= model.fits[0]
+
+
+@pytest.mark.parametrize("shape", [(20, 6, 9), (2, 30, 9)], ids=str)
+@pytest.mark.parametrize("placement", ["resident", "stream"])
+def test_products_that_serve_pairs_of_modes(
+    comm: Comm, device: str, shape: tuple[int, ...], placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where partial results are whole, on any number of ranks; rows of one rank alone may be passed on, too."""
+    paired(monkeypatch)
+    array, options = low_rank(shape, 3, noise=0.05), {"device": device, "placement": placement}
+    start = [f.copy() for f in random_factors(0, shape, 3)]
+    found = []
+    for deterministic in (False, True):
+        operator = dense_operator(array, start, comm, deterministic=deterministic, **options)
+        if operator.plan.form.elements:
+            assert isinstance(operator._sweep, PairsSweep) != deterministic
+        method = CpAls(operator)
+        for _ in iterate(method, Rule(7, 0)):
+            pass
+        found.append((method.state.series["fit"], [method.factor(mode) for mode in range(3)]))
+    (fits, got), (others, want) = found
+    assert np.abs(np.subtract(fits, others)).max() <= 1e-12
+    for mode in range(3):
+        assert np.abs(got[mode] - want[mode]).max() <= 1e-9 * np.abs(want[mode]).max()

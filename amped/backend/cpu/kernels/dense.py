@@ -12,18 +12,23 @@ from numpy.typing import NDArray
 
 from ...base import Array
 from ...dense import DenseKernel, Form, Sweep
+from ...pairs import ORDER, PASSES, Pairs, PairsSweep, added, next_of, pairs_bytes, third
 from ..caches import own_cache
 from ..device import CpuDevice
 from ..elements import add_boxes, add_elements
+from ..pairs import CpuProducts, pairs_on_cpu, scratch_bytes
 from ..passes import DEPTH, SMALL, Cutting, Passes, Pool, Room, Sizes, fits, group_of, rounded, rows_of
 
-FLOP, KHATRI, SUM, CONTRACTION = 1.0, 40.0, 20.0, 40.0
+FLOP, KHATRI, SUM, CONTRACTION, COPY = 1.0, 40.0, 20.0, 40.0, 20.0
 """What takes how long, relative to a multiplication and an addition of a matrix product in double precision: a number
-of a Khatri-Rao product, a number that is added to a partial result, and one that is contracted."""
+of a Khatri-Rao product, one that is added to a partial result, one that is contracted, and one that is streamed."""
 
 
 class Split:
-    """Cuts the modes in two groups: a pass over the elements serves each of them. See `DenseKernel`."""
+    """Cuts the modes in two groups: a pass over the elements serves each of them. See `DenseKernel`.
+
+    Three passes over an order-3 block serve two sweeps, where that takes less time.
+    """
 
     name = "split"
     repeatable = True
@@ -38,15 +43,26 @@ class Split:
         """See `DenseKernel`: Numba compiles when code is first called."""
 
     def bytes(self, form: Form) -> int:
+        if pairs := self.paired(form):
+            return scratch_bytes(form, pairs, self._threads)
         return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
 
     def make(self, form: Form, scratch: Array) -> Sweep:
+        if pairs := self.paired(form):
+            room = scratch[rounded(pairs_bytes(form, pairs)) :]
+            return PairsSweep(form, pairs, scratch, CpuProducts(form, self._threads, room))
         return Passes(form, self.cuttings(form), self._threads, scratch)
 
-    def passes(self, form: Form) -> int:
-        cuttings = self.cuttings(form)
-        kept = {cutting.at <= mode for mode, cutting in enumerate(cuttings) if cutting.kept}  # one for each group
-        return len(kept) + sum(not cutting.kept for cutting in cuttings)
+    def passes(self, form: Form) -> float:
+        return PASSES if self.paired(form) else _passes(self.cuttings(form))
+
+    def paired(self, form: Form) -> Pairs | None:
+        """Return how pairs of modes are served, if that takes less time."""
+        pairs = pairs_on_cpu(form)
+        if pairs is None:
+            return None
+        least = min(_cost(form, at, self._threads) for at in range(1, len(form.lengths)))
+        return pairs if _paired_cost(form) < least else None
 
     def cuttings(self, form: Form) -> list[Cutting]:
         """Return how each mode is computed: all by the cut that takes the least time."""
@@ -58,6 +74,9 @@ class Gemm(Split):
     """Multiplies mode by mode: the cut is beside the mode, where the partial result is smaller (Phan et al. 2013)."""
 
     name = "gemm"
+
+    def paired(self, form: Form) -> None:
+        """See `Split`: no modes."""
 
     def cuttings(self, form: Form) -> list[Cutting]:
         order = len(form.lengths)
@@ -78,6 +97,12 @@ def _cut_at(form: Form, at: int) -> list[Cutting]:
     return found
 
 
+def _passes(cuttings: Sequence[Cutting]) -> int:
+    """Return how often the elements are read."""
+    kept = {cutting.at <= mode for mode, cutting in enumerate(cuttings) if cutting.kept}  # one for each group
+    return len(kept) + sum(not cutting.kept for cutting in cuttings)
+
+
 def _cost(form: Form, at: int, threads: int) -> float:
     """Return about how long a sweep over all modes takes with a cut."""
     cuttings, order = _cut_at(form, at), len(form.lengths)
@@ -93,7 +118,24 @@ def _cost(form: Form, at: int, threads: int) -> float:
         skinny = 1 + 8 / own + 32 / others
         once = FLOP * speed * form.elements * skinny + KHATRI * others * threads + SUM * own * math.ceil(others / DEPTH)
         cost += passes * once + modes * CONTRACTION * own
-    return cost
+    return cost + _passes(cuttings) * _copying(form)
+
+
+def _paired_cost(form: Form) -> float:
+    """Return about how long a sweep over all modes takes by products that serve pairs of modes."""
+    speed, cost = form.dtype.itemsize / 8, 0.0
+    for mode in range(ORDER):
+        depth = form.lengths[third(mode, next_of(mode))]
+        rows = form.elements // depth
+        sums = SUM * (math.ceil(depth / DEPTH) if form.dtype == np.float32 else 0)
+        sums += SUM * added(form, third(mode, next_of(mode)))
+        cost += FLOP * speed * form.elements * (1 + 8 / rows + 32 / depth) + (sums + 2 * CONTRACTION) * rows
+    return cost / 2 + PASSES * _copying(form)
+
+
+def _copying(form: Form) -> float:
+    """Return about how long elements take to come for a pass."""
+    return COPY * form.dtype.itemsize / 8 * form.elements / form.rank if form.streamed else 0.0
 
 
 class _Free(ABC):

@@ -10,7 +10,10 @@ from partitioner.cuda_code import prepare
 
 from ...base import Array
 from ...dense import DenseKernel, Form, Sweep
-from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes
+from ...pairs import PASSES, Pairs, PairsSweep, pairs_bytes
+from .. import pairs_code
+from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes, seconds
+from ..dense_pairs import PairProducts
 from ..dense_sweeps import MatrixFreeSweep, ModeByMode, SplitSweep
 from ..device import CudaDevice
 from ..source import unit
@@ -22,7 +25,8 @@ class Split:
     """Two passes over the elements; see `DenseKernel`.
 
     By default Khatri-Rao products are stored, piece by piece, for cuBLAS, in double precision; in single precision
-    they are made on the way, as tensor cores then outdo what cuBLAS does without them.
+    they are made on the way, as tensor cores then outdo what cuBLAS does without them. Three passes over an order-3
+    block serve two sweeps, where that takes less time.
     """
 
     repeatable = True
@@ -38,12 +42,19 @@ class Split:
         return single if self._fused is None else self._fused
 
     def prepare(self, form: Form) -> None:
-        prepare([unit("dense", macros(form))])
+        units = [unit("dense", macros(form))]
+        if self.paired(form):
+            units.append(unit("dense_pairs", pairs_code.pair_macros(form)))
+        prepare(units)
 
     def bytes(self, form: Form) -> int:
-        return scratch_bytes(form, self.divided(form))
+        pairs = self.paired(form)
+        return pairs_code.scratch_bytes(form, pairs) if pairs else scratch_bytes(form, self.divided(form))
 
-    def passes(self, form: Form) -> int:
+    def passes(self, form: Form) -> float:
+        return PASSES if self.paired(form) else self._divided_passes(form)
+
+    def _divided_passes(self, form: Form) -> int:
         divided = self.divided(form)
         groups = ((0, divided.split), (1, len(form.lengths) - divided.split))
         return sum(1 if divided.whole(group, form) else modes for group, modes in groups)
@@ -52,7 +63,19 @@ class Split:
         """Return the groups of modes."""
         return divide(form, self._device.limits.processors if self._fuses(form) else 0)
 
+    def paired(self, form: Form) -> Pairs | None:
+        """Return how pairs of modes are served, if that takes less time."""
+        pairs = pairs_code.pairs_on_gpu(form) if self._fused is None else None
+        if pairs is None:
+            return None
+        link = pairs_code.link_seconds(form)
+        others = seconds(form, self.divided(form)) + self._divided_passes(form) * link
+        return pairs if pairs_code.seconds(form, pairs) + PASSES * link < others else None
+
     def make(self, form: Form, scratch: Array) -> Sweep:
+        if pairs := self.paired(form):
+            parts = scratch[pairs_bytes(form, pairs) :].view(np.float64)
+            return PairsSweep(form, pairs, scratch, PairProducts(form, parts, self._device.number))
         return SplitSweep(form, self.divided(form), scratch, self._device, self._fuses(form))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend.cuda import dense_code, phi_code, row_code, ttm_code, ttmc_code
+from amped.backend.cuda import dense_code, pairs_code, phi_code, row_code, ttm_code, ttmc_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.dense import Form
@@ -262,6 +262,7 @@ def test_kernels_of_dense_blocks(architecture: str) -> None:
         form = Form((9,) * order, 9, 7, 8, dtype, 1 << 20)
         kernels = {"khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"}
         check(compiled("dense", dense_code.macros(form), architecture), kernels, MOST_IN_DENSE)
+        check(compiled("dense_pairs", pairs_code.pair_macros(form), architecture), {"contract_pair"})
 
 
 @pytest.mark.parametrize("precision", DTYPES)

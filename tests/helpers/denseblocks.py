@@ -1,0 +1,78 @@
+"""Dense blocks on a device, and sweeps over them that are held to the definition of MTTKRPs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from oracle import ROUNDING, dense_mttkrp
+
+from amped.backend.base import Device
+from amped.backend.cpu.kernels import dense as cpu
+from amped.backend.cpu.pairs import pairs_on_cpu
+from amped.backend.cuda.pairs_code import pairs_on_gpu
+from amped.backend.dense import Form, Sweep
+
+EVERY = pytest.mark.parametrize(
+    "backend", [("cpu", 2), pytest.param(("cuda", None), marks=pytest.mark.gpu)], indirect=True, ids=["cpu", "cuda"]
+)
+
+
+class Case:
+    """A block, and factor matrices that may change."""
+
+    def __init__(self, device: Device, form: Form) -> None:
+        self._rng = np.random.default_rng([form.rank, *form.lengths])
+        self.device, self.form = device, form
+        self.tensor = self._rng.random(form.lengths).astype(form.dtype)
+        self.on_device = self._moved(self.tensor)
+        self.factors = [self._rng.random((n, form.rank)).astype(form.dtype) for n in form.lengths]
+        self.stored = [self._stored(factor) for factor in self.factors]
+
+    def _moved(self, array: np.ndarray) -> Any:
+        there = self.device.empty(array.shape, array.dtype)
+        self.device.fill([there.reshape(-1)], [array.reshape(-1)])
+        return there
+
+    def _stored(self, factor: np.ndarray) -> Any:
+        wide = np.zeros((len(factor), self.form.stride), self.form.dtype)
+        wide[:, : self.form.rank] = factor
+        return self._moved(wide)
+
+    def change(self, mode: int, sweep: Sweep) -> None:
+        """Replace a factor matrix."""
+        self.factors[mode] = self._rng.random(self.factors[mode].shape).astype(self.form.dtype)
+        self.stored[mode] = self._stored(self.factors[mode])
+        sweep.changed(mode)
+
+    def check(self, mode: int, sweep: Sweep) -> None:
+        """Compute an MTTKRP slab by slab; hold it to its definition."""
+        form = self.form
+        out = self._moved(np.full((form.lengths[mode], form.stride), np.nan))
+        if sweep.reads(mode):
+            sweep.begin(mode, self.stored, out)
+            for start in range(0, form.lengths[0], form.slab):
+                sweep.add(mode, self.on_device[start : start + form.slab], start, self.stored, out)
+        sweep.end(mode, self.stored, out)
+        self.hold(mode, out)
+
+    def hold(self, mode: int, out: Any) -> None:
+        """Hold an MTTKRP to its definition."""
+        form = self.form
+        got = self.device.to_host(out)[:, : form.rank]
+        exact: Sequence[np.ndarray] = [factor.astype(np.float64) for factor in self.factors]
+        want = dense_mttkrp(self.tensor.astype(np.float64), exact, mode)  # type: ignore[arg-type]
+        most = ROUNDING["fp32" if form.dtype == np.float32 else "fp64"][0]
+        assert np.linalg.norm(got - want) <= most * np.linalg.norm(want)
+
+
+def paired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pairs of modes served wherever that can be, even where it takes longer."""
+    monkeypatch.setattr(cpu.Split, "paired", lambda _, form: pairs_on_cpu(form))
+    with suppress(ImportError):
+        from amped.backend.cuda.kernels import dense as cuda
+
+        monkeypatch.setattr(cuda.Split, "paired", lambda _, form: pairs_on_gpu(form))
