@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -53,6 +54,12 @@ class Metrics:
             except BaseException:
                 self.close()
                 raise
+
+    @property
+    def usual(self) -> float | None:
+        """Seconds of an iteration: the median of means of two, as what one computes last may serve the next."""
+        times = self.iterations
+        return statistics.median(map(statistics.fmean, zip(times, times[1:] or times, strict=False))) if times else None
 
     def event(self, name: str, **facts: Any) -> None:
         """Write one line: the event's name, the time in seconds since 1970, and its facts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from signal import Signals
@@ -108,8 +107,8 @@ class Teller:
         """Say how a decomposition went; the live display is taken away."""
         self.display.close()
         self.display.note(f"{text.time_line(self.metrics.totals, seconds)}; {memory}")
-        if self.metrics.iterations:
-            self.display.note(f"iterations took {statistics.median(self.metrics.iterations) * 1e3:.3g} ms")
+        if self.metrics.usual:
+            self.display.note(f"iterations took {self.metrics.usual * 1e3:.3g} ms")
         fits = method.state.series.get("fit", [])
         # Python functions warn of it by themselves.
         if result and (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import statistics
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -37,10 +36,9 @@ def recorded(job: Job, source: AnySource, origin: Origin, method: Method, second
 def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
     """Return what tells how evenly ranks were at work, and where the time went. Collective."""
     counts = job.comm.allgather([int(mode.nnz) for mode in method.operator.plan.modes])
-    iterations = job.metrics.iterations
     return {
         "stages": job.stages(), "seconds_by_rank": [dict(each) for each in job.metrics.by_rank],
-        "nonzeros_by_rank": counts, "seconds_an_iteration": statistics.median(iterations) if iterations else None,
+        "nonzeros_by_rank": counts, "seconds_an_iteration": job.metrics.usual,
     }  # fmt: skip
 
 

@@ -153,3 +153,13 @@ def test_totals_are_means_over_ranks() -> None:
         {"rank": 1, "mode": 0, "copy": 0.0, "compute": 3.0, "exchange": 0.0, "solve": 0.0},
         {"rank": 1, "mode": 1, "copy": 0.0, "compute": 0.0, "exchange": 0.0, "solve": 0.0},
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usual"), [([], None), ([3.0], 3.0), ([2.0, 1.0, 2.0, 1.0, 2.0], 1.5), ([9.0, 1.0, 1.0, 1.0], 1.0)]
+)
+def test_what_an_iteration_usually_takes(seconds: list[float], usual: float | None) -> None:
+    """Of iterations that take turns, in one of which the next one's work is done, the mean counts."""
+    metrics = Metrics()
+    metrics.iterations.extend(seconds)
+    assert metrics.usual == usual
