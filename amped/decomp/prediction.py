@@ -26,6 +26,7 @@ from ..backend.mttkrp import Kernel, Shard, Share
 from ..backend.nonnegative import System
 from ..backend.providers import nonnegative_solver
 from ..backend.solve import Sums
+from ..operators.base import Operator
 from ..operators.memory import ModePlan
 from ..operators.placement import Plan, Setting, nonzero_bytes
 from ..operators.source import Source, TensorSource
@@ -90,6 +91,11 @@ def hopeless(plan: Plan, machine: Machine, constraints: Constraints = NONE) -> s
         return "on a CPU equal work takes unequal times"
     if any(mode.any_row for mode in plan.modes):
         return "one copy of the nonzeros serves all modes"
+    return settling(plan, constraints)
+
+
+def settling(plan: Plan, constraints: Constraints) -> str | None:
+    """Return why an iteration of a single mode can not be foretold, if it is one."""
     if constraints.nonnegative and len(constraints.fixed) == len(plan.modes) - 1:
         return "the rows of one mode alone are solved until they are settled"
     return None
@@ -111,7 +117,7 @@ def foretell(
     constraints : Constraints
     """
     comm, few = machine.comm, _hardly_any(source, machine, setting)
-    rest = _iterations(few, constraints)
+    rest = iterations(few, constraints)
     modes = [mode for mode in plan.modes if mode.mode not in constraints.fixed]
     trial = _Trial(few, machine, setting.memory)
     if not all(comm.allgather(plan.on_device)):  # as a run does
@@ -128,7 +134,7 @@ def foretell(
     by_rank = np.array(comm.allgather(seconds))
     compute = by_rank.mean(axis=0)  # modes are cut anew where ranks take unequal times
     copy = max(comm.allgather(trial.copying(chosen, modes)))
-    spreads = [_spread([sum(of[: len(chosen)]) for of in rounds]), _spread(rest)]
+    spreads = [spread_of([sum(of[: len(chosen)]) for of in rounds]), spread_of(rest)]
     weights = [float(compute.sum()), statistics.median(rest)]
     spread = max(comm.allgather(float(np.average(spreads, weights=weights))))
     each = [source.used(mode.mode) // comm.size for mode in modes if mode.mode in constraints.nonnegative]
@@ -157,7 +163,7 @@ def _row_seconds(operator: SparseOperator, count: int) -> float:
     return max(0.0, seconds[0] - seconds[1]) * count / tried
 
 
-def _spread(seconds: Sequence[float]) -> float:
+def spread_of(seconds: Sequence[float]) -> float:
     low, middle, high = np.percentile(seconds, (25, 50, 75))
     return float(max(high - middle, middle - low) / middle) if middle else 0.0
 
@@ -180,8 +186,8 @@ def _hardly_any(source: Source, machine: Machine, setting: Setting) -> SparseOpe
     return operator
 
 
-def _iterations(operator: SparseOperator, constraints: Constraints) -> list[float]:
-    """Return the seconds of iterations as they follow one another."""
+def iterations(operator: Operator, constraints: Constraints, turns: int = 1) -> list[float]:
+    """Return the seconds of iterations as they follow one another; at least `FEW` times so many as take turns."""
     ends = list[float]()
 
     def note(method: Method, spans: Spans, seconds: float) -> None:
@@ -190,7 +196,7 @@ def _iterations(operator: SparseOperator, constraints: Constraints) -> list[floa
     method = CpAls(operator, constraints)
     run(method, Rule(WARM, tol=0), [note])
     usual = max(operator.machine.comm.allgather(ends[-1] - ends[-2]))
-    run(method, Rule(WARM + max(FEW, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [note])
+    run(method, Rule(WARM + max(FEW * turns, min(ITERATIONS, int(ENOUGH / usual))) + 1, tol=0), [note])
     each: list[float] = np.diff(ends)[WARM:].tolist()  # without the first one of the second run
     return each
 

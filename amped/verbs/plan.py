@@ -21,10 +21,11 @@ from ..decomp.constraints import Constraints
 from ..decomp.hosvd import METHODS as COMPRESSIONS
 from ..decomp.hosvd import Compression
 from ..decomp.prediction import Forecast, foretell, hopeless
+from ..decomp.prediction_dense import foretell_dense, hopeless_dense
 from ..decomp.tucker import check_ranks
 from ..errors import InputError
 from ..operators.dense_core import make_core_plan
-from ..operators.dense_plan import make_dense_plan
+from ..operators.dense_plan import DensePlan, make_dense_plan
 from ..operators.dense_source import DenseSource
 from ..operators.lengths import check_lengths
 from ..operators.placement import Loading, Plan, Setting, make_plan
@@ -120,9 +121,23 @@ def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> 
         return
     plans = on_root(job.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)])
     if plans is not None:
-        _tell(job, source, plans, None)
+        forecast, doubt = _dense_forecast(job, source, setting, plans[0])
+        _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
         say(dense_text.plan_text(plans, job.machine.device))
-        say(text.forecast_line(None, "of dense tensors it is not foretold"))
+        say(text.forecast_line(forecast, doubt))
+
+
+def _dense_forecast(
+    job: Job, source: DenseSource, setting: Setting, plan: DensePlan
+) -> tuple[Forecast | None, str | None]:
+    """Return what an iteration will take, if that can be foretold, and why it is not told, if so."""
+    request = job.request
+    assert isinstance(request, PlanRequest)
+    constraints = request.wanted.of(len(source.shape))
+    if doubt := hopeless_dense(plan, job.machine, constraints):
+        return None, doubt
+    forecast = foretell_dense(source, plan, job.machine, setting, constraints)
+    return forecast, forecast.doubt
 
 
 def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:

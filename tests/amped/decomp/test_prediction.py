@@ -17,15 +17,19 @@ from amped.assembly import setting_for, solving_bytes
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.exchange import Machine, connect
-from amped.decomp import prediction
+from amped.decomp import prediction, prediction_dense
 from amped.decomp.constraints import Wanted
 from amped.decomp.prediction import Forecast, foretell, hopeless
+from amped.decomp.prediction_dense import foretell_dense, hopeless_dense
+from amped.operators.dense_plan import DensePlan, make_dense_plan
+from amped.operators.dense_source import DenseSource, of_array
 from amped.operators.placement import Plan, Setting, make_plan
 from amped.operators.source import TensorSource
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.verbs import plan
 from partitioner.coo import SparseTensor
+from partitioner.dense import DenseTensor
 
 SHAPE, NNZ = (100, 30, 50), 6000
 SURE = Forecast(compute=2e-3, copy=0.0, rest=1e-3, spread=0.05)
@@ -63,9 +67,9 @@ def test_what_may_not_be_told() -> None:
 
 
 def test_the_spread_is_that_of_the_quartiles() -> None:
-    assert prediction._spread([1.0, 1.0, 1.0, 1.0, 9.0]) == 0
-    assert prediction._spread([0.8, 0.9, 1.0, 1.3, 1.4]) == pytest.approx(0.3)
-    assert prediction._spread([0.0, 0.0, 0.0]) == 0
+    assert prediction.spread_of([1.0, 1.0, 1.0, 1.0, 9.0]) == 0
+    assert prediction.spread_of([0.8, 0.9, 1.0, 1.3, 1.4]) == pytest.approx(0.3)
+    assert prediction.spread_of([0.0, 0.0, 0.0]) == 0
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -182,3 +186,41 @@ def test_a_plan_tells_what_is_sure_and_nothing_else(folder: Path, monkeypatch: p
 def test_a_run_tells_what_iterations_took(folder: Path) -> None:
     result = in_process("cpd", small_tns(folder), "--rank", 3, "--device", "cpu", "--max-iters", 3)
     assert re.search(r"iterations took [\d.e+-]+ ms\n", result.out + result.err)
+
+
+def dense_plan(machine: Machine, shape: tuple[int, ...], **options: Any) -> tuple[DenseSource, DensePlan, Setting]:
+    """Return a dense tensor whose last mode varies slowest, this rank's plan for it and the setting."""
+    array = np.asfortranarray(np.random.default_rng(0).random(shape))
+    chosen = Options(**options)
+    source = of_array(DenseTensor(array), machine.comm)
+    setting = setting_for(source, 8, machine, chosen, solving_bytes(machine, chosen, len(shape)))
+    return source, make_dense_plan(source, machine.comm.rank, machine.comm.size, setting), setting
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30, 40), (6, 7, 8, 9)])
+@pytest.mark.parametrize("most", [1 << 12, 1 << 30])
+def test_of_dense_tensors(
+    machine: Machine, precision: Any, shape: tuple[int, ...], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random numbers of the same shape; of fewer indices of the slowest mode, where they are many."""
+    monkeypatch.setattr(prediction_dense, "MOST_ON_HOST" if machine.device.on_host else "MOST_BYTES", most)
+    source, plan, setting = dense_plan(machine, shape, precision=precision)
+    shapes, made = list[tuple[int, ...]](), prediction_dense.DenseOperator
+    monkeypatch.setattr(prediction_dense, "DenseOperator", lambda *args: shapes.append(args[0].shape) or made(*args))
+    found = foretell_dense(source, plan, machine, setting, Wanted().of(len(shape)))
+    assert 0 < found.seconds < 60
+    assert found.spread >= 0
+    index = int(np.prod(shape[:-1])) * np.dtype(setting.options.dtype).itemsize
+    assert shapes == [(*shape[:-1], min(shape[-1], max(8, most // index)))]
+
+
+def test_what_is_not_told_of_dense_tensors(machine: Machine) -> None:
+    shape = (6, 7, 8)
+    source, plan, setting = dense_plan(machine, shape)
+    streamed = dense_plan(machine, shape, placement="stream")[1]
+    assert hopeless_dense(plan, machine) is None
+    assert "as fast as" in (hopeless_dense(streamed, machine) or "")
+    alone = Wanted(nonnegative=True, fixed_modes=(0, 1)).of(3)
+    assert "one mode alone" in (hopeless_dense(plan, machine, alone) or "")
+    assert "several processes" in (hopeless_dense(make_dense_plan(source, 0, 2, setting), machine) or "")
