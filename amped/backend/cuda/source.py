@@ -13,8 +13,10 @@ from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
     "mttkrp": ("packed", "mttkrp"),
-    "phi": ("packed", "phi"),
+    "phi": ("packed", "quotients", "phi"),
     "phi_sums": ("combine", "phi_sums"),
+    "interleaved": ("packed", "quotients", "interleaved"),
+    "interleaved_sums": ("combine", "interleaved_sums"),
     "rowproblems": ("packed", "rowproblems"),
     "ttmc": ("ttmc_rows", "ttmc"),
     "ttmc_products": ("ttmc_rows", "ttmc_products"),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend.cuda import dense_code, phi_code, row_code, ttm_code, ttmc_code
+from amped.backend.cuda import dense_code, interleaved_code, phi_code, row_code, ttm_code, ttmc_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.dense import Form
@@ -161,6 +161,21 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
     assert {"segmented", "tiled-1"} <= compiled_for
 
 
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(
+    ("order", "architecture"), [*((order, "sm_90") for order in range(2, 9)), (3, "sm_80"), (3, "sm_100")]
+)
+def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
+    """Of models of few and of many columns, of rows of any length."""
+    for kernel, rank in product(("segmented", "fibre") if order > 2 else ("segmented",), (1, 7, 16, 32)):
+        values = "coded" if rank % 2 else "raw"
+        made = layout(order, precision, kernel, 960, values, LIMITS[architecture])
+        lanes = interleaved_code.lanes_of(rank, DTYPES[precision])
+        for logs in (False, True):
+            log = compiled("interleaved", interleaved_code.macros(made, lanes, logs), architecture)
+            check(log, {"logs" if logs else "phi"}, FEW)
+
+
 @pytest.mark.parametrize("rank", [1, 9, 17, 20, 32, 33, 44, 128, 130, 1024])
 @pytest.mark.parametrize("kernel", ["segmented", "tiled-1", "blocked-half"])
 def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
@@ -237,6 +252,9 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     sums = {"combine", "combine_rest", "widen", "gather_long"}
     check(compiled("combine", {}, architecture), sums)
     check(compiled("phi_sums", {"SKIPS": 1}, architecture), sums | {"clear", "sum_logs", "copy"})
+    own = {"clear", "copy", "combine_models", "measure", "apply", "sum_logs"}
+    for real in REALS.values():
+        check(compiled("interleaved_sums", {"REAL": real}, architecture), sums | own)
     for rank, real in product((1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), REALS.values()):
         check(compiled("solve", {"RANK": rank, "REAL": real}, architecture), {"solve", "add_parts"}, FEW)
         check(compiled("equations", {"RANK": rank, "REAL": real}, architecture), EQUATIONS, FEW)

@@ -1,0 +1,69 @@
+"""How ``interleaved.cu`` is compiled for a layout; needs no GPU or CuPy, so that tests can compile it anywhere."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partitioner.cubins import Source
+
+from ..mttkrp import Share
+from .layout import VECTOR, Layout, Limits, gains
+from .source import REALS, unit
+
+MOST_LANES = 16  # threads of a model: 256 bytes of each row
+MOST_INPUTS = 4  # of which a thread loads the rows of several nonzeros together
+
+
+class Threads(NamedTuple):
+    """How models are computed: so many side by side, by blocks of so many threads, so many on a multiprocessor.
+
+    `batch` is the number of nonzeros whose rows are loaded together.
+    """
+
+    models: int
+    threads: int
+    blocks: int
+    batch: int
+
+
+def width(dtype: np.dtype[Any]) -> int:
+    """Return the columns of a group of models."""
+    return MOST_LANES * VECTOR // dtype.itemsize
+
+
+def lanes_of(rank: int, dtype: np.dtype[Any]) -> int:
+    """Return the threads that have a row of a model of so many columns: a power of two; 0 if it has too many."""
+    vectors = -(-rank * dtype.itemsize // VECTOR)
+    return 1 << (vectors - 1).bit_length() if vectors <= MOST_LANES else 0
+
+
+def chosen(share: Share, limits: Limits) -> str:
+    """Return the kernel whose shards are read."""
+    return "fibre" if len(share.lengths) > 1 and gains("fibre", share, limits) else "segmented"
+
+
+def threads(layout: Layout, lanes: int, logs: bool) -> Threads:
+    """Return how models of so many lanes are computed; found by timing on an H200."""
+    double, inputs = layout.share.dtype == np.float64, len(layout.blocks)
+    batch = 1 if inputs > MOST_INPUTS else 2 if double or inputs == MOST_INPUTS else 4
+    return Threads(1, 128, 3 if double or inputs >= MOST_INPUTS else 4, batch)
+
+
+def macros(layout: Layout, lanes: int, logs: bool = False, how: Threads | None = None) -> dict[str, Any]:
+    """Return the macros with which ``interleaved.cu`` is compiled for models of so many lanes."""
+    how = how or threads(layout, lanes, logs)
+    several = how.models * lanes
+    own = {"LANES": several, "WIDTH": several, "ROWS_OF_MORE": 1, "MODELS": how.models, "THREAD_COUNT": how.threads}
+    return dict(layout.macros) | own | {"BLOCKS": how.blocks, "BATCH": how.batch, "LOGS": int(logs)}
+
+
+def source(layout: Layout, lanes: int, logs: bool = False) -> Source:
+    """Return the code that computes Phi, or log-likelihoods, of models of so many lanes."""
+    return unit("interleaved", macros(layout, lanes, logs))
+
+
+def sums(dtype: np.dtype[Any]) -> Source:
+    """Return the code of what is done beside."""
+    return unit("interleaved_sums", {"REAL": REALS[dtype]})
