@@ -40,6 +40,7 @@ class Counting(SideBySide[Key, CpApr]):
         self._on_host = machine.device.on_host
         self._asks = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
         self._models: dict[int, list[bool]] = {}  # by a group's first column: which of its models are taken
+        self._used = set[int]()  # columns that may not be zero any more
         self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number there
 
     def _place(self, rank: int) -> Columns | None:
@@ -60,9 +61,10 @@ class Counting(SideBySide[Key, CpApr]):
         place = self._how.columns(model, len(models), self._dtype)
         begin, apart, every = first + place.start, place.step or 1, self._width // len(models)
         self._places[begin] = first, model
-        for mode, length in enumerate(self._counts.shape):  # columns that a smaller model does not have are zero
+        if begin in self._used:  # columns that a smaller model does not have are zero
             whole = Columns(self._counts, begin, every, apart)
-            whole.set_factor(mode, np.zeros((length, every), self._dtype))
+            for mode, length in enumerate(self._counts.shape):
+                whole.set_factor(mode, np.zeros((length, every), self._dtype))
         return Columns(self._counts, begin, rank, apart)
 
     def _leave(self, columns: Columns) -> None:
@@ -70,6 +72,8 @@ class Counting(SideBySide[Key, CpApr]):
         self._models[first][model] = False
         if not any(self._models[first]):
             del self._models[first]
+            self._used.update(range(first, first + self._width))
+        self._used.add(columns.columns.start)
 
     def _groups(self, columns: Sequence[slice]) -> Groups:
         """Return the groups that these columns are in."""

@@ -13,16 +13,13 @@ from .layout import VECTOR, Layout, Limits, gains
 from .source import REALS, unit
 
 MOST_LANES = 16  # threads of a model: 256 bytes of each row
+LEAST_LANES = 8  # of a unit, which has several small models
 MOST_INPUTS = 4  # of which a thread loads the rows of several nonzeros together
 
 
 class Threads(NamedTuple):
-    """How models are computed: so many side by side, by blocks of so many threads, so many on a multiprocessor.
+    """Threads of a block, blocks of a multiprocessor, and nonzeros whose rows are loaded together."""
 
-    `batch` is the number of nonzeros whose rows are loaded together.
-    """
-
-    models: int
     threads: int
     blocks: int
     batch: int
@@ -44,23 +41,22 @@ def chosen(share: Share, limits: Limits) -> str:
     return "fibre" if len(share.lengths) > 1 and gains("fibre", share, limits) else "segmented"
 
 
-def threads(layout: Layout, lanes: int, logs: bool) -> Threads:
-    """Return how models of so many lanes are computed; found by timing on an H200."""
+def threads(layout: Layout) -> Threads:
+    """Return how models are computed; found by timing on an H200."""
     double, inputs = layout.share.dtype == np.float64, len(layout.blocks)
     batch = 1 if inputs > MOST_INPUTS else 2 if double or inputs == MOST_INPUTS else 4
-    return Threads(1, 128, 3 if double or inputs >= MOST_INPUTS else 4, batch)
+    return Threads(128, 3 if double or inputs >= MOST_INPUTS else 4, batch)
 
 
 def macros(layout: Layout, lanes: int, logs: bool = False, how: Threads | None = None) -> dict[str, Any]:
-    """Return the macros with which ``interleaved.cu`` is compiled for models of so many lanes."""
-    how = how or threads(layout, lanes, logs)
-    several = how.models * lanes
-    own = {"LANES": several, "WIDTH": several, "ROWS_OF_MORE": 1, "MODELS": how.models, "THREAD_COUNT": how.threads}
+    """Return the macros with which ``interleaved.cu`` is compiled for units of so many lanes."""
+    how = how or threads(layout)
+    own = {"LANES": lanes, "WIDTH": lanes, "ROWS_OF_MORE": 1, "THREAD_COUNT": how.threads}
     return dict(layout.macros) | own | {"BLOCKS": how.blocks, "BATCH": how.batch, "LOGS": int(logs)}
 
 
 def source(layout: Layout, lanes: int, logs: bool = False) -> Source:
-    """Return the code that computes Phi, or log-likelihoods, of models of so many lanes."""
+    """Return the code that computes Phi, or log-likelihoods, of units of so many lanes."""
     return unit("interleaved", macros(layout, lanes, logs))
 
 

@@ -1,5 +1,6 @@
 // What is done beside interleaved.cu, of the columns of some models; combine.cu comes before. blockIdx.y is a model's number:
-// `models` has its first column, and how many it has. Nothing is done for one where `done`, by its first column, is not 0.
+// `models` has its first column, and how many it has, a power of two. Nothing is done for one where `done`, by its first
+// column, is not 0.
 //
 //   REAL  type of the factor matrices
 
@@ -8,7 +9,16 @@ typedef long long count;
 
 struct __align__(8) Model {
   int first, columns;
+
+  // The row and the column of this model's entry `e`, and the entries of so many rows.
+  __device__ __forceinline__ count row(count e) const { return e >> (__ffs(columns) - 1); }
+  __device__ __forceinline__ int column(count e) const { return first + (int)(e & (columns - 1)); }
+  __device__ __forceinline__ count entries(count rows) const { return rows * columns; }
 };
+
+__device__ __forceinline__ count first() { return blockIdx.x * (count)blockDim.x + threadIdx.x; }
+__device__ __forceinline__ count step() { return gridDim.x * (count)blockDim.x; }
+
 struct Live {
   const Model* models;
   const int* done;
@@ -21,8 +31,7 @@ struct Live {
 extern "C" __global__ void clear(double* __restrict__ out, count columns, count rows, const Live live) {
   if (live.skips(blockIdx.y)) return;
   const Model model = live.of(blockIdx.y);
-  for (count e = blockIdx.x * (count)blockDim.x + threadIdx.x; e < rows * model.columns; e += gridDim.x * (count)blockDim.x)
-    out[e / model.columns * columns + model.first + e % model.columns] = 0;
+  for (count e = first(); e < model.entries(rows); e += step()) out[model.row(e) * columns + model.column(e)] = 0;
 }
 
 extern "C" __global__ void copy(const double* __restrict__ from, double* __restrict__ to, const Live live) {
@@ -39,8 +48,8 @@ combine_models(const int* __restrict__ starts, const int* __restrict__ runs, con
   const Model model = live.of(blockIdx.y);
   for (count step = 1, back = 0;; step *= FAN_IN) {
     const count groups = (items + FAN_IN - 1) / FAN_IN;
-    for (count at = threadIdx.x; at < groups * model.columns; at += blockDim.x)
-      level(starts, runs, carry, up, out, items, step, back, columns, at / model.columns * columns + model.first + at % model.columns);
+    for (count at = threadIdx.x; at < model.entries(groups); at += blockDim.x)
+      level(starts, runs, carry, up, out, items, step, back, columns, model.row(at) * columns + model.column(at));
     if (items <= FAN_IN) return;
     __syncthreads();
     carry = up, up += groups * columns, back = step, items = groups;
@@ -53,9 +62,9 @@ extern "C" __global__ void measure(const double* __restrict__ phi, count phi_str
   if (live.skips(blockIdx.y)) return;
   const Model model = live.of(blockIdx.y);
   double most = 0;
-  for (count e = blockIdx.x * (count)blockDim.x + threadIdx.x; e < rows * model.columns; e += gridDim.x * (count)blockDim.x) {
-    const count row = e / model.columns;
-    const int column = model.first + e % model.columns;
+  for (count e = first(); e < model.entries(rows); e += step()) {
+    const count row = model.row(e);
+    const int column = model.column(e);
     const double left = 1 - phi[row * phi_stride + column], entry = matrix[row * stride + column];
     const double found = fabs(entry < left ? entry : left);
     if (found > most || found != found) most = found;
@@ -79,9 +88,9 @@ extern "C" __global__ void apply(const double* __restrict__ phi, count phi_strid
     else facts[2 * model.first + 1] += 1;
   }
   if (stops) return;
-  for (count e = blockIdx.x * (count)blockDim.x + threadIdx.x; e < rows * model.columns; e += gridDim.x * (count)blockDim.x) {
-    const count row = e / model.columns;
-    const int column = model.first + e % model.columns;
+  for (count e = first(); e < model.entries(rows); e += step()) {
+    const count row = model.row(e);
+    const int column = model.column(e);
     real& entry = matrix[row * stride + column];
     entry = entry * phi[row * phi_stride + column];
   }
@@ -89,7 +98,7 @@ extern "C" __global__ void apply(const double* __restrict__ phi, count phi_strid
 
 // Add up the `items` sums of a model, in the same order every time, and add that to its place in `totals`.
 extern "C" __global__ void __launch_bounds__(512)
-sum_logs(const double* __restrict__ parts, count items, const int* __restrict__ firsts, double* totals) {
+sum_logs(const double* __restrict__ parts, count items, const Model* __restrict__ models, double* totals) {
   __shared__ double sums[512];
   double x = 0;
   for (count i = threadIdx.x; i < items; i += 512) x += parts[blockIdx.y * items + i];
@@ -98,5 +107,5 @@ sum_logs(const double* __restrict__ parts, count items, const int* __restrict__ 
     __syncthreads();
     if (threadIdx.x < step) sums[threadIdx.x] += sums[threadIdx.x + step];
   }
-  if (threadIdx.x == 0) totals[firsts[blockIdx.y]] += sums[0];
+  if (threadIdx.x == 0) totals[models[blockIdx.y].first] += sums[0];
 }

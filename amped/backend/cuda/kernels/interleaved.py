@@ -5,6 +5,7 @@ The models of a group lie one after the other, each with its columns in a row.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from ...base import NOTHING, Array
 from ...interleaved import Groups, Interleaved
 from ...mttkrp import Kernel, Share
 from ..device import CudaDevice
-from ..interleaved_code import chosen, lanes_of, source, sums, threads, width
+from ..interleaved_code import LEAST_LANES, MOST_LANES, chosen, lanes_of, source, sums, threads, width
 from ..layout import VECTOR, Layout, Part, make_layout
 from ..shard import CudaShard
 from ..source import by_value
@@ -55,17 +56,17 @@ class OfLanes:
 
     def prepare(self, kernel: Kernel, share: Share) -> None:
         layout, most = make_layout(kernel.name, share, self._limits), lanes_of(USUAL, share.dtype)
-        lanes = [1 << k for k in range(most.bit_length())]
-        prepare([sums(share.dtype), *(source(layout, each, logs) for each in lanes for logs in (False, True))])
+        lanes = max(most, LEAST_LANES)
+        prepare([sums(share.dtype), *(source(layout, lanes, logs) for logs in (False, True))])
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
         """See `Interleaved`: carries, or sums of blocks of threads."""
         if not nnz:
             return 0
         layout = make_layout(kernel.name, share, self._limits)
-        vectors, least = share.stride * share.dtype.itemsize // VECTOR, layout.chunk_of(nnz, self._limits)
-        blocks = max(_blocks(-(-nnz // least), layout, lanes, True) * (vectors // lanes) for lanes in (1, 2, 4, 8, 16))
-        return max(scratch_bytes(layout, nnz, self._limits), 8 * blocks)
+        models = share.stride * share.dtype.itemsize // VECTOR
+        blocks = _blocks(-(-nnz // layout.chunk_of(nnz, self._limits)), layout, MOST_LANES)
+        return max(scratch_bytes(layout, nnz, self._limits), 8 * blocks * models)
 
     def run(
         self,
@@ -114,11 +115,11 @@ class OfLanes:
         given, add = self._given(groups, total.size, own.dtype), _sums(own.dtype, self._number)["sum_logs"]
         if scratch is None:
             scratch = cupy.empty(self.bytes(shard.kernel, shard.layout.share, shard.nnz), np.uint8)
-        for lanes, firsts in given.firsts.items():
-            few, places = given._replace(firsts={lanes: firsts}), (NOWHERE, np.uint64(scratch.data.ptr))
-            self._launch(shard, factors, own, floor, places, few, None, True)
-            blocks = np.int64(_blocks(shard.chunks, shard.layout, lanes, True))
-            add((1, firsts.size), (SUMMING,), (scratch, blocks, firsts, total))
+        for lanes, models in given.parts.items():  # each in turn: all write to the same memory
+            some, blocks = given._replace(units={lanes: given.units[lanes]}), _blocks(shard.chunks, shard.layout, lanes)
+            self._launch(shard, factors, own, floor, (NOWHERE, np.uint64(scratch.data.ptr)), some, None, True)
+            parts = np.uint64(scratch.data.ptr + models.start * blocks * 8)
+            add((1, models.stop - models.start), (SUMMING,), (parts, np.int64(blocks), given.models[models], total))
 
     def _launch(
         self,
@@ -131,19 +132,16 @@ class OfLanes:
         done: Array,
         logs: bool = False,
     ) -> None:
-        """Queue ``interleaved.cu`` for the models of each number of lanes; `sums` are where its sums go."""
+        """Queue ``interleaved.cu`` for the units of each number of lanes; `sums` are where its sums go."""
         dtype, row = own.dtype.type, own.strides[0]
         place = np.uint64(own.data.ptr + shard.first_row * row)
         numbers = np.int32(row // VECTOR), dtype(max(floor, np.finfo(dtype).tiny)), np.int32(shard.chunks)
         inputs, flags = inputs_of(shard.layout, factors), NOWHERE if done is None else done
         where = _where(*(shard.at(part) for part in (Part.JOBS, Part.RECORDS, Part.STARTS, Part.RUNS)))
-        for lanes, firsts in given.firsts.items():
-            how = threads(shard.layout, lanes, logs)
+        for lanes, units in given.units.items():
             code = _compiled(shard.layout, lanes, logs, self._number)
-            grid = _blocks(shard.chunks, shard.layout, lanes, logs), firsts.size // how.models
-            if how.models > 1:
-                firsts = firsts[:: how.models]
-            code(grid, (how.threads,), (inputs, where, *sums, place, *numbers, firsts, flags))
+            grid = _blocks(shard.chunks, shard.layout, lanes), len(units)
+            code(grid, (threads(shard.layout).threads,), (inputs, where, *sums, place, *numbers, units, flags))
 
     def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
         given = self._given(groups, source.size, dtype)
@@ -179,7 +177,8 @@ class _Given(NamedTuple):
     """Models, on the device."""
 
     models: Array  # (models, 2) int32: the first column of each, and the number of its columns
-    firsts: dict[int, Array]  # by the number of lanes: the first columns
+    units: dict[int, Array]  # by the number of their lanes: (units, 3) int32; see `interleaved.cu`
+    parts: dict[int, slice]  # by the same: the models
     columns: int  # the most that a model has
 
     @property
@@ -194,14 +193,22 @@ class _Given(NamedTuple):
 
 @lru_cache(64)
 def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: np.dtype[Any], device: int) -> _Given:
-    models, firsts = list[np.ndarray[Any, Any]](), dict[int, Array]()
+    """Return the models of groups: by their number in a group, where the groups' columns begin."""
+    models, units, parts, number = list[Any](), defaultdict[int, list[Any]](list), dict[int, slice](), 0
     for count, held in groups:
-        each = width(dtype) // count
-        columns = (np.frombuffer(held, np.int64)[:, None] + each * np.arange(count)).reshape(-1).astype(np.int32)
-        firsts[each * dtype.itemsize // VECTOR] = cupy.asarray(columns)
+        each, begins = width(dtype) // count, np.frombuffer(held, np.int64)
+        own = each * dtype.itemsize // VECTOR
+        columns = (begins[:, None] + each * np.arange(count)).reshape(-1)
+        together = max(LEAST_LANES, own) // own
+        numbers = number + np.arange(0, columns.size, together)
+        units[together * own].append(np.stack([columns[::together], np.full_like(numbers, own), numbers], axis=1))
         models.append(np.stack([columns, np.full_like(columns, each)], axis=1))
+        begin = parts[together * own].start if together * own in parts else number
+        number += columns.size
+        parts[together * own] = slice(begin, number)
     most = max(width(dtype) // count for count, _ in groups)
-    return _Given(cupy.asarray(np.concatenate(models)), firsts, most)
+    on_device = {lanes: cupy.asarray(np.concatenate(some), np.int32) for lanes, some in units.items()}
+    return _Given(cupy.asarray(np.concatenate(models), np.int32), on_device, parts, most)
 
 
 def _live(given: _Given, done: Array) -> Any:
@@ -218,10 +225,9 @@ def _where(*addresses: np.uint64) -> Any:
     return by_value(np.array(addresses, np.uint64))
 
 
-def _blocks(chunks: int, layout: Layout, lanes: int, logs: bool) -> int:
-    """Return the blocks of threads that walk through so many chunks for a model, or for some side by side."""
-    how = threads(layout, lanes, logs)
-    return -(-chunks // (how.threads // (lanes * how.models)))
+def _blocks(chunks: int, layout: Layout, lanes: int) -> int:
+    """Return the blocks of threads that walk through so many chunks for a unit."""
+    return -(-chunks // (threads(layout).threads // lanes))
 
 
 def _rows(matrix: Array) -> tuple[Any, np.int64]:

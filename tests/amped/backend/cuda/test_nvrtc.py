@@ -167,13 +167,26 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
 )
 def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
     """Of models of few and of many columns, of rows of any length."""
-    for kernel, rank in product(("segmented", "fibre") if order > 2 else ("segmented",), (1, 7, 16, 32)):
-        values = "coded" if rank % 2 else "raw"
-        made = layout(order, precision, kernel, 960, values, LIMITS[architecture])
-        lanes = interleaved_code.lanes_of(rank, DTYPES[precision])
-        for logs in (False, True):
-            log = compiled("interleaved", interleaved_code.macros(made, lanes, logs), architecture)
-            check(log, {"logs" if logs else "phi"}, FEW)
+    for kernel, logs in product(("segmented", "fibre") if order > 2 else ("segmented",), (False, True)):
+        lanes = interleaved_code.LEAST_LANES if logs == (order % 2 > 0) else interleaved_code.MOST_LANES
+        made = layout(order, precision, kernel, 960, "coded" if lanes < 16 else "raw", LIMITS[architecture])
+        log = compiled("interleaved", interleaved_code.macros(made, lanes, logs), architecture)
+        check(log, {"logs" if logs else "phi"}, FEW)
+
+
+def test_lanes_of_models() -> None:
+    single, double = DTYPES["fp32"], DTYPES["fp64"]
+    assert [interleaved_code.lanes_of(rank, single) for rank in (1, 4, 5, 9, 16, 17, 64, 65)] == [
+        1,
+        1,
+        2,
+        4,
+        4,
+        8,
+        16,
+        0,
+    ]
+    assert [interleaved_code.lanes_of(rank, double) for rank in (2, 3, 16, 17, 32, 33)] == [1, 2, 8, 16, 16, 0]
 
 
 @pytest.mark.parametrize("rank", [1, 9, 17, 20, 32, 33, 44, 128, 130, 1024])
