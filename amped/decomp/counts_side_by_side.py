@@ -86,7 +86,7 @@ class Counting(SideBySide[Key, CpApr]):
 
     def _iterate(self, methods: Sequence[CpApr]) -> None:
         operator, told, places = self._counts, self._told, [columns_of(method).columns for method in methods]
-        self._begin(methods, places)
+        self._load(methods, places)
         groups, least = self._groups(places), self._asked.kappa_tol
         for mode in range(operator.order):
             operator.join()
@@ -108,7 +108,7 @@ class Counting(SideBySide[Key, CpApr]):
         for method, place in zip(methods, places, strict=True):
             method.take((float(logs[place.start]), weights[place].copy(), facts[:, place.start].copy()))
 
-    def _begin(self, methods: Sequence[CpApr], places: Sequence[slice]) -> None:
+    def _load(self, methods: Sequence[CpApr], places: Sequence[slice]) -> None:
         """Begin an outer iteration with the weights of each run."""
         weights, kappa, idle = np.zeros(self._columns), np.zeros(self._columns), np.ones(self._columns, np.int32)
         for method, place in zip(methods, places, strict=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from partitioner.cubins import Source
 
+from ..interleaved import Groups
 from ..mttkrp import Share
 from .layout import VECTOR, Layout, Limits, gains
 from .source import REALS, unit
@@ -34,6 +36,43 @@ def lanes_of(rank: int, dtype: np.dtype[Any]) -> int:
     """Return the threads that have a row of a model of so many columns: a power of two; 0 if it has too many."""
     vectors = -(-rank * dtype.itemsize // VECTOR)
     return 1 << (vectors - 1).bit_length() if vectors <= MOST_LANES else 0
+
+
+class Arranged(NamedTuple):
+    """Which columns are computed together.
+
+    Attributes
+    ----------
+    models : (models, 2) int32 array
+        The first column of each, and the number of its columns.
+    units : dict
+        By the number of their lanes: (units, 3) int32 arrays. What a unit has, see ``interleaved.cu``.
+    parts : dict
+        By the same: which of the models are in such units.
+    """
+
+    models: NDArray[np.int32]
+    units: dict[int, NDArray[np.int32]]
+    parts: dict[int, slice]
+
+
+def arranged(groups: Groups, dtype: np.dtype[Any]) -> Arranged:
+    """Return the models of groups, those of units of as many lanes one after the other."""
+    models, units, parts, number = list[Any](), dict[int, list[Any]](), dict[int, slice](), 0
+    for count, begins in sorted(groups.items()):  # those of many lanes come first
+        columns = width(dtype) // count
+        own = columns * dtype.itemsize // VECTOR
+        lanes = max(LEAST_LANES, own)
+        firsts = (begins[:, None] + columns * np.arange(count)).reshape(-1)
+        numbers = number + np.arange(0, firsts.size, lanes // own)
+        each = np.stack([firsts[:: lanes // own], np.full_like(numbers, own), numbers], axis=1)
+        units.setdefault(lanes, []).append(each)
+        models.append(np.stack([firsts, np.full_like(firsts, columns)], axis=1))
+        begin = parts[lanes].start if lanes in parts else number
+        number += firsts.size
+        parts[lanes] = slice(begin, number)
+    joined = {lanes: np.concatenate(some).astype(np.int32) for lanes, some in units.items()}
+    return Arranged(np.concatenate(models).astype(np.int32), joined, parts)
 
 
 def chosen(share: Share, limits: Limits) -> str:

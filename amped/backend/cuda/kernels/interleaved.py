@@ -5,7 +5,6 @@ The models of a group lie one after the other, each with its columns in a row.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from ...base import NOTHING, Array
 from ...interleaved import Groups, Interleaved
 from ...mttkrp import Kernel, Share
 from ..device import CudaDevice
-from ..interleaved_code import LEAST_LANES, MOST_LANES, chosen, lanes_of, source, sums, threads, width
+from ..interleaved_code import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
 from ..layout import VECTOR, Layout, Part, make_layout
 from ..shard import CudaShard
 from ..source import by_value
@@ -164,7 +163,7 @@ class OfLanes:
         if groups is None:
             size = width(dtype)
             groups = {self.models(1, dtype): np.arange(0, columns // size * size, size)}
-        held = tuple((models, begins.tobytes()) for models, begins in sorted(groups.items()))
+        held = tuple((models, begins.tobytes()) for models, begins in groups.items())
         return _on_device(held, dtype, self._number)
 
 
@@ -174,11 +173,11 @@ def providers(device: CudaDevice) -> Sequence[Interleaved]:
 
 
 class _Given(NamedTuple):
-    """Models, on the device."""
+    """Models, on the device; see `Arranged`."""
 
-    models: Array  # (models, 2) int32: the first column of each, and the number of its columns
-    units: dict[int, Array]  # by the number of their lanes: (units, 3) int32; see `interleaved.cu`
-    parts: dict[int, slice]  # by the same: the models
+    models: Array
+    units: dict[int, Array]
+    parts: dict[int, slice]
     columns: int  # the most that a model has
 
     @property
@@ -194,21 +193,9 @@ class _Given(NamedTuple):
 @lru_cache(64)
 def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: np.dtype[Any], device: int) -> _Given:
     """Return the models of groups: by their number in a group, where the groups' columns begin."""
-    models, units, parts, number = list[Any](), defaultdict[int, list[Any]](list), dict[int, slice](), 0
-    for count, held in groups:
-        each, begins = width(dtype) // count, np.frombuffer(held, np.int64)
-        own = each * dtype.itemsize // VECTOR
-        columns = (begins[:, None] + each * np.arange(count)).reshape(-1)
-        together = max(LEAST_LANES, own) // own
-        numbers = number + np.arange(0, columns.size, together)
-        units[together * own].append(np.stack([columns[::together], np.full_like(numbers, own), numbers], axis=1))
-        models.append(np.stack([columns, np.full_like(columns, each)], axis=1))
-        begin = parts[together * own].start if together * own in parts else number
-        number += columns.size
-        parts[together * own] = slice(begin, number)
-    most = max(width(dtype) // count for count, _ in groups)
-    on_device = {lanes: cupy.asarray(np.concatenate(some), np.int32) for lanes, some in units.items()}
-    return _Given(cupy.asarray(np.concatenate(models), np.int32), on_device, parts, most)
+    found = arranged({count: np.frombuffer(begins, np.int64) for count, begins in groups}, dtype)
+    units = {lanes: cupy.asarray(each) for lanes, each in found.units.items()}
+    return _Given(cupy.asarray(found.models), units, found.parts, int(found.models[:, 1].max()))
 
 
 def _live(given: _Given, done: Array) -> Any:
