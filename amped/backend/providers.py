@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import (
+    batch,
     dense,
     equations,
     leading,
@@ -105,6 +106,11 @@ def leading_of(device: Device, size: int, count: int) -> leading.Leading | None:
     """Return what finds so many leading eigenvectors without the host, if anything does."""
     found: Sequence[leading.Leading] = _providers(device, leading.FAMILY)
     return next((p for p in found if p.suits(size, count)), None)
+
+
+def batches(device: Device) -> batch.Provider | None:
+    """Return what keeps batches of runs of CP-ALS, if anything does."""
+    return next(iter(_providers(device, batch.FAMILY)), None)
 
 
 def roundings(device: Device) -> dict[str, narrow.Rounding]:
