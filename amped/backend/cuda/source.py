@@ -12,6 +12,7 @@ import numpy as np
 from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
+    "leading": ("tridiagonal", "leading"),
     "equations": ("several", "equations"),
     "mttkrp": ("packed", "mttkrp"),
     "nonnegative": ("several", "nonnegative"),

@@ -342,6 +342,14 @@ TTMC_RANKS = (
 )  # fmt: skip
 
 
+@pytest.mark.parametrize(("size", "count"), [(8, 1), (33, 16), (100, 10), (256, 16), (380, 64), (512, 64)])
+def test_leading_eigenvectors(size: int, count: int) -> None:
+    """A matrix is in the registers of a cluster of thread blocks."""
+    for architecture in ("sm_90", "sm_100"):
+        check(compiled("leading", {"SIZE": size, "COUNT": count}, architecture), {"tridiagonal", "eigenvectors"})
+        check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
+
+
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("ranks", TTMC_RANKS)
 def test_ttmc(ranks: tuple[int, ...], precision: str) -> None:
