@@ -12,6 +12,7 @@ import numpy as np
 from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
+    "dense_wgmma": ("dense_steps", "dense_wgmma"),
     "mttkrp": ("packed", "mttkrp"),
     "phi": ("packed", "phi"),
     "phi_sums": ("combine", "phi_sums"),
