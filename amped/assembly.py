@@ -23,9 +23,10 @@ from .backend.base import Device
 from .backend.blas import callers_blas
 from .backend.choose import choose
 from .backend.exchange import Machine, connect
-from .backend.providers import dense_kernels, interleaved, ttm_kernels
+from .backend.providers import batches, dense_kernels, interleaved, ttm_kernels
 from .backend.solve import Takes
 from .decomp import als, apr
+from .decomp.batched import Batched
 from .decomp.constraints import NONE, Constraints
 from .decomp.counts_side_by_side import Counting
 from .decomp.driver import Method
@@ -199,11 +200,16 @@ def decompositions(
     seed: Callable[[Key], int],
 ) -> Alternating[Key]:
     """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
-    most = max(ranks.values())
-    each = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+    most, order, provider = max(ranks.values()), len(source.shape), batches(machine.device)
+    if provider and most > provider.most:
+        provider = None
+    each = als.solving_bytes(machine, options.dtype, order, constraints)
 
     def solving(rows: int, together: int) -> Takes:
-        return Takes(*(-(-together // most) * size for size in each(rows, most)))
+        kept, passing = (-(-together // most) * size for size in each(rows, most))
+        if provider:
+            kept += provider.bytes(order, most, machine.comm.size, min(len(ranks), together), rows)
+        return Takes(kept, passing)
 
     setting = setting_for(source, columns, machine, options, solving)
 
@@ -212,7 +218,16 @@ def decompositions(
         begin(method, source, seed(key))
         return method
 
-    return Alternating(_placed(source, machine, setting, budget), start)
+    operator = _placed(source, machine, setting, budget)
+    if provider:
+        return Batched(operator, start, provider, most, len(ranks), constraints)
+    return Alternating(operator, start)
+
+
+def widest(device: Device) -> int:
+    """Return how many components a run has, at most, that gains by sharing passes with others."""
+    provider = batches(device)
+    return min(device.together, provider.most) if provider else device.together
 
 
 def counts_together(

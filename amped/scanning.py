@@ -27,6 +27,7 @@ from .assembly import (
     open_tensor,
     refuse_dense,
     refuse_negative,
+    widest,
 )
 from .backend.exchange import Machine
 from .backend.providers import interleaved
@@ -240,7 +241,7 @@ class _Scanner:
     def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
         """Return the numbers of components whose runs gain side by side."""
         if self._asked.loss != "poisson":
-            return [rank for rank in ranks if rank <= self._machine.device.together]
+            return [rank for rank in ranks if rank <= widest(self._machine.device)]
         how = interleaved(self._machine.device)
         if how is None or self._options.kernel != "auto":
             return []

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import (
+    batch,
     dense,
     equations,
     mttkrp,
@@ -98,6 +99,11 @@ def equations_of(device: Device, rank: int) -> equations.Provider:
     """Return what keeps the small matrices of so many columns; the last provider suits all."""
     found: equations.Provider = next(p for p in _providers(device, equations.FAMILY) if p.suits(rank))
     return found
+
+
+def batches(device: Device) -> batch.Provider | None:
+    """Return what keeps batches of runs of CP-ALS, if anything does."""
+    return next(iter(_providers(device, batch.FAMILY)), None)
 
 
 def roundings(device: Device) -> dict[str, narrow.Rounding]:

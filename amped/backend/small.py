@@ -27,8 +27,9 @@ from .equations import (
 from .solve import Sums
 
 Matrix = NDArray[np.float64]
-ITERATIONS, FIT, BEST, FLAGS, SQUARES, FACTS = range(6)
-"""Facts: whole iterations, the fit of the last one, the best fit, flags, squared norms; and how many there are."""
+ITERATIONS, FIT, BEST, FLAGS, SQUARES, MODE, FACTS = range(7)
+"""Facts: whole iterations, the fit of the last one, the best fit, flags, squared norms, the mode where a device raised
+a flag; and how many there are."""
 ALIGNED = 256 // 8  # doubles
 VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
 
@@ -51,8 +52,9 @@ class State:
         The norms of the components, where equations are constrained.
     """
 
-    def __init__(self, xp: ModuleType, order: int, rank: int) -> None:
-        numbers = xp.zeros(doubles(order, rank), np.float64)
+    def __init__(self, xp: ModuleType, order: int, rank: int, numbers: Array = None) -> None:
+        """Take `numbers`, (`doubles`,), or memory of zeros."""
+        numbers = xp.zeros(doubles(order, rank), np.float64) if numbers is None else numbers
         sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank, rank]
         bounds = [0, *accumulate(sizes)]
         self.facts, norms, scales, self.divisor, grams, self.weights = (numbers[a:b] for a, b in pairwise(bounds))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..backend import rows
 from ..backend.base import Device
+from ..backend.batch import Stopped
 from ..backend.equations import Told
 from ..backend.exchange import Machine
 from ..backend.providers import equations_of, nonnegative_solver, solver
@@ -24,7 +26,7 @@ from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving
 from .ahead import Ahead
-from .constrained import Constrained
+from .constrained import Constrained, objective
 from .constraints import NONE, Constraints
 from .driver import State, never
 from .updates import DivergedError, LeastSquares, Passes, alone
@@ -58,17 +60,25 @@ class CpAls:
     operator : Operator
         Of one rank for all modes; holds the factor matrices to start from.
     constraints : Constraints
+
+    Attributes
+    ----------
+    checked : int
+        Iterations in which the host is still to take part.
     """
 
     name = "als"
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints
-        self._constrained = Constrained(operator, constraints) if constraints else None
-        self._update = self._constrained or LeastSquares(operator)
-        goes_ahead = all(operator.machine.comm.allgather(self._update.goes_ahead))
+        goes_ahead = all(operator.machine.comm.allgather(operator.plan.ahead and self._update.goes_ahead))
         self._ahead = Ahead(operator, self._update.equations, self._update.iteration) if goes_ahead else None
         self.restart()
+
+    @cached_property
+    def _update(self) -> LeastSquares:
+        """What solves rows; made when it is needed, as runs side by side seldom do."""
+        return Constrained(self.operator, self.constraints) if self.constraints else LeastSquares(self.operator)
 
     def restart(self, state: State | None = None) -> None:
         """See `Restartable`."""
@@ -76,7 +86,7 @@ class CpAls:
             self._ahead.settle()
         self.state = state or self._new_state()
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
-        self._checked = self._next_checked = 1  # iterations in which the host is still to take part, and in the next go
+        self.checked = self._next_checked = 1
 
     @property
     def rank(self) -> int:
@@ -107,26 +117,46 @@ class CpAls:
         ahead = self._ahead
         if not self._loaded:
             self._load()
-        if ahead is None or self._checked or self.state.mode:
+        if ahead is None or self.checked or self.state.mode:
             return alone(self.operator, self.passes(stop))
         told = ahead.next(self._exact, left)
         flags, fit = self._agreed(told)
         if flags:
             ahead.back()
-            self._checked = self._next_checked
-            self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
+            self._raised()
             return alone(self.operator, self.passes(stop))
-        self._next_checked = max(1, self._next_checked // 2)
         self._take(told, self._update.modes[-1])
-        self._count(fit, told.squares)
+        self.advance(fit, told.squares)
         return True
 
-    def _load(self) -> None:
-        state = self.state
-        fits = state.series["fit"]
+    def _raised(self) -> None:
+        """Let the host take part for a while, as a flag was raised; the longer the more often that happens."""
+        self.checked = self._next_checked
+        self._next_checked = min(2 * self._next_checked, MOST_CHECKED)
+
+    def advance(self, fit: float, squares: float) -> None:
+        """Note an iteration that was computed without the host, and its fit; `squares`: see `Told`."""
+        self._next_checked = max(1, self._next_checked // 2)
+        self._count(fit, squares)
+
+    def stand(self, stopped: Stopped, raised: bool) -> None:
+        """Go on from where a batch has left the run; `raised`: as a flag was raised."""
+        told, state = stopped.told, self.state
+        arrays = {"norms": told.norms, "scales": told.scales, "weights": stopped.weights}
+        state.arrays.update(arrays)
+        state.mode, self._loaded = stopped.mode, False
+        if raised:
+            self._raised()
+
+    def standing(self) -> tuple[Told, float, NDArray[np.float64] | None]:
+        """Return the state as equations take it: what was told, the best fit, and the weights; None at a start."""
+        state, fits = self.state, self.state.series["fit"]
         last, best = (fits[-1], max(fits)) if fits else (np.nan, 0.0)
         told = Told(0, state.iterations, last, state.arrays["norms"], state.arrays["scales"])
-        self._update.load(told, best, state.arrays["weights"] if state.iterations or state.mode else None)
+        return told, best, state.arrays["weights"] if state.iterations or state.mode else None
+
+    def _load(self) -> None:
+        self._update.load(*self.standing())
         self._loaded = True
 
     def _agreed(self, told: Told) -> tuple[bool, float]:
@@ -155,7 +185,7 @@ class CpAls:
             if not np.isfinite(told.fit):
                 raise DivergedError(f"the fit is {told.fit}")
         if first == 0:  # a whole one: all that it takes is compiled
-            self._checked = max(0, self._checked - 1)
+            self.checked = max(0, self.checked - 1)
         self._count(told.fit, told.squares)
         return True
 
@@ -166,8 +196,8 @@ class CpAls:
     def _count(self, fit: float, squares: float) -> None:
         series = self.state.series
         series["fit"].append(fit)
-        if self._constrained and "objective" in series:
-            series["objective"].append(self._constrained.objective(fit, squares))
+        if "objective" in series:
+            series["objective"].append(objective(fit, squares, self.constraints, self.operator.norm))
         self.state.iterations += 1
 
     def change(self) -> float | None:

@@ -27,17 +27,15 @@ class Constrained(LeastSquares):
 
     def __init__(self, operator: Operator, constraints: Constraints) -> None:
         self._constraints = constraints
-        modes = [mode for mode in range(operator.order) if mode not in constraints.fixed]
-        self._sweeps = SWEEPS if len(modes) > 1 else UNTIL_SETTLED
-        super().__init__(operator, modes)
+        self._bounds, self._sweeps = bounds_of(constraints, operator.order), sweeps_of(constraints, operator.order)
+        super().__init__(operator, constraints.solved(operator.order))
         rank, dtype = operator.ranks[0], operator.options.dtype
         self._hals = nonnegative_solver(operator.machine.device, rank, dtype)
         count = max((len(operator.owned(mode)) for mode in constraints.nonnegative), default=0)
         self._room = self._hals.make(count, rank, dtype)
 
     def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
-        bounds = Bounds(self._constraints.ridge, self._constraints.nonnegative, self.modes[-1])
-        return equations_of(device, terms.rank).make_constrained(terms, dtype, bounds)
+        return equations_of(device, terms.rank).make_constrained(terms, dtype, self._bounds)
 
     @property
     def goes_ahead(self) -> bool:
@@ -57,9 +55,20 @@ class Constrained(LeastSquares):
         equations, sweeps = self.equations, 0 if again else self._sweeps
         self._hals.run(self._room, source, equations.system, sweeps, target, equations.sums(mode))
 
-    def objective(self, fit: float, squares: float) -> float:
-        """Return the squared distance to the tensor and the penalty, relative; for a ridge that all modes have.
 
-        `squares`: see `Told`.
-        """
-        return (1 - fit) ** 2 + (self._constraints.common_ridge or 0.0) * squares / self._operator.norm**2
+def bounds_of(constraints: Constraints, order: int) -> Bounds:
+    """Return what equations are to know of the constraints."""
+    return Bounds(constraints.ridge, constraints.nonnegative, constraints.solved(order)[-1])
+
+
+def sweeps_of(constraints: Constraints, order: int) -> int:
+    """Return how many sweeps over the columns of a matrix without negative numbers there are each time."""
+    return SWEEPS if len(constraints.solved(order)) > 1 else UNTIL_SETTLED
+
+
+def objective(fit: float, squares: float, constraints: Constraints, norm: float) -> float:
+    """Return the squared distance to the tensor, relative to its `norm`, and the penalty of a ridge of all modes.
+
+    `squares`: see `Told`.
+    """
+    return (1 - fit) ** 2 + (constraints.common_ridge or 0.0) * squares / norm**2

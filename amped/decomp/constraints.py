@@ -57,6 +57,10 @@ class Constraints:
         """Which norm of the model's columns is 1: 1 or 2."""
         return 1 if self.nonnegative else 2
 
+    def solved(self, order: int) -> list[int]:
+        """Return the modes that are solved."""
+        return [mode for mode in range(order) if mode not in self.fixed]
+
     @property
     def common_ridge(self) -> float | None:
         """The number for all modes that are solved; None if there is none, or they have different ones."""

@@ -58,6 +58,7 @@ class SideBySide(ABC, Generic[Key, Run]):
         for ended in paced(self._rounds(waiting, going, ranks, rule), 0, rule.first_limit, rule.deadline):
             for key in ended:
                 method = going.pop(key)
+                self._end(method)
                 yield key, method
                 self._leave(columns_of(method))
             self._operator.clock.collect()
@@ -90,7 +91,13 @@ class SideBySide(ABC, Generic[Key, Run]):
                 if columns is None:
                     break
                 waiting.remove(key)
-                going[key] = self._start(columns, key)
+                going[key] = self._begin(columns, key)
+
+    def _begin(self, columns: Columns, key: Key) -> Run:
+        return self._start(columns, key)
+
+    def _end(self, method: Run) -> None:
+        """Leave the state of a run that has ended in the method."""
 
     @abstractmethod
     def _place(self, rank: int) -> Columns | None:

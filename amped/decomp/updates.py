@@ -70,17 +70,11 @@ class LeastSquares:
         """`modes` are solved; all of them, unless others are given."""
         self.modes = range(operator.order) if modes is None else modes
         self._operator, rank = operator, operator.ranks[0]
-        device, comm, dtype = operator.machine.device, operator.machine.comm, operator.options.dtype
+        device, dtype = operator.machine.device, operator.options.dtype
         count = max(len(operator.owned(mode)) for mode in range(operator.order))
         self._solver = solver(device, rank, dtype)
         self._made = self._solver.make(count, rank, dtype)
-        # What is smaller is lost where rows are rounded.
-        cutoff = max(rank * np.finfo(np.float64).eps, float(np.finfo(dtype).eps) ** 2)
-        terms = Terms(
-            operator.order, rank, comm.size, comm.rank, operator.norm, cutoff, far(operator.order),
-            gains(operator.options),
-        )  # fmt: skip
-        self.equations = self._made_equations(device, terms, dtype)
+        self.equations = self._made_equations(device, terms_of(operator, rank), dtype)
 
     def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return equations_of(device, terms.rank).make(terms, dtype)
@@ -97,26 +91,13 @@ class LeastSquares:
 
         `weights` were taken out of the mode that was solved last; None at a start.
         """
-        operator, equations = self._operator, self.equations
+        operator, equations, device = self._operator, self.equations, self._operator.machine.device
         equations.load(told, best)
         for mode in range(operator.order):
             equations.totals.fill(0)
-            self._add_gram(mode, equations.sums(mode).gram)
+            equations.sums(mode).gram[...] = device.to_device(gram_of(operator, mode))
             operator.reduce(equations.totals, "sum", mode)
             equations.hold(mode)
-
-    def _add_gram(self, mode: int, total: Array) -> None:
-        """Add the Gram matrix of the rows that this rank owns; a device gets that of a small one from the host.
-
-        It would load libraries for matrix products, which small matrices need nowhere else.
-        """
-        operator, device, rank = self._operator, self._operator.machine.device, self._operator.ranks[0]
-        if device.on_host or operator.shape[mode] * rank > FEW:
-            rows.add_gram(device.xp, operator.owned(mode), total)
-            return
-        gram = np.zeros((rank, rank))
-        rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], gram)
-        device.fill([total.reshape(-1)], [gram.reshape(-1)])
 
     def queue(self, mode: int, double: bool = False, checked: bool = False) -> Passes[Array]:
         """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""
@@ -222,6 +203,32 @@ class LeastSquares:
         """Wait for what is queued; return what it told."""
         self._operator.machine.device.meet()
         return self.equations.told()
+
+
+def terms_of(operator: Operator, rank: int) -> Terms:
+    """Return what the equations of a decomposition into so many components have in common."""
+    comm, order, dtype = operator.machine.comm, operator.order, operator.options.dtype
+    # What is smaller is lost where rows are rounded.
+    cutoff = max(rank * np.finfo(np.float64).eps, float(np.finfo(dtype).eps) ** 2)
+    return Terms(
+        order, rank, comm.size, comm.rank, operator.norm, cutoff, far(order), gains(operator.options),
+    )  # fmt: skip
+
+
+def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:
+    """Return the Gram matrix of the rows of a factor matrix that this rank owns, in host memory.
+
+    Of a small one the host computes it: a device would load libraries for matrix products, which small matrices need
+    nowhere else.
+    """
+    device, rank = operator.machine.device, operator.ranks[0]
+    found = np.zeros((rank, rank))
+    if device.on_host or operator.shape[mode] * rank <= FEW:
+        rows.add_gram(np, operator.factor(mode)[operator.plan.modes[mode].owned], found)
+        return found
+    total = device.zeros((rank, rank), np.float64)
+    rows.add_gram(device.xp, operator.owned(mode), total)
+    return device.to_host(total)
 
 
 def gains(options: Options) -> bool:

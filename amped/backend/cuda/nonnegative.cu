@@ -1,7 +1,7 @@
 // Non-negative update of CP-ALS, one pass over MTTKRP rows: sweeps over the columns of each factor row (HALS), and the
 // Gram matrix, inner products and column maxima of what is stored.
 //
-//   RANK   columns
+//   RANK   columns, or, of several runs (several.cu), the most of one
 //   REAL   type of the factor matrix
 //   LANES  threads that share a row: 4, 8 or 32
 //
@@ -32,9 +32,13 @@ __device__ void follow(double (&gradient)[EACH], const double* gram, int column,
 
 // Updates `target` in place, `sweeps` times, from target * begin. Per thread block, `parts` gets what solve.cu's do.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-hals(const double* __restrict__ source, long long source_stride, const double* __restrict__ matrix,
+hals(Runs runs, int again, const double* __restrict__ source, long long source_stride, const double* __restrict__ matrix,
      const double* __restrict__ right, const double* __restrict__ begin, int sweeps, REAL* __restrict__ target,
      long long target_stride, long long rows, double* __restrict__ parts) {
+  const Run run = run_of(runs, blockIdx.y, again ? RANGE : 0);
+  if (!run.rank) return;
+  source += run.first, target += run.first;
+  matrix += run.number * RANK * RANK, right += run.number * RANK, begin += run.number * RANK;
   extern __shared__ double shared[];
   double *gram = shared, *tile = gram + RANK * SPAN;  // GROUPS rows as they are stored
   const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
@@ -58,7 +62,7 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
       const int column = k * LANES + lane;
-      const bool there = row < rows && column < RANK;
+      const bool there = row < rows && column < run.rank;
       given[k] = there ? source[row * source_stride + column] : 0;
       numbers[k] = there ? (double)target[row * target_stride + column] * begin[column] : 0;
       gradient[k] = there ? given[k] * right[column] : 0;
@@ -69,7 +73,7 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
 #pragma unroll
     for (int k = 0; k < EACH; k++) {
       if (!active && over[k] > 0) numbers[k] = 0;
-      for (int owner = 0; owner < LANES && k * LANES + owner < RANK; owner++)
+      for (int owner = 0; owner < LANES && k * LANES + owner < run.rank; owner++)
         follow(gradient, gram, k * LANES + owner, lane, __shfl_sync(ALL, numbers[k], owner, LANES));
     }
     for (int sweep = 0; sweep < sweeps && __any_sync(ALL, active); sweep++) {
@@ -77,7 +81,7 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
 #pragma unroll
       for (int k = 0; k < EACH; k++)
 #pragma unroll 2  // more take more registers than there are
-        for (int owner = 0; owner < LANES && k * LANES + owner < RANK; owner++) {
+        for (int owner = 0; owner < LANES && k * LANES + owner < run.rank; owner++) {
           double moved = numbers[k] + gradient[k] * over[k];
           if (moved < 0) moved = 0;  // NaN stays
           const double step = active ? moved - numbers[k] : 0;
@@ -101,7 +105,7 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
       most[k] = larger(numbers[k], most[k]);
       dot[k] += given[k] * (double)stored;
       tile[group * SPAN + column] = stored;
-      if (row < rows && column < RANK) target[row * target_stride + column] = stored;
+      if (row < rows && column < run.rank) target[row * target_stride + column] = stored;
     }
     __syncthreads();
     if (down < TOGETHER)
@@ -114,7 +118,7 @@ hals(const double* __restrict__ source, long long source_stride, const double* _
       }
     __syncthreads();
   }
-  double* part = parts + blockIdx.x * (long long)ENTRIES;
+  double* part = parts + (run.number * (long long)gridDim.x + blockIdx.x) * ENTRIES;
 #pragma unroll
   for (int q = 0; q < SQUARES; q++)
     if (down < TOGETHER && q * TOGETHER + down < RANK) part[(q * TOGETHER + down) * RANK + across] = square[q];

@@ -1,7 +1,7 @@
 // Least-squares update of CP-ALS, one pass over MTTKRP rows: solve and store factor rows, and accumulate the Gram matrix,
 // inner products and column maxima.
 //
-//   RANK  columns
+//   RANK  columns, or, of several runs (several.cu), the most of one
 //   REAL  type of the factor matrix
 //
 // A thread block loops over tiles of ROWS rows. Matrix products use tensor cores (fp64, from compute capability 8.0 on), an
@@ -27,8 +27,11 @@ __device__ void multiply_add(double (&result)[2], double left, double right) {
 // Writes source @ inverse, rounded, to `target`. Per thread block, `parts` gets the Gram matrix of the stored rows, their
 // columns' inner products with those of `source`, and the column maxima (magnitudes before rounding).
 extern "C" __global__ void __launch_bounds__(THREADS)
-solve(const double* __restrict__ source, long long source_stride, const double* __restrict__ inverse,
+solve(Runs runs, int again, const double* __restrict__ source, long long source_stride, const double* __restrict__ inverse,
       REAL* __restrict__ target, long long target_stride, long long rows, double* __restrict__ parts) {
+  const Run run = run_of(runs, blockIdx.y, again ? RANGE : 0);
+  if (!run.rank) return;
+  source += run.first, target += run.first, inverse += run.number * RANK * RANK;
   extern __shared__ double shared[];
   double *factor = shared, *before = factor + SPAN * PITCH, *after = before + ROWS * PITCH;
   const int warp = threadIdx.x / 32, far = threadIdx.x % 32 / DEPTH, near = threadIdx.x % DEPTH;
@@ -42,7 +45,7 @@ solve(const double* __restrict__ source, long long source_stride, const double* 
     __syncthreads();
     if (first_row < TOGETHER)
       for (int row = first_row; row < ROWS; row += TOGETHER)
-        before[row * PITCH + column] = first + row < rows ? source[(first + row) * source_stride + column] : 0;
+        before[row * PITCH + column] = first + row < rows && column < run.rank ? source[(first + row) * source_stride + column] : 0;
     __syncthreads();
     double solved[SOLVED][2] = {};
     const int top = warp / BESIDE * SIDE;
@@ -67,7 +70,7 @@ solve(const double* __restrict__ source, long long source_stride, const double* 
         most = larger(fabs(exact), most);
         dot += before[row * PITCH + column] * (double)stored;
         after[row * PITCH + column] = stored;
-        target[(first + row) * target_stride + column] = stored;
+        if (column < run.rank) target[(first + row) * target_stride + column] = stored;
       }
     __syncthreads();
 #pragma unroll
@@ -79,7 +82,7 @@ solve(const double* __restrict__ source, long long source_stride, const double* 
           multiply_add(gram[q], after[(k + near) * PITCH + across], after[(k + near) * PITCH + down]);
     }
   }
-  double* part = parts + blockIdx.x * (long long)ENTRIES;
+  double* part = parts + (run.number * (long long)gridDim.x + blockIdx.x) * ENTRIES;
 #pragma unroll
   for (int q = 0; q < SQUARES; q++)
 #pragma unroll
@@ -100,12 +103,16 @@ solve(const double* __restrict__ source, long long source_stride, const double* 
   part[(RANK + 1) * RANK + column] = most;
 }
 
-// Adds the blocks' partial results to the totals, in block order: bitwise repeatable.
+// Adds the blocks' partial results to the totals, in block order: bitwise repeatable. Those of a run are `apart` numbers from
+// those of the one before.
 extern "C" __global__ void __launch_bounds__(THREADS)
-add_parts(const double* __restrict__ parts, int blocks, double* __restrict__ gram, double* __restrict__ dots,
-          double* __restrict__ largest) {  // `dots` may be null
+add_parts(Runs runs, int again, const double* __restrict__ parts, int blocks, double* __restrict__ gram, double* __restrict__ dots,
+          double* __restrict__ largest, long long apart) {  // `dots` may be null
+  const Run run = run_of(runs, blockIdx.y, again ? RANGE : 0);
   const int entry = blockIdx.x * THREADS + threadIdx.x;
-  if (entry >= ENTRIES) return;
+  if (!run.rank || entry >= ENTRIES) return;
+  parts += run.number * (long long)blocks * ENTRIES;
+  gram += run.number * apart, largest += run.number * apart, dots += dots ? run.number * apart : 0;
   const int row = entry / RANK, column = entry % RANK;
   double total = row <= RANK ? 0 : largest[column];
 #pragma unroll 8

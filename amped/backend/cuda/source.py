@@ -13,10 +13,13 @@ from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
     "dense_wgmma": ("dense_steps", "dense_wgmma"),
+    "equations": ("several", "equations"),
     "mttkrp": ("packed", "mttkrp"),
+    "nonnegative": ("several", "nonnegative"),
     "phi": ("packed", "phi"),
     "phi_sums": ("combine", "phi_sums"),
     "rowproblems": ("packed", "rowproblems"),
+    "solve": ("several", "solve"),
     "ttmc": ("ttmc_rows", "ttmc"),
     "ttmc_products": ("ttmc_rows", "ttmc_products"),
 }
@@ -44,6 +47,10 @@ def by_value(*arrays: Any) -> Any:
     """Return the arrays' bytes as one structure, to pass to a kernel by value."""
     data = b"".join(array.tobytes() for array in arrays)
     return np.frombuffer(data, np.dtype((np.void, len(data))))[0]
+
+
+ALONE = by_value(np.zeros(3, np.uint64))
+"""The `Runs` of ``several.cu`` where a launch serves one run."""
 
 
 def lanes(rank: int) -> int:

@@ -24,6 +24,7 @@ from partitioner.dense import DenseTensor
 
 SHAPES = [(19, 13), (9, 11, 10), (6, 7, 5, 8), (5, 1, 6, 5, 4), (4, 3, 4, 3, 4, 3)]
 ACCURACY = {"cpu": 0.0, "cuda": 1e-5}  # a GPU has other kernels for other numbers of columns
+SINGULAR_ACCURACY = {"cpu": 0.0, "cuda": 2e-4}  # sums that come in any order differ: singular equations make that more
 
 
 def counts(shape: Sequence[int], seed: int = 0, density: float = 0.3) -> amped.SparseTensor:
@@ -72,7 +73,7 @@ def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision
     how: dict[str, Any] = {"device": device, "precision": precision}
     found = side_by_side(tensor, 19, comm, rule, ranks=ranks, **how)
     assert found[2, 0].fits[-1] > 0.999
-    assert_as_alone(found, tensor, rule, ACCURACY[device], False, **how)
+    assert_as_alone(found, tensor, rule, SINGULAR_ACCURACY[device], False, **how)
 
 
 def test_dense_tensors(device: str, comm: Comm) -> None:

@@ -44,15 +44,15 @@ from ...small import (
     noise_limit,
     pseudo_inverse,
     sums_of,
-    widened,
 )  # fmt: skip
 from ...solve import Sums
 from ..device import CudaDevice
-from ..source import REALS, by_value, unit
+from ..source import ALONE, REALS, by_value, unit
 
 MOST_COLUMNS = 128  # a block of threads has a matrix in registers
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 KEEP_BLOCKS, VECTOR = 1024, 16
+NO_SYSTEM = by_value(np.zeros(3, np.uint64))
 
 
 class Functions(NamedTuple):
@@ -60,6 +60,7 @@ class Functions(NamedTuple):
 
     prepare: Any
     constrain: Any
+    widen: Any
     finish: Any
     fit: Any
     add_dots: Any
@@ -81,13 +82,13 @@ class CudaEquations:
         self.dots = cupy.zeros((DOT_BLOCKS, rank), np.float64)
         weights = held.weights if bounds else held.norms[-1]
         places = held.facts, held.norms, held.scales, held.divisor, held.grams, weights, self.totals, self.inverse
-        sizes = np.array([order, terms.parts, bounds is not None, 0], np.int32)
+        sizes = np.array([order, terms.parts, bounds is not None, terms.part], np.int32)
         self._state = by_value(_addresses(places), sizes)
         numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
         self._limits = by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
 
     def _launch(self, function: Any, *arguments: Any) -> None:
-        function((1,), (self._threads,), (self._state, self._limits, *arguments))
+        function((1,), (self._threads,), (self._state, self._limits, ALONE, *arguments))
 
     def sums(self, mode: int) -> Sums:
         return sums_of(self.totals, self._terms, mode, self._bounds.last)
@@ -123,18 +124,14 @@ class CudaEquations:
         self._held.facts[FLAGS] = float(int(facts[FLAGS]) & ~SINGULAR)
 
     def widen(self) -> None:
-        divisor = self._held.divisor.get()
-        wider = widened(self.totals.get()[self._terms.rank + 2 :].max(axis=0), divisor)
-        self.inverse.set(self.inverse.get() * (divisor / wider))
-        self._held.divisor.set(wider)
-        self.totals.fill(0)
+        self._launch(self._functions.widen, NO_SYSTEM, np.int32(0))
 
     def finish(self, mode: int, again: bool = False) -> None:
         self._launch(self._functions.finish, np.int32(mode), np.int32(again))
 
     def multiply(self, source: Array, target: Array) -> None:
         strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-        arguments = source, strides[0], target, strides[1], np.int64(len(source)), self.dots
+        arguments = ALONE, source, strides[0], target, strides[1], np.int64(len(source)), self.dots
         self._functions.add_dots((DOT_BLOCKS,), (DOT_THREADS,), arguments)
 
     def fit(self, exact: bool = False) -> None:
@@ -185,10 +182,9 @@ class CudaConstrained(CudaEquations):
         self._launch(self._functions.constrain, self._system, np.int32(mode), np.int32(again), self._ridge(mode))
 
     def widen(self) -> None:
-        before = self._held.divisor.get()
-        super().widen()
-        if self._mode in self._bounds.nonnegative:
-            self.system.begin.set(before / self._held.divisor.get())
+        nonnegative = self._mode in self._bounds.nonnegative
+        self._launch(self._functions.widen, self._system, np.int32(nonnegative))
+        if nonnegative:
             self._constrain(self._mode, again=True)
 
 

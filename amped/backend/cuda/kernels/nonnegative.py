@@ -17,8 +17,8 @@ from ...hals import ColumnSolver
 from ...nonnegative import NonnegativeSolver, System
 from ...solve import Sums, Takes
 from ..device import CudaDevice
-from ..source import REALS, lanes, unit
-from .solve import MOST_COLUMNS, NOWHERE, Made, adder
+from ..source import ALONE, REALS, lanes, unit
+from .solve import APART, MOST_COLUMNS, NOWHERE, ONCE, Made, adder
 
 THREADS = 256  # as in nonnegative.cu
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
@@ -64,13 +64,14 @@ class HalsSolver:
         blocks = self._blocks(rows, rank)
         strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
         arguments = (
-            source, strides[0], *system, np.int32(sweeps), target, strides[1], np.int64(rows), made.parts,
+            ALONE, ONCE, source, strides[0], *system, np.int32(sweeps), target, strides[1], np.int64(rows), made.parts,
         )  # fmt: skip
         made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
         grid = -(-(rank + 2) * rank // THREADS)
         dots = NOWHERE if sums.dots is None else sums.dots
         with self._device.beside():
-            made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
+            numbers = made.parts, np.int32(blocks), sums.gram, dots, sums.largest, APART
+            made.add_parts((grid,), (THREADS,), (ALONE, ONCE, *numbers))
 
 
 def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:

@@ -16,7 +16,7 @@ from ...base import Array
 from ...rows import RowSolver
 from ...solve import Solver, Sums, Takes
 from ..device import CudaDevice
-from ..source import REALS, unit
+from ..source import ALONE, REALS, unit
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
 MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
@@ -24,6 +24,7 @@ LEAST_CAPABILITY = 80  # ten times: tensor cores compute in double precision
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
 FEWEST = 2 * ROWS  # rows of a block: its part takes as much as rank + 2 rows
 NOWHERE = np.uint64(0)
+ONCE, APART = np.int32(0), np.int64(0)  # rows are solved for the first time; of one run alone
 
 
 def shared_bytes(rank: int) -> int:
@@ -75,12 +76,13 @@ class FusedSolver:
             return
         blocks = self._blocks(rows, rank)
         strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-        arguments = source, strides[0], inverse, target, strides[1], np.int64(rows), made.parts
+        arguments = ALONE, ONCE, source, strides[0], inverse, target, strides[1], np.int64(rows), made.parts
         made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
         grid = -(-(rank + 2) * rank // THREADS)
         dots = NOWHERE if sums.dots is None else sums.dots
         with self._device.beside():
-            made.add_parts((grid,), (THREADS,), (made.parts, np.int32(blocks), sums.gram, dots, sums.largest))
+            numbers = made.parts, np.int32(blocks), sums.gram, dots, sums.largest, APART
+            made.add_parts((grid,), (THREADS,), (ALONE, ONCE, *numbers))
 
 
 def providers(device: CudaDevice) -> Sequence[Solver]:

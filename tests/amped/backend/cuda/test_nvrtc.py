@@ -35,7 +35,7 @@ VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
 DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 STEPS = {"begin_rows", "end_rows", "clear_rows", "step", "advance"}
-EQUATIONS = {"prepare", "constrain", "finish", "fit", "add_dots", "keep"}
+EQUATIONS = {"prepare", "constrain", "widen", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
 MOST_IN_DOUBLE = 128
@@ -239,10 +239,12 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     sums = {"combine", "combine_rest", "widen", "gather_long"}
     check(compiled("combine", {}, architecture), sums)
     check(compiled("phi_sums", {"SKIPS": 1}, architecture), sums | {"clear", "sum_logs", "copy"})
-    for rank, real in product((1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), REALS.values()):
-        check(compiled("solve", {"RANK": rank, "REAL": real}, architecture), {"solve", "add_parts"}, FEW)
-        check(compiled("equations", {"RANK": rank, "REAL": real}, architecture), EQUATIONS, FEW)
-        check(compiled("nonnegative", {"RANK": rank, "REAL": real, "LANES": lanes(rank)}, architecture), {"hals"}, FEW)
+    ranks, one, several = (1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), {}, {"SEVERAL": 1}
+    for (rank, more), real in product([*((r, one) for r in ranks), (8, several), (32, several)], REALS.values()):
+        macros = {"RANK": rank, "REAL": real} | more
+        check(compiled("solve", macros, architecture), {"solve", "add_parts"}, FEW)
+        check(compiled("equations", macros, architecture), EQUATIONS, FEW)
+        check(compiled("nonnegative", macros | {"LANES": lanes(rank)}, architecture), {"hals"}, FEW)
     for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "sum_counts", "pack"})
 

@@ -1,0 +1,121 @@
+"""Runs in a batch are what they are alone: of each device's batch, and of one that has a single run's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from densecases import low_rank
+from hostbatch import HostBatch, HostBatches
+from oracle import PRECISIONS
+from severalruns import assert_as_alone, side_by_side
+
+import amped
+from amped import assembly
+from amped.backend.batch import Batch
+from amped.backend.equations import NOISY, SINGULAR
+from amped.backend.small import FLAGS, MODE
+from amped.decomp import batched
+from amped.decomp.driver import Rule
+from amped.parallel.mpi import Comm
+
+ACCURACY = {"fp32": 1e-5, "fp64": 1e-9}
+SINGULAR_ACCURACY = {"cpu": 1e-5, "cuda": 2e-4}  # sums that come in any order differ: singular equations make that more
+
+
+@pytest.fixture(autouse=True)
+def provider(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device == "cpu":
+        monkeypatch.setattr(assembly, "batches", HostBatches)
+
+
+def counts(seed: int = 0, size: float = 1.0) -> amped.SparseTensor:
+    dense = np.abs(low_rank((13, 10, 8), 3, 0.5, seed)) * size
+    dense[4] = 0
+    kept = np.random.default_rng(seed).random(dense.shape) < 0.6
+    return amped.SparseTensor(np.argwhere(kept & (dense != 0)), dense[kept & (dense != 0)], dense.shape)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("size", [1e-6, 1.0, 3e7])
+def test_values_of_any_size(device: str, comm: Comm, precision: str, nonnegative: bool, size: float) -> None:
+    """Large or small ones are out of range, so that rows are solved twice."""
+    tensor, rule = counts(size=size), Rule(10, 0)
+    how: dict[str, Any] = {"device": device, "precision": precision}
+    found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
+    assert_as_alone(found, tensor, rule, ACCURACY[precision], nonnegative, **how)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize("flag", [NOISY, SINGULAR])
+def test_a_flag_in_the_midst_of_an_iteration(
+    device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch, flag: int, nonnegative: bool
+) -> None:
+    """The run goes on by itself from the mode where it was raised, and comes back; others do not notice."""
+    raised = list[int]()
+    solve = batched._Update._solve
+
+    def solve_and_raise(self: Any, mode: int) -> Any:
+        solved = solve(self, mode)
+        if mode == 1 and self._iterations == 3 and not raised:
+            raised.append(mode)
+            raise_flag(self._batch, len(self._batch.totals) - 1, mode, flag)
+        return solved
+
+    monkeypatch.setattr(batched._Update, "_solve", solve_and_raise)
+    monkeypatch.setattr(batched._Update, "_noted", lambda self: NotNoted(self))
+    tensor, rule, how = counts(), Rule(12, 0), {"device": device, "precision": "fp64"}
+    found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
+    assert raised == [1]
+    assert_as_alone(found, tensor, rule, 1e-9, nonnegative, **how)
+
+
+class NotNoted:
+    """A replay that computes each time anew."""
+
+    def __init__(self, update: Any) -> None:
+        self._update = update
+
+    def launch(self) -> None:
+        self._update._compute()
+
+    def wait(self) -> np.ndarray:
+        batch = self._update._batch
+        batch.told()
+        return np.asarray(batch.facts.get().view(np.uint8))
+
+
+def raise_flag(batch: Batch, place: int, mode: int, flag: int) -> None:
+    """Let a flag be there after a mode was solved, its norms being taken out: as if the next one could not be."""
+    some: Any = batch
+    if isinstance(some, HostBatch):
+        some.runs[place].flags, some.runs[place].mode = flag, mode + 1
+    else:
+        some._device.meet()
+        some._held[place, FLAGS], some._held[place, MODE] = flag, mode + 1
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision: str) -> None:
+    dense = low_rank((12, 10, 9), 2, 0.0, 3)
+    tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
+    rule, ranks = Rule(30, 1e-9), {(rank, start): rank for rank in (1, 2, 5, 11) for start in range(2)}
+    how: dict[str, Any] = {"device": device, "precision": precision}
+    found = side_by_side(tensor, 19, comm, rule, ranks=ranks, **how)
+    assert found[2, 0].fits[-1] > 0.999
+    assert_as_alone(found, tensor, rule, SINGULAR_ACCURACY[device], False, **how)
+
+
+def test_more_runs_than_columns(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Places and columns are used again, and no run is computed by itself."""
+    alone: Callable[..., Any] = batched.Alternating._iterate
+    calls = list[int]()
+    monkeypatch.setattr(batched.Alternating, "_iterate", lambda self, some: (calls.append(1), alone(self, some)))
+    tensor, rule, how = counts(), Rule(8, 1e-3), {"device": device, "precision": "fp64"}
+    ranks = {(rank, start): rank for rank in (4, 1, 3) for start in range(9)}
+    found = side_by_side(tensor, 10, comm, rule, ranks=ranks, **how)
+    assert_as_alone(found, tensor, rule, 1e-9, False, **how)
+    assert not calls
