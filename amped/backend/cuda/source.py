@@ -13,6 +13,7 @@ from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
     "leading": ("tridiagonal", "leading"),
+    "dense_wgmma": ("dense_steps", "dense_wgmma"),
     "equations": ("several", "equations"),
     "mttkrp": ("packed", "mttkrp"),
     "nonnegative": ("several", "nonnegative"),

@@ -42,6 +42,8 @@ MOST_IN_DOUBLE = 128
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
 MOST_IN_TTMC = 128  # once for each fibre
+MOST_IN_WGMMA = 80  # all registers of a multiprocessor are in use
+SHARED_BESIDE = 1024  # bytes: it is aligned to so many, behind what the compiler places
 MOST_IN_DENSE = 256  # of arrays with a number for each mode, by which an index is looked up
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
@@ -310,6 +312,21 @@ def test_products_of_dense_blocks(columns: int, precision: str) -> None:
         macros = dense_code.multiply_macros(form, parts, transposed, vector)
         check(compiled("dense_multiply", macros, "sm_90"), {"multiply_block"}, FEW)
         assert dense_code.multiply_shared(form, transposed) <= LIMITS["sm_90"].shared
+
+
+@pytest.mark.parametrize("columns", [32, 64, 500])
+def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
+    form = Form((40, 30, 20), 40, columns, columns, DTYPES["fp32"], 1 << 20)
+    for transposed, parts, aligned, last in (
+        (False, 1, True, 40),
+        (True, 3, True, 20),
+        (False, 2, False, 40),
+        (True, 2, False, 20),
+    ):
+        if dense_code.takes_wgmma(form, aligned, 90):
+            macros = dense_code.wgmma_macros(form, parts, transposed, aligned, last)
+            check(compiled("dense_wgmma", macros, "sm_90a"), {"multiply_block"}, MOST_IN_WGMMA)
+            assert dense_code.wgmma_shared(form, transposed) + SHARED_BESIDE <= LIMITS["sm_90"].shared
 
 
 @pytest.mark.parametrize("architecture", LIMITS)
