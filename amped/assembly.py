@@ -25,7 +25,7 @@ from .backend.choose import choose
 from .backend.exchange import Machine, connect
 from .backend.providers import batches, dense_kernels, interleaved, ttm_kernels
 from .backend.solve import Takes
-from .decomp import als, apr
+from .decomp import als, apr, counts_side_by_side
 from .decomp.batched import Batched
 from .decomp.constraints import NONE, Constraints
 from .decomp.counts_side_by_side import Counting
@@ -247,7 +247,7 @@ def counts_together(
     width = how.width(options.dtype)
     # An odd number of groups: else rows of one group would fall into the same few sets of a cache.
     columns = min(sum(-(-runs // models) for models, runs in groups.items()) | 1, MAX_RANK // width - 1) * width
-    solving = apr.solving_bytes(machine, asked, len(source.shape))
+    solving = counts_side_by_side.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, columns, machine, options, solving, asked)
 
     def start(place: Columns, key: Key) -> apr.CpApr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOTDIR
 from pathlib import Path
@@ -18,6 +18,7 @@ from partitioner.checked import MANIFEST, open_regular, sync_folder
 from partitioner.claims import MARK, BusyError, Claim
 from partitioner.drafts import draft_of, is_draft_of
 from partitioner.readers.headers import check_sizes, read_header
+from partitioner.readers.members import Member
 from partitioner.readers.npz import DAMAGED
 
 from .errors import InputError, OutputError
@@ -222,8 +223,11 @@ def write_text(path: str | os.PathLike[str], text: str, replace: bool = True) ->
     write_whole(path, lambda file: file.write(text.encode()), replace)
 
 
-def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+def read_npz(path: str | os.PathLike[str], mapped: Collection[str] = ()) -> dict[str, NDArray[Any]]:
     """Read all arrays of an ``.npz`` file, verified against its checksums, without unpickling.
+
+    Those whose names are in `mapped` stay in the file, if they are not compressed: they are read again where they are
+    used. They may not be aligned.
 
     Raises
     ------
@@ -237,7 +241,12 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
                 raise InputError("damaged or not an .npz file", path=path)
             archive = files.enter_context(zipfile.ZipFile(file))
             check_sizes(archive, os.fstat(file.fileno()).st_size)
-            return {member.filename.removesuffix(".npy"): _array(archive, member) for member in archive.infolist()}
+            arrays = {}
+            for member in archive.infolist():
+                name = member.filename.removesuffix(".npy")
+                stays = name in mapped and member.compress_type == zipfile.ZIP_STORED
+                arrays[name] = _mapped(file, archive, member) if stays else _array(archive, member)
+            return arrays
     except InputError:
         raise
     except DAMAGED as error:
@@ -250,19 +259,37 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         return read_array(file, member.file_size)
 
 
+def _mapped(file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Return an array that stays in the file, once all of it was verified."""
+    with archive.open(member) as stream:
+        shape, by_columns, dtype = _checked_header(stream, member.file_size)
+        begin = stream.tell()
+        while stream.read(CHUNK):
+            pass
+    place = Member(file.fileno(), member).start + begin
+    return np.memmap(file, dtype, "r", place, shape, "F" if by_columns else "C")
+
+
 def read_array(file: IO[bytes], size: int) -> NDArray[Any]:
     """Read the ``.npy`` array that fills a file of `size` bytes; raise `ValueError` if it does not."""
-    shape, by_columns, dtype = read_header(file)
-    if dtype.hasobject:
-        raise ValueError("an array of objects")
+    shape, by_columns, dtype = _checked_header(file, size)
     left = size - file.tell()
-    if math.prod(shape) * dtype.itemsize != left or left < 0:  # else the checksum at the end would not be verified
-        raise ValueError(f"{left} bytes for an array of {shape} {dtype}")
     data = np.empty(left, np.uint8)
     for begin in range(0, left, CHUNK):
         piece = file.read(min(CHUNK, left - begin))
         data[begin : begin + len(piece)] = np.frombuffer(piece, np.uint8)
     return data.view(dtype).reshape(shape, order="F" if by_columns else "C")
+
+
+def _checked_header(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read a header; raise `ValueError` unless its numbers fill the rest: or no checksum would be verified."""
+    shape, by_columns, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("an array of objects")
+    left = size - file.tell()
+    if math.prod(shape) * dtype.itemsize != left or left < 0:
+        raise ValueError(f"{left} bytes for an array of {shape} {dtype}")
+    return shape, by_columns, dtype
 
 
 def factors_in(arrays: dict[str, NDArray[Any]], path: str | os.PathLike[str]) -> list[NDArray[Any]]:

@@ -58,7 +58,7 @@ def open_semisparse(path: str | os.PathLike[str], comm: Comm) -> SemiSparseProdu
     """Open the semi-sparse tensor in a file; None if it is no such file. Collective."""
     if not comm.bcast(on_root(comm, lambda: is_semisparse(path))):
         return None
-    return SemiSparseProduct(on_root(comm, lambda: SemiSparseTensor.load(path)), comm, path)
+    return SemiSparseProduct(on_root(comm, lambda: SemiSparseTensor.load(path, mapped=True)), comm, path)
 
 
 class Shape:

@@ -16,6 +16,7 @@ from .threads import usable_cores
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # of the compiler; it may come from elsewhere
 OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # CuPy's own
+OWN = {90}  # ten times the capability: of GPUs with instructions that no newer ones have, wgmma
 THREADS = 8  # that compile, at most
 
 
@@ -66,7 +67,8 @@ def _cubins(capability: int) -> Cubins:
 def _compile(source: Source, capability: int) -> bytes:
     """Compile for a GPU, or for the newest one that the compiler knows if that is older: the driver does the rest."""
     known = max(each for each in nvrtc.getSupportedArchs() if each <= capability)
-    architecture = f"-arch={'sm' if known == capability else 'compute'}_{known}"
+    own = "a" if capability in OWN and known == capability else ""
+    architecture = f"-arch={'sm' if known == capability else 'compute'}_{known}{own}"
     program = nvrtc.createProgram(source.text, f"{source.name}.cu", (), ())
     try:
         nvrtc.compileProgram(program, (*source.options, *OPTIONS, architecture))

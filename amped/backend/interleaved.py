@@ -1,8 +1,8 @@
-"""The family that computes Phi of several models at once, whose columns are interleaved.
+"""The family that computes Phi of several models at once, each of which has some columns of the same factor matrices.
 
-A *group* is some columns of the factor matrices in a row, of several models: first a column of each, then another one
-of each. Models of fewer columns have zeros in the others. So sums over columns of one model are computed for all of a
-group side by side.
+A *group* is some columns in a row, of several models. Models of fewer columns have zeros in the others. On a CPU the
+models of a group are interleaved: first a column of each, then another one of each. So sums over columns of one model
+are computed for all of a group side by side. On a GPU they lie one after the other.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class Interleaved(Protocol):
     """One way to do so on a device: a provider of the family. See `phi.Phi`, but for what is said here.
 
     Nothing is computed, or written, of other columns than those of the `groups`. None are groups of the most models, in
-    all columns.
+    all columns. What is told of models, (stride,), has a number of each in the place of its first column.
+
+    `done` is such an int32 array. Where work is queued, nothing is computed or written of models where it is not 0 when
+    the work's turn comes. On a host groups of which all models are done are left out of `groups`.
     """
 
     def width(self, dtype: np.dtype[Any]) -> int:
@@ -35,6 +38,9 @@ class Interleaved(Protocol):
 
     def models(self, rank: int, dtype: np.dtype[Any]) -> int:
         """Return how many models of so many columns are a group; 0 if they have too many."""
+
+    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
+        """Return the columns that a model has in a group of so many, counted from the group's first."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Tell whether it computes such nonzeros from that kernel's shards."""
@@ -55,6 +61,7 @@ class Interleaved(Protocol):
         new: slice = NOTHING,
         scratch: Array = None,
         groups: Groups | None = None,
+        done: Array = None,
     ) -> None:
         """Queue the addition of a shard's Phi to `out`."""
 
@@ -68,14 +75,18 @@ class Interleaved(Protocol):
         scratch: Array = None,
         groups: Groups | None = None,
     ) -> None:
-        """Queue the addition of a shard's part of the log-likelihoods to `total`, (stride,) float64: of each model in
-        the place of its first column."""
+        """Queue the addition of a shard's part of the log-likelihoods to `total`, float64."""
 
-    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
-        """Queue the copy of a row of sums."""
+    def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
+        """Queue the copy of a row of sums, of models of such numbers."""
 
-    def measure(self, phi: Array, matrix: Array, groups: Groups, found: Array) -> None:
-        """Write the largest ``|min(B, 1 - Phi)|`` of each column to `found`, (stride,) float64; NaN wins."""
+    def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
+        """Set each model's violation, float64 and 0 so far, to its largest ``|min(B, 1 - Phi)|``; NaN wins."""
 
-    def apply(self, phi: Array, matrix: Array, groups: Groups, live: Array) -> None:
-        """Multiply columns of B that are `live`, (stride,) bool, with those of Phi."""
+    def apply(
+        self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
+    ) -> None:
+        """Multiply B with Phi, or set `done` if a model's violation is below `tol`; not where it is set already.
+
+        `facts`, (stride, 2) float64: a model's get the violation, and one more update if there was one.
+        """

@@ -22,10 +22,10 @@ class Multiply(Protocol):
     `done` is a (1,) int32 device array: nothing happens where it is not 0.
     """
 
-    def begin(self, matrix: Array, weights: Array, kappa: float, least: float) -> None:
+    def begin(self, matrix: Array, weights: Array, kappa: Array | float, least: float) -> None:
         """Make B of A: add `kappa` to entries below `least` whose last bit is set, and multiply columns with `weights`.
 
-        These are (R,) float64.
+        These are (R,) float64, as is `kappa` if it is not the same of all columns.
         """
 
     def measure(self, phi: Array, matrix: Array, violation: Array, done: Array) -> None:

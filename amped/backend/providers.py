@@ -13,6 +13,7 @@ from . import (
     batch,
     dense,
     equations,
+    leading,
     mttkrp,
     multiply,
     narrow,
@@ -99,6 +100,12 @@ def equations_of(device: Device, rank: int) -> equations.Provider:
     """Return what keeps the small matrices of so many columns; the last provider suits all."""
     found: equations.Provider = next(p for p in _providers(device, equations.FAMILY) if p.suits(rank))
     return found
+
+
+def leading_of(device: Device, size: int, count: int) -> leading.Leading | None:
+    """Return what finds so many leading eigenvectors without the host, if anything does."""
+    found: Sequence[leading.Leading] = _providers(device, leading.FAMILY)
+    return next((p for p in found if p.suits(size, count)), None)
 
 
 def batches(device: Device) -> batch.Provider | None:

@@ -1,6 +1,6 @@
 """Several runs of CP-APR at once, by multiplicative updates; see `apr` and `side_by_side`.
 
-Models are interleaved (`backend.interleaved`), and all that is done row by row is done for all of them.
+Each model has some columns (`backend.interleaved`), and all that is done row by row is done for all of them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.base import Array, Device
+from ..backend.exchange import Machine
 from ..backend.interleaved import Groups
 from ..backend.providers import multiplies
+from ..backend.solve import Takes
 from ..operators.base import CountsOperators, in_turn
 from ..operators.columns import Columns
+from ..operators.placement import Solving
 from .apr import CpApr
 from .poisson import Poisson
 from .side_by_side import Key, SideBySide, columns_of
@@ -29,9 +33,15 @@ class Counting(SideBySide[Key, CpApr]):
         self._counts, self._asked, self._how = operator, asked, operator.interleaved
         self._dtype = operator.options.dtype
         self._width, self._columns = self._how.width(self._dtype), operator.ranks[0]
-        device = operator.machine.device
-        self._multiply = multiplies(device).make(device, self._columns, self._dtype)
+        machine = operator.machine
+        self._multiply = multiplies(machine.device).make(machine.device, self._columns, self._dtype)
+        self._told = _Told(machine.device, operator.order, self._columns, asked.inner_iters)
+        # See `Multiplicative`. Only a host leaves out what is done by asking for less.
+        self._on_host = machine.device.on_host
+        self._asks = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
         self._models: dict[int, list[bool]] = {}  # by a group's first column: which of its models are taken
+        self._used = set[int]()  # columns that may not be zero any more
+        self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number there
 
     def _place(self, rank: int) -> Columns | None:
         """See `SideBySide`: those of a model of a group, or of a new one."""
@@ -48,21 +58,26 @@ class Counting(SideBySide[Key, CpApr]):
     def _take(self, first: int, model: int, rank: int) -> Columns:
         models = self._models[first]
         models[model] = True
-        apart, every = len(models), self._width // len(models)
-        for mode, length in enumerate(self._counts.shape):  # columns that a smaller model does not have are zero
-            place = Columns(self._counts, first + model, every, apart)
-            place.set_factor(mode, np.zeros((length, every), self._dtype))
-        return Columns(self._counts, first + model, rank, apart)
+        place = self._how.columns(model, len(models), self._dtype)
+        begin, apart, every = first + place.start, place.step or 1, self._width // len(models)
+        self._places[begin] = first, model
+        if begin in self._used:  # columns that a smaller model does not have are zero
+            whole = Columns(self._counts, begin, every, apart)
+            for mode, length in enumerate(self._counts.shape):
+                whole.set_factor(mode, np.zeros((length, every), self._dtype))
+        return Columns(self._counts, begin, rank, apart)
 
     def _leave(self, columns: Columns) -> None:
-        first = columns.columns.start // self._width * self._width
-        self._models[first][columns.columns.start - first] = False
+        first, model = self._places.pop(columns.columns.start)
+        self._models[first][model] = False
         if not any(self._models[first]):
             del self._models[first]
+            self._used.update(range(first, first + self._width))
+        self._used.add(columns.columns.start)
 
     def _groups(self, columns: Sequence[slice]) -> Groups:
         """Return the groups that these columns are in."""
-        firsts = sorted({each.start // self._width * self._width for each in columns})
+        firsts = sorted({self._places[each.start][0] for each in columns})
         sizes = {len(self._models[first]) for first in firsts}
         return {
             models: np.array([first for first in firsts if len(self._models[first]) == models], np.int64)
@@ -70,50 +85,103 @@ class Counting(SideBySide[Key, CpApr]):
         }
 
     def _iterate(self, methods: Sequence[CpApr]) -> None:
-        operator, places = self._counts, [columns_of(method).columns for method in methods]
-        weights, kappa = np.zeros(self._columns), np.zeros(self._columns)
-        for method, place in zip(methods, places, strict=True):
-            weights[place] = method.state.arrays["weights"]
-            kappa[place] = self._asked.kappa if method.state.iterations else 0.0
-        facts, logs = np.zeros((len(methods), operator.order, 2)), np.zeros(self._columns)
+        operator, told, places = self._counts, self._told, [columns_of(method).columns for method in methods]
+        self._load(methods, places)
+        groups, least = self._groups(places), self._asked.kappa_tol
         for mode in range(operator.order):
             operator.join()
             with operator.span("solve", mode):
-                self._multiply.begin(operator.computed(mode), weights, kappa, self._asked.kappa_tol)  # type: ignore[arg-type]
-            phi = self._update(mode, places, facts[:, mode])
+                told.begin()
+                self._multiply.begin(operator.computed(mode), told.weights, told.kappa, least)
+            phi = self._update(mode, places, groups)
             if mode == operator.order - 1:
-                operator.add_logs_of(mode, self._asked.eps, self._groups(places), logs, in_turn(mode, operator.order))
-            weights = np.zeros(self._columns)
+                operator.add_logs_of(mode, self._asked.eps, groups, told.logs, in_turn(mode, operator.order))
             with operator.span("solve", mode):
-                self._multiply.add_columns(operator.owned(mode), weights)
-            operator.reduce(weights, "sum", mode)
+                self._multiply.add_columns(operator.owned(mode), told.sums)
+            operator.reduce(told.sums, "sum", mode)
             with operator.span("solve", mode):
-                self._multiply.end(phi, operator.computed(mode), weights, self._asked.kappa_tol)
+                self._multiply.end(phi, operator.computed(mode), told.sums, least)
+                told.weights[...] = told.sums
             operator.publish(mode)
         operator.join()
-        for method, place, fact in zip(methods, places, facts, strict=True):
-            method.take((float(logs[place.start]), weights[place].copy(), fact))
+        logs, weights, facts = told.read()
+        for method, place in zip(methods, places, strict=True):
+            method.take((float(logs[place.start]), weights[place].copy(), facts[:, place.start].copy()))
 
-    def _update(self, mode: int, places: Sequence[slice], facts: Numbers) -> Numbers:
+    def _load(self, methods: Sequence[CpApr], places: Sequence[slice]) -> None:
+        """Begin an outer iteration with the weights of each run."""
+        weights, kappa, idle = np.zeros(self._columns), np.zeros(self._columns), np.ones(self._columns, np.int32)
+        for method, place in zip(methods, places, strict=True):
+            weights[place] = method.state.arrays["weights"]
+            kappa[place] = self._asked.kappa if method.state.iterations else 0.0
+            idle[place.start] = 0
+        self._told.load(weights, kappa, idle)
+
+    def _update(self, mode: int, places: Sequence[slice], groups: Groups) -> Array:
         """Multiply B with Phi until each run's violation is small; return the last Phi. See `Multiplicative.queue`."""
-        operator, asked, others = self._counts, self._asked, in_turn(mode, self._counts.order)
-        matrix, found = operator.computed(mode), np.zeros(self._columns)
-        live = np.ones(len(places), bool)
+        operator, asked, told, how = self._counts, self._asked, self._told, self._how
+        matrix, others = operator.computed(mode), in_turn(mode, operator.order)
         for inner in range(asked.inner_iters):
-            groups = self._groups([place for place, each in zip(places, live, strict=True) if each])
-            phi: Numbers = operator.phis(mode, asked.eps, groups, [mode] * (asked.inner_iters - inner - 1) + others)
+            violations, then = told.violations[inner], [mode] * (asked.inner_iters - inner - 1) + others
+            phi = operator.phis(mode, asked.eps, groups, then, told.done)
             with operator.span("solve", mode):
-                self._how.measure(phi, matrix, groups, found)
-            violations = np.array([found[place].max() for place in places])
+                how.measure(phi, matrix, groups, violations, told.done)
             operator.reduce(violations, "max", mode)
-            facts[live, 0] = violations[live]
-            live &= ~(violations < asked.tol)
-            facts[live, 1] += 1
-            columns = np.zeros(self._columns, bool)
-            for place in (place for place, each in zip(places, live, strict=True) if each):
-                columns[place] = True
             with operator.span("solve", mode):
-                self._how.apply(phi, matrix, groups, columns)
-            if not live.any():
-                break
+                how.apply(phi, matrix, groups, violations, told.facts[mode], asked.tol, told.done)
+            if self._asks:
+                done = operator.machine.device.to_host(told.done)
+                left = [place for place in places if not done[place.start]]
+                if not left:
+                    break
+                groups = self._groups(left) if self._on_host else groups
         return phi
+
+
+class _Told:
+    """Device memory for what decides and what is told of an outer iteration; see `poisson.Told`.
+
+    What is of a model has the place of its first column.
+
+    Attributes
+    ----------
+    logs, weights, kappa, sums : (R,) float64 device arrays
+    facts : (order, R, 2) float64 device array
+    violations : (inner iterations, R) float64 device array
+    done : (R,) int32 device array
+        Not 0 once a model is done with the mode at hand, and in all columns that no run has.
+    """
+
+    def __init__(self, device: Device, order: int, columns: int, inner: int) -> None:
+        self._device = device
+        self._told = device.zeros((2 + 2 * order, columns), np.float64)
+        self.logs, self.weights, self.facts = self._told[0], self._told[1], self._told[2:].reshape(order, columns, 2)
+        self._of_mode = device.zeros((1 + inner, columns), np.float64)
+        self.sums, self.violations = self._of_mode[0], self._of_mode[1:]
+        self.kappa, self.done = device.zeros((columns,), np.float64), device.zeros((columns,), np.int32)
+        self._idle = device.zeros((columns,), np.int32)
+
+    def load(self, weights: Numbers, kappa: Numbers, idle: NDArray[np.int32]) -> None:
+        """Begin an outer iteration; `idle` is what `done` is when a mode begins."""
+        self._told.fill(0)
+        self._device.fill([self.weights, self.kappa, self._idle], [weights, kappa, idle])
+
+    def begin(self) -> None:
+        """Begin a mode."""
+        self._of_mode.fill(0)
+        self.done[...] = self._idle
+
+    def read(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Wait; return log-likelihoods, weights and facts."""
+        found = self._device.to_host(self._told)
+        return found[0], found[1], found[2:].reshape(self.facts.shape)
+
+
+def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
+    """Return how many bytes runs of so many columns in all take on a device beside Phi."""
+
+    def takes(count: int, columns: int) -> Takes:
+        each = 8 * (5 + asked.inner_iters + 2 * order + 1)
+        return Takes(each * columns + 2 * multiplies(machine.device).bytes(columns))
+
+    return takes

@@ -18,11 +18,11 @@ from ..backend.solve import Takes
 from ..operators.base import CoreOperator
 from .eigen import eigenvectors
 from .initial import random_factor
+from .queued_rows import ORTHONORMAL, QueuedRows, queued_bytes
 
 MOST = 2048  # rows and columns of a matrix whose eigenvectors are computed as a whole
 OVERSAMPLED = 10  # columns more than are wanted, of subspace iterations
 PASSES, SETTLED = 60, 1e-10  # of them at most; the relative growth of what the subspace captures, in the end
-ORTHONORMAL = 1e-14  # the largest entry by which a Gram matrix may differ from the identity, for each column
 ROUNDS = 8
 DEPENDENT = 1e-12  # relative eigenvalue of a Gram matrix of unit columns below which some depend on others
 
@@ -30,7 +30,7 @@ Matrix = NDArray[np.float64]
 
 
 class LeadingRows:
-    """Finds the rows that a rank owns of leading left singular vectors."""
+    """Finds the rows that a rank owns of leading left singular vectors. Making one is collective."""
 
     def __init__(self, operator: CoreOperator) -> None:
         self._operator, self._machine = operator, operator.machine
@@ -38,6 +38,7 @@ class LeadingRows:
         owned = [(m.owned.stop - m.owned.start) * _columns(m.rank) for m in operator.plan.modes]
         self._rows = device.empty((max(owned),), np.float64)
         self._comm, self._device, self._xp = comm, device, device.xp
+        self._queued = QueuedRows(operator)
 
     def room(self, mode: int, columns: int) -> Array:
         """Return memory for owned rows of so many columns; valid until the next call."""
@@ -51,6 +52,8 @@ class LeadingRows:
         What the matrix's rank leaves open is filled up with random vectors.
         """
         length, rank, width = self._operator.shape[mode], self._operator.ranks[mode], matrix.shape[1]
+        if width <= MOST and self._queued.find(mode, matrix, self.room(mode, rank)):
+            return
         if length <= min(width, MOST):
             found = self._wide(mode, matrix, rank)
         elif width <= MOST:
@@ -182,6 +185,7 @@ def finding_bytes(machine: Machine, owned: int, rank: int, width: int, shape: Se
     """Return the bytes that this takes on a device for a mode with so many owned rows and columns, and TTMc so wide."""
     columns, short = _columns(rank), max((length for length in shape if length <= MOST), default=0)
     together = short * width if machine.comm.size > 1 else 0  # rows of a short mode, on all ranks
+    queued = queued_bytes(machine, owned, rank, width)
     small = 3 * width**2 if width <= MOST else together + 3 * short**2 + 4 * width * columns
     block = min(8 * owned * width, rows.GRAM_BYTES)
-    return Takes(8 * owned * columns, 8 * max(small, together + 3 * short**2) + block + 8 * owned * columns)
+    return Takes(8 * owned * columns, 8 * max(small, together + 3 * short**2) + block + 8 * owned * columns + queued)

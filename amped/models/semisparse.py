@@ -232,15 +232,17 @@ class SemiSparseTensor:
         write_npz(path, {"indices": self.indices, "values": self.values, **facts}, replace)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> SemiSparseTensor:
+    def load(cls, path: str | os.PathLike[str], *, mapped: bool = False) -> SemiSparseTensor:
         """Read what `save`, or the verb ``ttm``, wrote.
 
         Parameters
         ----------
         path : path
             `InputError` says what is wrong with it.
+        mapped : bool
+            Whether values stay in the file, to be read where they are used: where memory has no room for all.
         """
-        arrays = read_npz(path)
+        arrays = read_npz(path, ["values"] if mapped else ())
         missing = [name for name in ("indices", "values", "mode", "shape") if name not in arrays]
         if missing:
             raise InputError(f"holds no {', '.join(missing)}: no semi-sparse tensor", path=path)

@@ -175,8 +175,11 @@ class CountsOperators(CountsOperator, Protocol):
     def interleaved(self) -> Interleaved:
         """What computes it."""
 
-    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = ()) -> Array:
-        """Queue the Phi of groups of models; see `CountsOperator.phi`. Other columns stay as they were before."""
+    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = (), done: Array = None) -> Array:
+        """Queue the Phi of groups of models; see `CountsOperator.phi`. Other columns stay as they were before.
+
+        So do those of models that are `done`, where work is queued.
+        """
 
     def add_logs_of(self, mode: int, floor: float, groups: Groups, total: Array, then: Sequence[int] = ()) -> None:
         """Queue their log-likelihoods, added to `total`, (R,) float64; see `CountsOperator.add_logs`."""

@@ -1,8 +1,10 @@
-"""Where the nonzeros of a product come from: a sparse tensor, or a semi-sparse one in rank 0's memory."""
+"""Where the nonzeros of a product come from: a sparse tensor, or a semi-sparse one that rank 0 has."""
 
 from __future__ import annotations
 
+import math
 import os
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +15,7 @@ from partitioner.labels import Labels
 from partitioner.sort import stable_argsort
 
 from ..errors import InputError
-from ..models.semisparse import SemiSparseTensor
+from ..models.semisparse import BLOCK, SemiSparseTensor
 from ..parallel.mpi import Comm
 from .held import equal_parts
 from .placement import INDEX_BYTES, Loading
@@ -74,7 +76,10 @@ class SparseProduct:
 
 
 class SemiSparseProduct:
-    """A semi-sparse tensor in rank 0's memory; what the other ranks pass is not looked at. See `ProductSource`."""
+    """A semi-sparse tensor that rank 0 has; what the other ranks pass is not looked at. See `ProductSource`.
+
+    Values may be in a file: rank 0 reads one rank's part at a time.
+    """
 
     path: str | os.PathLike[str] | None
 
@@ -90,41 +95,51 @@ class SemiSparseProduct:
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
         others, at = [m for m in self.sparse if m != mode], self.sparse.index(mode)
-        parts, root, columns, values = equal_parts(self.nnz, self._comm.size), self._tensor, None, None
-        if root is not None:
-            columns, values = root.indices.T, root.values.reshape(root.fibres, -1)
-            if others and at < len(self.sparse) - 1:  # or they are in order already
-                keys = [np.ascontiguousarray(columns[k]) for k in range(len(self.sparse)) if k != at]
-                order = stable_argsort(keys, [self.shape[m] for m in others])
-                columns, values = columns[:, order], values[order]
-        wanted, index = [self.sparse.index(m) for m in (*others, mode)], np.dtype(np.int32)
-        dealt: list[NDArray[Any]] = []
-        for k in wanted:
-            column = None if columns is None else np.ascontiguousarray(columns[k])
-            dealt.append(self._comm.scatter(column, parts, index))
-        return [*dealt, self._rows(values, parts, dtype)]
+        root, order = self._tensor, None
+        if root is not None and others and at < len(self.sparse) - 1:  # or they are in order already
+            keys = [np.ascontiguousarray(root.indices[:, k]) for k in range(len(self.sparse)) if k != at]
+            order = stable_argsort(keys, [self.shape[m] for m in others])
+            del keys
+        wanted = [self.sparse.index(m) for m in (*others, mode)]
+        dealt = [self._dealt(None if root is None else root.indices[:, k], order, np.dtype(np.int32)) for k in wanted]
+        return [*dealt, self._values(order, dtype)]
 
     def rows(self, dtype: np.dtype[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return this rank's equal share of the fibres in order: their coordinates, and their values, (n, width)."""
-        parts, root = equal_parts(self.nnz, self._comm.size), self._tensor
-        index, sparse = np.dtype(np.int32), len(self.sparse)
-        wide = self._comm.scatter(None if root is None else root.indices.reshape(-1), parts * sparse, index)
-        mine = int(parts[self._comm.rank + 1] - parts[self._comm.rank])
-        values = None if root is None else root.values.reshape(root.fibres, -1)
-        return wide.reshape(mine, sparse), self._rows(values, parts, dtype)
+        root, sparse = self._tensor, len(self.sparse)
+        indices = self._dealt(None if root is None else root.indices, None, np.dtype(np.int32), sparse)
+        values = self._values(None, dtype)
+        return indices.reshape(len(values), sparse), values
 
-    def _rows(self, values: NDArray[Any] | None, parts: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
-        width = int(np.prod([self.shape[m] for m in self.dense]))
-        flat = None if values is None else np.ascontiguousarray(values).reshape(-1)
-        return self._comm.scatter(flat, parts * width, dtype).reshape(-1, width)
+    def _values(self, order: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+        root = self._tensor
+        values = None if root is None else root.values.reshape(root.fibres, self._width)
+        return self._dealt(values, order, dtype, self._width).reshape(-1, self._width)
+
+    def _dealt(
+        self, rows: NDArray[Any] | None, order: NDArray[Any] | None, dtype: np.dtype[Any], width: int = 1
+    ) -> NDArray[Any]:
+        """Return this rank's part of rank 0's rows, flat, in an order if there is one: a copy."""
+        comm, parts, ranks = self._comm, equal_parts(self.nnz, self._comm.size), np.arange(self._comm.size + 1)
+        mine = np.empty(0, dtype)
+        for rank, (begin, end) in enumerate(pairwise(parts)):
+            piece = None if rows is None else _picked(rows, order, slice(int(begin), int(end)), dtype)
+            found = comm.scatter(piece, np.where(ranks > rank, (end - begin) * width, 0), dtype)
+            mine = found if rank == comm.rank else mine
+        return mine
+
+    @property
+    def _width(self) -> int:
+        return math.prod(self.shape[m] for m in self.dense)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `Source`. Sorting takes an order of the fibres, and a copy of the values."""
-        width = int(np.prod([self.shape[m] for m in self.dense]))
-        each = INDEX_BYTES * len(self.sparse) + width * dtype.itemsize
-        if self._tensor is None:
+        """See `Source`. Sorting takes an order of the fibres; beside rank 0's own part there is another one's."""
+        each, part = INDEX_BYTES * len(self.sparse) + self._width * dtype.itemsize, -(-self.nnz // ranks)
+        root = self._tensor
+        if root is None:
             return Loading(streamed=each)
-        return Loading(tensor=self._tensor.nbytes, dealing=self.nnz * each, sorting=16 * self.nnz, streamed=each)
+        held = root.indices.nbytes if _in_file(root.values) else root.nbytes
+        return Loading(tensor=held, dealing=min(2, ranks) * part * each, sorting=16 * self.nnz, streamed=each)
 
     def leave_device(self) -> None:
         """See `Source`: it is never there as a whole."""
@@ -133,3 +148,20 @@ class SemiSparseProduct:
 def _kind(root: SemiSparseTensor) -> Any:
     low, high = ends(root.values.reshape(-1)) if root.values.size else (0.0, 0.0)
     return root.shape, root.fibres, root.sparse_modes, root.modes, ValueRange(low, high, 0.0), root.labels
+
+
+def _picked(rows: NDArray[Any], order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a copy of some rows, flat, of those in an order if there is one."""
+    found = np.empty((part.stop - part.start, *rows.shape[1:]), dtype)
+    step = max(1, BLOCK // max(1, math.prod(rows.shape[1:])))
+    for begin in range(part.start, part.stop, step):
+        block = slice(begin, min(begin + step, part.stop))
+        found[begin - part.start : block.stop - part.start] = rows[block if order is None else order[block]]
+    return found.reshape(-1)
+
+
+def _in_file(array: NDArray[Any] | None) -> bool:
+    """Tell whether an array, or what it is a part of, is mapped from a file."""
+    while array is not None and not isinstance(array, np.memmap):
+        array = array.base if isinstance(array.base, np.ndarray) else None
+    return array is not None

@@ -6,7 +6,7 @@ own copy of all factor matrices, and the ranks all-gather the new rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 
 import numpy as np
@@ -140,7 +140,7 @@ class SparseOperator(Factors):
                 work.add_phi(self._phi(mode), shard, mode, floor, step.new, skip)
         if self._split[mode].there:
             with self.clock.span("exchange", mode):
-                self._split[mode].share(work.outs[mode], self._phi(mode), skip)
+                self._split[mode].share(work.outs[mode], lambda one, to: self._phi(mode).copy(one, to, skip))
         return work.outs[mode][:, : self.ranks[mode]]
 
     @property
@@ -149,7 +149,7 @@ class SparseOperator(Factors):
         assert found is not None
         return found
 
-    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = ()) -> Array:
+    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = (), done: Array = None) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps = self.work, self.stream.steps[mode]
@@ -157,10 +157,11 @@ class SparseOperator(Factors):
             work.outs[mode].fill(0)
         for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
             with self.clock.span("compute", mode):
-                work.add_phis(self.interleaved, shard, mode, floor, step.new, groups)
+                work.add_phis(self.interleaved, shard, mode, floor, step.new, groups, done)
         if self._split[mode].there:
+            how, dtype = self.interleaved, self.plan.dtype
             with self.clock.span("exchange", mode):
-                self._split[mode].share(work.outs[mode], self.interleaved, None)
+                self._split[mode].share(work.outs[mode], lambda one, to: how.copy(one, to, groups, dtype, done))
         return work.outs[mode][:, : self.ranks[mode]]
 
     def add_logs_of(self, mode: int, floor: float, groups: Groups, total: Array, then: Sequence[int] = ()) -> None:
@@ -244,8 +245,11 @@ class _SplitRows:
         for k, row in self._owned:
             out[row] += self._parts[k]
 
-    def share(self, out: Array, how: Phi | Interleaved, skip: Array) -> None:
-        """Give the sums of such rows to all ranks that compute them, the same to the last bit, unless it is skipped."""
+    def share(self, out: Array, copy: Callable[[Array, Array], None]) -> None:
+        """Give the sums of such rows to all ranks that compute them, the same to the last bit, by `copy`.
+
+        It leaves out what was not computed: `out` has these sums already.
+        """
         if self._parts is None:
             return
         self._parts.fill(0)
@@ -253,5 +257,5 @@ class _SplitRows:
         for k, row in places:
             self._parts[k] = out[row]
         self._exchange.reduce(self._parts, "sum")
-        for k, row in places:  # `out` has these sums already where nothing was computed
-            how.copy(self._parts[k], out[row], skip)
+        for k, row in places:
+            copy(self._parts[k], out[row])

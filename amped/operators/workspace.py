@@ -105,10 +105,18 @@ class Workspace:
         how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch)
 
     def add_phis(
-        self, how: Interleaved, shard: Shard, mode: int, floor: float, new: slice, groups: Groups | None
+        self,
+        how: Interleaved,
+        shard: Shard,
+        mode: int,
+        floor: float,
+        new: slice,
+        groups: Groups | None,
+        done: Array = None,
     ) -> None:
         """Queue the addition of a shard's Phi of interleaved models; see `Interleaved.run`."""
-        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self.scratch, groups)
+        places = self.computed[mode], floor, self.outs[mode], new, self.scratch
+        how.run(shard, self.inputs(mode), *places, groups, done)
 
     def add_logs_of(
         self, how: Interleaved, shard: Shard, mode: int, floor: float, total: Array, groups: Groups

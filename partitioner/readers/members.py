@@ -21,18 +21,18 @@ CHECKED = 1 << 20  # bytes read together to be verified alone
 
 
 class Member:
-    """The bytes of one member, of an open file, from its first to its last."""
+    """The bytes of one member, of an open file, from its first to its last; `start` is where that is in the file."""
 
     def __init__(self, handle: int, info: zipfile.ZipInfo) -> None:
         self._handle, self._info, self.size = handle, info, info.file_size
         name, extra = HEADER.unpack(os.pread(handle, HEADER.size, info.header_offset))
-        self._start = info.header_offset + HEADER.size + name + extra
+        self.start = info.header_offset + HEADER.size + name + extra
         self._sums = dict[int, tuple[int, int]]()  # of what was read: where it begins, its length and checksum
 
     def read(self, begin: int, size: int) -> NDArray[np.uint8]:
         """Return some bytes; each may be read once."""
         data = np.empty(size, np.uint8)
-        read_bytes(self._handle, data, self._start + begin)
+        read_bytes(self._handle, data, self.start + begin)
         self._sums[begin] = size, zlib.crc32(data.data)
         return data
 

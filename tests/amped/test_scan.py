@@ -40,19 +40,20 @@ def test_the_planted_number_is_suggested(rank: int, noise: float, seed: int) -> 
     assert all(each.seconds > 0 for each in found.tried)
 
 
-def test_counts_of_groups() -> None:
+def test_counts_of_groups(device: Any) -> None:
+    how = HOW | {"device": device}
     rng = np.random.default_rng(0)
     rates = np.zeros((20, 16, 12))
     for k in range(3):
         rates[k * 6 : k * 6 + 7, k * 5 : k * 5 + 6, k * 4 : k * 4 + 4] += 4
     tensor = sparse(rng.poisson(rates + 0.02).astype(float))
-    found = amped.scan(tensor, "1-5", starts=3, loss="poisson", **HOW)
+    found = amped.scan(tensor, "1-5", starts=3, loss="poisson", **how)
     assert found.suggestion.rank == 3, found.suggestion.reason
     assert [each.consistency for each in found.tried] == [None] * 5
     squares = [each.squared for each in found.tried]
     assert squares == sorted(squares)
     assert 0 < squares[0] < squares[2] < 1
-    other = amped.scan(tensor, (3,), starts=2, nonnegative=True, **HOW).models[0]
+    other = amped.scan(tensor, (3,), starts=2, nonnegative=True, **how).models[0]
     assert all((factor >= 0).all() for factor in other.factors)
     assert factor_match(other.factors, found.models[2].factors) > 0.95
 

@@ -258,8 +258,9 @@ def measure(number, team, threads, turn, phi, matrix, groups, width, found):  # 
         found[begin:end] = 0.0
         for row in range(matrix.shape[0]):
             for column in range(begin, end):
-                size = abs(min(matrix[row, column], 1 - phi[row, column]))
-                if not size <= found[column]:
+                entry, left = matrix[row, column], 1 - phi[row, column]
+                size = abs(entry if entry < left else left)
+                if size > found[column] or size != size:
                     found[column] = size
         g = add(turn, 0, 1)
     return join(team, called)

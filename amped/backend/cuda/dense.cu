@@ -2,11 +2,12 @@
 //
 //   ORDER  modes of the block, in memory order: mode 0 varies slowest
 //   REAL   type of elements and of factor matrices
+//   LANES  threads that take the columns of a row of a partial result, one each
 //
 // Factor matrices, Khatri-Rao products and partial results have `columns` columns in memory, of which the last may be zero.
 
 typedef REAL real;
-constexpr int WARP = 32, THREADS = 256, WARPS = THREADS / WARP;
+constexpr int WARP = 32, THREADS = 256, WARPS = THREADS / WARP, SIDES = THREADS / LANES;
 
 struct Modes {
   const real* factor[ORDER];
@@ -33,37 +34,46 @@ khatri_rao(const Modes modes, int first, int end, long long begin, long long row
 // The part of a partial result of modes `first` to `end`, (I_first, ..., columns), in the MTTKRP of `mode`: of each of its
 // rows the sum over a chunk of the others. Row i of chunk c goes to parts[(c * I_mode + i) * columns].
 extern "C" __global__ void __launch_bounds__(THREADS)
-contract(const Modes modes, int first, int end, int mode, const real* __restrict__ partial, int columns, long long chunk,
+contract(const Modes modes, int first, int end, int mode, const real* __restrict__ partial, int columns, unsigned chunk,
          double* __restrict__ parts) {
-  __shared__ double sums[WARPS][WARP];
-  const int column = blockIdx.z * WARP + threadIdx.x % WARP, across = threadIdx.x / WARP;
-  long long inside = 1, all = 1;  // numbers of other indices: of the modes behind `mode`, and of all
+  __shared__ double sums[SIDES][LANES];
+  const int lane = threadIdx.x % LANES, column = blockIdx.z * LANES + lane, side = threadIdx.x / LANES;
+  const int fast = mode == end - 1 ? end - 2 : end - 1;  // of the others, that which varies fastest
+  long long step[ORDER], whole = 1;                      // rows of the partial result to the next index
 #pragma unroll
-  for (int m = 0; m < ORDER; m++)
-    if (m >= first && m < end && m != mode) {
-      all *= modes.length[m];
-      if (m > mode) inside *= modes.length[m];
-    }
-  const long long row = blockIdx.x, begin = blockIdx.y * chunk, stop = min(begin + chunk, all);
+  for (int m = ORDER - 1; m >= 0; m--) {
+    step[m] = whole;
+    if (m >= first && m < end) whole *= modes.length[m];
+  }
+  const unsigned row = blockIdx.x, begin = blockIdx.y * chunk, stop = min((unsigned)(whole / modes.length[mode]), begin + chunk);
+  const unsigned each = (stop - begin + SIDES - 1) / SIDES, from = begin + side * each, to = min(from + each, stop);
+  const unsigned length = modes.length[fast];
   double total = 0;
   if (column < columns) {
-    for (long long at = begin + across; at < stop; at += WARPS) {
-      real weight = 1;
-      long long left = at;
+    for (unsigned at = from; at < to;) {  // indices of the fastest mode, side by side
+      const unsigned index = at % length, count = min(length - index, to - at);
+      unsigned left = at / length;
+      long long place = row * step[mode] + index * step[fast];
+      real lead = 1;
 #pragma unroll
       for (int m = ORDER - 1; m >= 0; m--)
-        if (m >= first && m < end && m != mode) {
-          weight *= modes.factor[m][left % modes.length[m] * columns + column];
-          left /= modes.length[m];
+        if (m >= first && m < end && m != mode && m != fast) {
+          const unsigned rest = left / modes.length[m], other = left - rest * modes.length[m];
+          lead *= modes.factor[m][(long long)other * columns + column];
+          place += other * step[m];
+          left = rest;
         }
-      const long long place = (at / inside * modes.length[mode] + row) * inside + at % inside;
-      total += (double)(weight * partial[place * columns + column]);
+      const real *factor = modes.factor[fast] + (long long)index * columns + column, *found = partial + place * columns + column;
+      const long long next = step[fast] * columns;
+#pragma unroll 8
+      for (unsigned k = 0; k < count; k++) total += (double)(lead * factor[(long long)k * columns] * found[k * next]);
+      at += count;
     }
   }
-  sums[across][threadIdx.x % WARP] = total;
+  sums[side][lane] = total;
   __syncthreads();
-  if (across == 0 && column < columns) {
-    for (int w = 1; w < WARPS; w++) total += sums[w][threadIdx.x];
+  if (side == 0 && column < columns) {
+    for (int w = 1; w < SIDES; w++) total += sums[w][lane];
     parts[(blockIdx.y * (long long)modes.length[mode] + row) * columns + column] = total;
   }
 }

@@ -18,6 +18,9 @@ TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
 WIDTHS = {8: 0.25, 16: 0.4, 32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
 LEAST_WIDE = {8: 32, 4: 8}  # such columns
 LEAST_CAPABILITY = 90  # ten times: of tensor cores
+WGMMA_CAPABILITY = 90  # of the GPUs that have wgmma, these alone
+WGMMA = {32: (4, 2), 64: (5, 1), 128: (4, 1)}  # of dense_wgmma.cu, by columns: stages, and blocks on a multiprocessor
+WGMMA_THREADS, WGMMA_DEEP = 256, 32  # of a block of threads; rows of a step of a Khatri-Rao product
 LEAST_SHARE = 32  # steps of a part of the depth
 MOST_PARTS = 32
 FULL = 0.95  # of the blocks that could run at once do, on average
@@ -50,7 +53,9 @@ def divide(form: Form, processors: int = 0) -> Division:
 
     With `processors`, Khatri-Rao products are made where they are multiplied with, by ``dense_multiply.cu``.
     """
-    splits = range(1, len(form.lengths))
+    splits = list(range(1, len(form.lengths)))
+    if not processors and math.prod(form.lengths[1:]) * form.dtype.itemsize % 16:  # rows are not aligned
+        splits.reverse()  # of those that are alike, cuBLAS takes the one with short rows fastest
     return min((division_at(form, split, processors) for split in splits), key=lambda d: seconds(form, d))
 
 
@@ -129,6 +134,30 @@ def multiply_macros(form: Form, parts: int, transposed: bool, vector: int) -> di
     }  # fmt: skip
 
 
+def takes_wgmma(form: Form, aligned: bool, capability: int) -> bool:
+    """Return whether ``dense_wgmma.cu`` multiplies, as it is faster; rows are aligned to 16 bytes, or not."""
+    width = width_of(form)
+    known = form.dtype.itemsize == 4 and width in WGMMA and capability == WGMMA_CAPABILITY
+    return known and (aligned or width > min(WGMMA))
+
+
+def wgmma_shared(form: Form, transposed: bool) -> int:
+    """Return the bytes of shared memory of a block of threads of ``dense_wgmma.cu``."""
+    width, deep = width_of(form), WGMMA_DEEP
+    held = deep * (TALL + 8) if transposed else TALL * (deep + 4)
+    return WGMMA[width][0] * 4 * (held + 2 * deep * width)
+
+
+def wgmma_macros(form: Form, parts: int, transposed: bool, aligned: bool, last: int) -> dict[str, Any]:
+    """Return the macros with which ``dense_wgmma.cu`` is compiled; `last` is the length of the last factor matrix."""
+    width = width_of(form)
+    stages, blocks = WGMMA[width]
+    return {
+        "PARTS": parts, "TRANSPOSED": int(transposed), "SHIFTED": int(not aligned), "LONG": int(last >= WGMMA_DEEP),
+        "WIDE": width, "STAGES": stages, "BLOCKS": blocks,
+    }  # fmt: skip
+
+
 def seconds(form: Form, division: Division) -> float:
     """Return about how long the MTTKRPs of all modes take."""
     size, count = form.dtype.itemsize, len(form.lengths)
@@ -147,6 +176,11 @@ def scratch_bytes(form: Form, division: Division) -> int:
     return rows * form.stride * form.dtype.itemsize + parts_bytes(form)
 
 
+def lanes_of(form: Form) -> int:
+    """Return how many threads take the columns of a row of a partial result."""
+    return next((lanes for lanes in (4, 8, 16) if form.stride <= lanes), 32)
+
+
 def chunk_of(form: Form, length: int, others: int) -> tuple[int, int]:
     """Return the numbers of a chunk that are added up for a row, and how many chunks there are."""
     wanted = max(1, CHUNKS // (length * -(-form.stride // 32)))
@@ -162,4 +196,4 @@ def parts_bytes(form: Form) -> int:
 
 def macros(form: Form) -> dict[str, Any]:
     """Return the macros with which ``dense.cu`` is compiled."""
-    return {"ORDER": len(form.lengths), "REAL": REALS[form.dtype]}
+    return {"ORDER": len(form.lengths), "REAL": REALS[form.dtype], "LANES": lanes_of(form)}

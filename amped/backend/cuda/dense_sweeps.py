@@ -18,13 +18,18 @@ from .dense_code import (
     DEPTH,
     DEPTH_BYTES,
     TALL,
+    WGMMA_THREADS,
     Division,
     chunk_of,
+    lanes_of,
     macros,
     multiply_macros,
     multiply_shared,
     multiply_threads,
     parts_of,
+    takes_wgmma,
+    wgmma_macros,
+    wgmma_shared,
     width_of,
 )
 from .device import CudaDevice
@@ -41,6 +46,7 @@ class Block:
     def __init__(self, form: Form, device: CudaDevice) -> None:
         self.form, self._functions = form, _functions(unit("dense", macros(form)), device.number)
         self.number, self.processors = device.number, device.limits.processors
+        self.capability = device.capability
         self._most = FILLING * self.processors
 
     def modes(self, factors: Sequence[Array], start: int = 0, count: int | None = None) -> Any:
@@ -71,9 +77,9 @@ class Block:
             return
         chunk, chunks = chunk_of(self.form, length, others)
         numbers = np.int32(group[0]), np.int32(group[1]), np.int32(mode)
-        grid = length, chunks, -(-columns // WARP)
+        grid = length, chunks, -(-columns // lanes_of(self.form))
         target = parts if chunks > 1 or adds else out
-        arguments = modes, *numbers, partial, np.int32(columns), np.int64(chunk), target
+        arguments = modes, *numbers, partial, np.int32(columns), np.uint32(chunk), target
         self._functions["contract"](grid, (THREADS,), arguments)
         if target is parts:
             sums = np.int64(length * columns), np.int32(chunks), np.int32(adds)
@@ -134,7 +140,7 @@ class StoredProduct:
 
 
 class FusedProduct:
-    """Products with a Khatri-Rao product that is made on the way: ``dense_multiply.cu``."""
+    """Products with a Khatri-Rao product that is made on the way: ``dense_wgmma.cu``, ``dense_multiply.cu``."""
 
     def __init__(self, block: Block, memory: Array) -> None:
         """Take `memory`, (rows, stride), for parts that are added up."""
@@ -146,8 +152,14 @@ class FusedProduct:
         rows, depth = matrix.shape[::-1] if transposed else matrix.shape
         parts = max(1, min(parts_of(rows, depth, form, block.processors), len(self._memory) // rows))
         pitch, size = matrix.strides[0] // matrix.itemsize, matrix.itemsize
-        vector = 16 if matrix.strides[0] % 16 == 0 and matrix.data.ptr % 16 == 0 else size
-        function = _multiply(form, count, transposed, vector, block.number)
+        aligned = matrix.strides[0] % 16 == 0 and matrix.data.ptr % 16 == 0
+        if takes_wgmma(form, aligned, block.capability):
+            last, threads, shared = form.lengths[piece.group[1] - 1], WGMMA_THREADS, wgmma_shared(form, transposed)
+            function = _product("dense_wgmma", block.number, **wgmma_macros(form, count, transposed, aligned, last))
+        else:
+            threads, shared = multiply_threads(form), multiply_shared(form, transposed)
+            given = multiply_macros(form, count, transposed, 16 if aligned else size)
+            function = _product("dense_multiply", block.number, **given)
         deep = DEPTH_BYTES // size
         share = -(-depth // (parts * deep)) * deep
         parts = -(-depth // share)
@@ -156,7 +168,7 @@ class FusedProduct:
         grid = -(-form.stride // width), -(-rows // TALL), parts
         numbers = np.int64(pitch), np.int32(rows), np.uint32(depth), np.uint32(share)
         arguments = matrix, *numbers, piece.product(form), np.int32(form.stride), np.int32(adds and parts == 1), to
-        function(grid, (multiply_threads(form),), arguments, shared_mem=multiply_shared(form, transposed))
+        function(grid, (threads,), arguments, shared_mem=shared)
         if to is not out:
             block.add_parts(to, parts, adds, out)
 
@@ -170,7 +182,7 @@ class Piece(NamedTuple):
     begin: int
 
     def product(self, form: Form) -> Any:
-        """Return them as ``dense_multiply.cu`` takes them."""
+        """Return them as these kernels take them."""
         places = np.array([factor.data.ptr for factor in self.factors[slice(*self.group)]], np.uint64)
         numbers = [*form.lengths[slice(*self.group)], self.begin]
         return by_value(places, np.array([*numbers, *[0] * (len(numbers) % 2)], np.uint32))
@@ -319,8 +331,8 @@ def _functions(source: Any, device: int) -> dict[str, Any]:
 
 
 @cache
-def _multiply(form: Form, parts: int, transposed: bool, vector: int, device: int) -> Any:
-    module = load(unit("dense_multiply", multiply_macros(form, parts, transposed, vector)))
-    function = module.get_function("multiply_block")
+def _product(name: str, device: int, **options: Any) -> Any:
+    """Return a kernel that multiplies, of a file of its own, on the current device."""
+    function = load(unit(name, options)).get_function("multiply_block")
     allow_shared(function)
     return function

@@ -16,14 +16,15 @@ __device__ unsigned long long bits(double x) { return __double_as_longlong(x); }
 __device__ float number(unsigned int x) { return __uint_as_float(x); }
 __device__ double number(unsigned long long x) { return __longlong_as_double(x); }
 
-extern "C" __global__ void begin(real* matrix, count stride, count rows, int columns, const double* __restrict__ weights, double kappa,
-                                 double least) {
+// `kappas`, if there are any, are those of columns.
+extern "C" __global__ void begin(real* matrix, count stride, count rows, int columns, const double* __restrict__ weights,
+                                 const double* __restrict__ kappas, double kappa, double least) {
   for (count e = first(); e < rows * columns; e += step()) {
     const int column = e % columns;
     real& entry = matrix[e / columns * stride + column];
     const bool small = entry < least;
     const double a = small ? number((bits(entry) | 1) - 1) : entry;  // or a zero would not be one
-    entry = (small && (bits(entry) & 1) ? a + kappa : a) * weights[column];
+    entry = (small && (bits(entry) & 1) ? a + (kappas ? kappas[column] : kappa) : a) * weights[column];
   }
 }
 
@@ -37,7 +38,7 @@ extern "C" __global__ void measure(const double* __restrict__ phi, count phi_str
     const int column = e % columns;
     const double left = 1 - phi[row * phi_stride + column], entry = matrix[row * stride + column];
     const double found = fabs(entry < left ? entry : left);
-    if (!(found <= most)) most = found;
+    if (found > most || found != found) most = found;
   }
   unsigned long long bits = __double_as_longlong(most);
   for (int k = 16; k; k /= 2) bits = max(bits, __shfl_xor_sync(~0u, bits, k));

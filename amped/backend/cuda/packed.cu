@@ -1,4 +1,4 @@
-// What the kernels of mttkrp.cu and phi.cu share: packed nonzeros, ordered by tile and, within a tile, by output row.
+// What the kernels of mttkrp.cu, phi.cu and interleaved.cu share: packed nonzeros, ordered by tile and, within a tile, by output row.
 //
 // A tile is a block of rows of each input factor matrix. A job is a contiguous part of one tile's nonzeros. Its GROUPS
 // chunks, one per group of LANES threads, are inter-shard partitions (AMPED, section 3.1.2). A run is a sequence of
@@ -17,6 +17,7 @@
 //   which records hold single precision and REAL is double), LANES, WIDTH (vectors per factor row), GROUPS, BLOCKS (thread blocks per
 //   multiprocessor), BATCH (nonzeros whose factor rows are loaded together), TILED, STAGED (bit mask of input modes);
 //   FIBRE: nonzeros of equal output and first input index share one multiplication by that input's row;
+//   ROWS_OF_MORE: factor rows are longer than WIDTH, as the launch says;
 //   PASSING (bit mask of input modes), SUMS_PASS: rows that the L2 cache evicts first, of inputs and of the output;
 //   RECORD (bytes): VALUE_BITS, the number itself if VALUE_RAW, else VALUE_GRAIN * (code + VALUE_LOW); FIELDS, the bits of
 //   each input index; one bit for a new fibre (if FIBRE); one bit for a new run.
@@ -162,12 +163,17 @@ extern __shared__ Packed held[];
 struct Rows {  // one thread's access to factor rows: 16 bytes of each
   const Packed* global[INPUTS];
   int shared[INPUTS];
+#if ROWS_OF_MORE
+  int width;  // vectors from row to row
+#else
+  static constexpr int width = WIDTH;
+#endif
 
   template <int M>
   __device__ __forceinline__ Vector row(const Record& r) const {
     const word i = bits<field_at(M), FIELD_BITS[M]>(r);
     if constexpr (STAGED >> M & 1) return unpack(held[shared[M] + i * LANES]);
-    return unpack(gather<(PASSING >> M & 1)>(global[M] + (unsigned long long)i * WIDTH));
+    return unpack(gather<(PASSING >> M & 1)>(global[M] + (unsigned long long)i * width));
   }
 };
 

@@ -1,4 +1,4 @@
-// Phi of CP-APR over packed nonzeros; see packed.cu, which comes before. An MTTKRP whose values are divided by the
+// Phi of CP-APR over packed nonzeros; packed.cu and quotients.cu come before. An MTTKRP whose values are divided by the
 // model's: each thread also holds 16 bytes of the output mode's row B (`own`) over a run, next to its sum.
 //
 // Compile-time parameters beside those of packed.cu:
@@ -6,13 +6,9 @@
 //   which adds up value * log(model) of all nonzeros.
 // BATCH is 1, 2 or 4, PANELS is 1 if TILED or FIBRE, and STORED is STORED_AS_REAL.
 
-__device__ constexpr int power_from(int n) { return n > 1 ? 2 * power_from((n + 1) / 2) : 1; }
-
 constexpr int TEAM = power_from(LANES);  // threads of a group: those from LANES on hold zeros
 constexpr int TOGETHER = THREADS / TEAM, ROUNDS = (GROUPS + TOGETHER - 1) / TOGETHER;
 constexpr int HELD = BATCH > TEAM ? BATCH / TEAM : 1;  // models' values that a thread holds after `fold`
-constexpr unsigned ALL = ~0u;
-static_assert(THREADS % 32 == 0, "whole warps take part in shuffles");
 
 struct Own {  // one thread's access to rows of B
   const Packed* rows;
@@ -29,40 +25,6 @@ struct Own {  // one thread's access to rows of B
     return v;
   }
 };
-
-__device__ __forceinline__ real dot(const Vector& a, const Vector& b) {
-  real sum = a.at[0] * b.at[0];
-#pragma unroll
-  for (int k = 1; k < PER_VECTOR; k++) sum += a.at[k] * b.at[k];
-  return sum;
-}
-
-// Add up N numbers over W lanes. While there are several numbers, each half of the lanes gives the other half of them away.
-// So number u ends at lane u * TEAM / BATCH and those after it, at place u % HELD.
-template <int N, int W>
-__device__ __forceinline__ void fold(real* sums, int lane) {
-  if constexpr (W > 1 && N > 1) {
-    const bool upper = lane & W / 2;
-#pragma unroll
-    for (int k = 0; k < N / 2; k++) {
-      const real sent = upper ? sums[k] : sums[k + N / 2], kept = upper ? sums[k + N / 2] : sums[k];
-      sums[k] = kept + __shfl_xor_sync(ALL, sent, W / 2);
-    }
-    fold<N / 2, W / 2>(sums, lane);
-  } else if constexpr (W > 1) {
-    sums[0] += __shfl_xor_sync(ALL, sums[0], W / 2);
-    fold<1, W / 2>(sums, lane);
-  }
-}
-
-__device__ __forceinline__ float inverse(float x) { return __fdividef(1.0f, x); }  // to 1 unit in the last place
-__device__ __forceinline__ double inverse(double x) {
-  double y;
-  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-#pragma unroll
-  for (int k = 0; k < 2; k++) y = fma(y, fma(-x, y, 1.0), y);  // 20, 40, 53 bits; no branch, as x is a normal number
-  return y;
-}
 
 // The models' value at a nonzero, this thread's part, if rows do not fit a group's vectors: column by column.
 __device__ __forceinline__ real wide_dot(const Rows& first, const Record& r, const Packed* own, int lane) {
@@ -186,17 +148,6 @@ __device__ __forceinline__ double walk(const Rows& rows, const Rows& first, cons
   flush();
 #endif
   return to.there ? logs : 0;  // lanes without columns have sums of `fold`, too
-}
-
-// Return the sum over the block's threads to the first of them, added up in the same order every time.
-__device__ __forceinline__ double sum_of_block(double x) {
-  __shared__ double sums[THREADS / 32];
-#pragma unroll
-  for (int step = 16; step; step /= 2) x += __shfl_xor_sync(ALL, x, step);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-  __syncthreads();
-  for (int w = 1; w < THREADS / 32; w++) x += sums[w];
-  return x;
 }
 
 struct Where {  // of the nonzeros, and of rows of B

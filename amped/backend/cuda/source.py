@@ -12,11 +12,15 @@ import numpy as np
 from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
+    "leading": ("tridiagonal", "leading"),
+    "dense_wgmma": ("dense_steps", "dense_wgmma"),
     "equations": ("several", "equations"),
     "mttkrp": ("packed", "mttkrp"),
     "nonnegative": ("several", "nonnegative"),
-    "phi": ("packed", "phi"),
+    "phi": ("packed", "quotients", "phi"),
     "phi_sums": ("combine", "phi_sums"),
+    "interleaved": ("packed", "quotients", "interleaved"),
+    "interleaved_sums": ("combine", "interleaved_sums"),
     "rowproblems": ("packed", "rowproblems"),
     "solve": ("several", "solve"),
     "ttmc": ("ttmc_rows", "ttmc"),

@@ -15,22 +15,14 @@ constexpr int WEIGHTS = W_MODES ? HW : 1;
 constexpr unsigned ALL = 0xFFFFFFFF;
 static_assert(INPUTS == 2 || INPUTS == 3);
 
-template <int N>
-struct __align__(N * sizeof(real)) Some {
-  real at[N];
-};
-
-// N columns of a row from `first` on; zeros where it has no more.
-template <int N, int COLUMNS>
-__device__ __forceinline__ void load(const real* __restrict__ row, int first, real (&to)[N]) {
-  constexpr int AT_ONCE = N % V == 0 ? V : N % 2 == 0 ? 2 : 1;
-#pragma unroll
-  for (int e = 0; e < N; e += AT_ONCE) {
-    const Some<AT_ONCE> some = first + e < COLUMNS ? *reinterpret_cast<const Some<AT_ONCE>*>(row + first + e) : Some<AT_ONCE>{};
-#pragma unroll
-    for (int f = 0; f < AT_ONCE; f++) to[e + f] = some.at[f];
-  }
-}
+template <int BYTES>
+struct Word;
+template <>
+struct Word<4> { using type = int; };
+template <>
+struct Word<8> { using type = int2; };
+template <>
+struct Word<16> { using type = int4; };
 
 // Add the product of 16 x 4 and 4 x 8 numbers: `upper` and `lower` are the thread's of the first and the last eight rows.
 __device__ __forceinline__ void multiply_add(double (&upper)[2], double (&lower)[2], double a, double b, double c) {
@@ -75,33 +67,34 @@ __device__ __forceinline__ void write(Row& row, const Place& place, double* __re
         }
 }
 
-// The nonzeros of a thread.
-struct Mine {
-  int at[INPUTS + 1][BATCH];
-  real value[BATCH];
-};
-
-__device__ __forceinline__ void load(const Nonzeros& in, long long begin, int first, Mine& mine) {
-#pragma unroll
-  for (int m = 0; m <= INPUTS; m++) {  // columns end with unused memory: a whole batch can be read
-    const Batch<int> some = *reinterpret_cast<const Batch<int>*>(in.column[m] + begin + first);
-#pragma unroll
-    for (int u = 0; u < BATCH; u++) mine.at[m][u] = some.at[u];
-  }
-  const Batch<real> some = *reinterpret_cast<const Batch<real>*>(in.values + begin + first);
-#pragma unroll
-  for (int u = 0; u < BATCH; u++) mine.value[u] = some.at[u];
+// Load numbers at once, of memory that nobody writes.
+template <int N, typename T>
+__device__ __forceinline__ void load(const T* __restrict__ from, T* to) {
+  using Some = typename Word<N * sizeof(T)>::type;
+  const Some some = __ldg(reinterpret_cast<const Some*>(from));
+  memcpy(to, &some, sizeof some);
 }
 
-// Leave out what is not of the chunk; its indices may be none.
-__device__ __forceinline__ void cut(Mine& mine, int first, int size) {
+// N columns of a row, of which `row` is the one numbered `first`. Where it has no more they are of no account: zeros, or,
+// if all are beyond its end, some that are there.
+template <int N, int COLUMNS>
+__device__ __forceinline__ void load_row(const real* __restrict__ row, int first, real (&to)[N]) {
+  constexpr int AT_ONCE = N % V == 0 ? V : N % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int u = 0; u < BATCH; u++)
-    if (first + u >= size) {
-      mine.value[u] = 0;
+  for (int e = 0; e < N; e += AT_ONCE) {
+    if constexpr (COLUMNS % N) {
 #pragma unroll
-      for (int m = 0; m <= INPUTS; m++) mine.at[m][u] = m ? 0 : -1;
+      for (int f = 0; f < AT_ONCE; f++) to[e + f] = 0;
+      if (first + e >= COLUMNS) continue;
     }
+    load<AT_ONCE>(row + e, to + e);
+  }
+}
+
+// Where these columns begin.
+template <int N, int COLUMNS>
+__device__ __forceinline__ const real* begin_of(const real* matrix, int first) {
+  return matrix + (COLUMNS % N || first < COLUMNS ? first : 0);
 }
 
 // The factor rows of a thread's nonzeros.
@@ -109,28 +102,32 @@ struct Gathered {
   real b[BATCH][HB], c[BATCH][HC], w[BATCH][WEIGHTS];
 };
 
-__device__ __forceinline__ void gather(const Nonzeros& in, const Mine& mine, const Place& place, int first_c, Gathered& found) {
+// Where a thread's columns of each factor matrix begin.
+struct Columns {
+  const real *b, *c, *w;
+};
+
+__device__ __forceinline__ void gather(const int (&at)[INPUTS][BATCH], const Columns& from, const Place& place, int first_c,
+                                       Gathered& found) {
 #pragma unroll
   for (int u = 0; u < BATCH; u++) {
-    load<HC, STRIDE[C]>(in.factor[C] + (long long)mine.at[C + 1][u] * STRIDE[C], first_c, found.c[u]);
-    load<HB, STRIDE[B]>(in.factor[B] + (long long)mine.at[B + 1][u] * STRIDE[B], place.b, found.b[u]);
-    if constexpr (W_MODES > 0) load<WEIGHTS, STRIDE[0]>(in.factor[0] + (long long)mine.at[1][u] * STRIDE[0], place.w, found.w[u]);
+    load_row<HC, STRIDE[C]>(from.c + (long long)at[C][u] * STRIDE[C], first_c, found.c[u]);
+    load_row<HB, STRIDE[B]>(from.b + (long long)at[B][u] * STRIDE[B], place.b, found.b[u]);
+    if constexpr (W_MODES > 0) load_row<WEIGHTS, STRIDE[0]>(from.w + (long long)at[0][u] * STRIDE[0], place.w, found.w[u]);
   }
 }
 
-// Add the nonzeros of one row, or all, which are of one.
-template <bool SOME>
-__device__ __forceinline__ void add(const Mine& mine, const Gathered& found, int of, Row& row) {
+// Add nonzeros with these values.
+__device__ __forceinline__ void add(const real (&values)[BATCH], const Gathered& found, Row& row) {
 #pragma unroll
   for (int u = 0; u < BATCH; u++) {
-    const double value = SOME && mine.at[0][u] != of ? 0.0 : (double)mine.value[u];
     double left[2 * TILES];
     left[2 * TILES - 1] = 0;
 #pragma unroll
-    for (int p = 0; p < HW; p++) {
-      const double part = W_MODES ? value * found.w[u][W_MODES ? p : 0] : value;
+    for (int j = 0; j < HB; j++) {
+      const double part = (double)values[u] * found.b[u][j];
 #pragma unroll
-      for (int j = 0; j < HB; j++) left[p * HB + j] = part * found.b[u][j];
+      for (int p = 0; p < HW; p++) left[p * HB + j] = W_MODES ? part * found.w[u][W_MODES ? p : 0] : part;
     }
 #pragma unroll
     for (int t = 0; t < HC; t++) {
@@ -152,8 +149,9 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
   if (begin >= end) return;
 
   Row row = {};
-  int of = in.column[0][begin];
-  bool carried = begin && in.column[0][begin - 1] == of;
+  const int* rows = in.column[0] + begin;
+  int of = rows[0];
+  bool carried = begin && rows[-1] == of;
   const auto flush = [&] {
     const long long at = of - in.first_row;
     if (carried) write(row, place, carry + chunk * WIDTH, false);
@@ -161,42 +159,74 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
     carried = false;
   };
 
-  // Factor rows are loaded one turn before they are used, and indices two.
+  // Factor rows are loaded one turn before they are used, and input indices two. Each turn has names of its own for what it
+  // loads: to copy that to others would be to wait for it. Columns end with unused memory: a whole batch can be read.
   constexpr int TURN = 4 * BATCH;
   const int size = end - begin, last = (size - 1) / TURN * TURN, first_c = (panel_c * 8 + g) * HC;
-  const auto turn = [&](int x, Mine& now, const Gathered& found, Mine& next, Gathered& then, Mine& later) {
-    const int at = min(x + TURN, last);
-    if (at == last) cut(next, at + k * BATCH, size);
-    gather(in, next, place, first_c, then);
-    load(in, begin, min(x + 2 * TURN, last) + k * BATCH, later);
-    bool other = false;
+  Columns from = {begin_of<HB, STRIDE[B]>(in.factor[B], place.b), begin_of<HC, STRIDE[C]>(in.factor[C], first_c),
+                  begin_of<WEIGHTS, STRIDE[0]>(in.factor[0], place.w)};
+  asm("" : "+l"(from.b), "+l"(from.c), "+l"(from.w));  // or each address is made from the matrix's, in four steps
+  int inputs[INPUTS][BATCH];
+  const auto look = [&](int x) {
 #pragma unroll
-    for (int u = 0; u < BATCH; u++) other |= now.at[0][u] != of && now.at[0][u] >= 0;
-    if (!__any_sync(ALL, other)) {
-      add<false>(now, found, of, row);
-      return;
-    }
-    for (;;) {
-      unsigned least = ALL;  // of the rows that are left
+    for (int m = 0; m < INPUTS; m++) load<BATCH>(in.column[m + 1] + begin + (min(x, last) + k * BATCH), inputs[m]);
+  };
+  struct Mine {
+    real values[BATCH];
+    int last_row;  // of the turn
+  };
+  const auto take = [&](int x, Mine& mine, Gathered& found) {
+    if (x >= last) {  // indices of what is not of the chunk may be none
 #pragma unroll
       for (int u = 0; u < BATCH; u++)
-        if (now.at[0][u] > of) least = min(least, (unsigned)now.at[0][u]);
-      add<true>(now, found, of, row);
-      least = __reduce_min_sync(ALL, least);
-      if (least == ALL) break;
+#pragma unroll
+        for (int m = 0; m < INPUTS; m++) inputs[m][u] = last + k * BATCH + u < size ? inputs[m][u] : 0;
+    }
+    gather(inputs, from, place, first_c, found);
+    load<BATCH>(in.values + begin + (min(x, last) + k * BATCH), mine.values);
+    mine.last_row = rows[min(x + TURN, size) - 1];
+  };
+  const auto turn = [&](int x, Mine& now, const Gathered& found, Mine& next, Gathered& then) {
+    take(x + TURN, next, then);
+    look(x + 2 * TURN);
+    if (x == last) {
+#pragma unroll
+      for (int u = 0; u < BATCH; u++)
+        if (x + k * BATCH + u >= size) now.values[u] = 0;
+    }
+    if (now.last_row == of) {
+      add(now.values, found, row);
+      return;
+    }
+    int row_of[BATCH];
+    load<BATCH>(rows + x + k * BATCH, row_of);
+#pragma unroll
+    for (int u = 0; u < BATCH; u++)
+      if (x + k * BATCH + u >= size) row_of[u] = now.last_row;
+    for (;;) {  // one row after the other
+      real values[BATCH];
+      int least = now.last_row;  // of the rows that are left
+#pragma unroll
+      for (int u = 0; u < BATCH; u++) {
+        values[u] = row_of[u] == of ? now.values[u] : (real)0;
+        if (row_of[u] > of) least = min(least, row_of[u]);
+      }
+      add(values, found, row);
+      if (of == now.last_row) break;
       flush();
-      of = least;
+      of = __reduce_min_sync(ALL, least);
     }
   };
-  Mine a, b, c;
+  Mine a, b;
   Gathered found, then;
-  load(in, begin, k * BATCH, a);
-  load(in, begin, min(TURN, last) + k * BATCH, b);
-  if (!last) cut(a, k * BATCH, size);
-  gather(in, a, place, first_c, found);
-  for (int x = 0; x < size; x += TURN) {
-    turn(x, a, found, b, then, c);
-    a = b, found = then, b = c;
+  look(0);
+  take(0, a, found);
+  look(TURN);
+  for (int x = 0;; x += 2 * TURN) {
+    turn(x, a, found, b, then);
+    if (x + TURN >= size) break;
+    turn(x + TURN, b, then, a, found);
+    if (x + 2 * TURN >= size) break;
   }
   flush();
 }

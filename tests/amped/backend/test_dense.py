@@ -12,8 +12,27 @@ from amped.backend.base import Device
 from amped.backend.dense import Form
 from amped.backend.providers import dense_kernels
 
-SHAPES = [(7, 9), (40, 1, 30), (13, 8, 21), (1, 5, 6), (300, 40, 5), (5, 6, 7, 8), (33, 4, 5, 3, 6), (3, 4, 5, 2, 3, 4)]
+SHAPES = [
+    (7, 9),
+    (40, 1, 30),
+    (13, 8, 21),
+    (1, 5, 6),
+    (300, 40, 5),
+    (150, 7, 37),
+    (5, 6, 7, 8),
+    (33, 4, 5, 3, 6),
+    (3, 4, 5, 2, 3, 4),
+]
 PLENTY = 1 << 28
+RANKS = (
+    (1, 0, PLENTY),
+    (7, 1, PLENTY),
+    (16, 3, 1),
+    (32, 0, PLENTY),
+    (33, 0, 1 << 14),
+    (64, 2, PLENTY),
+    (100, 0, PLENTY),
+)  # with the indices of a slab, and bytes of scratch memory
 
 
 @EVERY
@@ -22,7 +41,7 @@ PLENTY = 1 << 28
 def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], precision: Any) -> None:
     """In turn as CP-ALS goes, then in any order; whole, in slabs, and with next to no scratch memory."""
     rng, dtype = np.random.default_rng(len(shape)), np.dtype(precision)
-    for rank, slab, workspace in ((1, 0, PLENTY), (7, 1, PLENTY), (16, 3, 1), (33, 0, 1 << 14), (64, 2, PLENTY)):
+    for rank, slab, workspace in RANKS:
         stride = backend.stride(rank, dtype.itemsize)
         form = Form(shape, min(slab or shape[0], shape[0]), rank, stride, dtype, workspace)
         for kernel in dense_kernels(backend):

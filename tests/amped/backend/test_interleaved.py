@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,9 @@ def skewed(shape: Sequence[int]) -> amped.SparseTensor:
     return amped.SparseTensor(indices, rng.integers(1, 9, len(indices)).astype(float), tuple(shape))
 
 
-def check(tensor: amped.SparseTensor, rank: int, comm: Comm, **options: Any) -> None:
+def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **options: Any) -> None:
     """Compare every mode's Phi of two groups; rows of other columns stay as they were."""
-    chosen = Options(device="cpu", **options)
+    chosen = Options(device=device, **options)
     with opened(tensor, comm, chosen, None) as (machine, source):
         ranks = dict.fromkeys(range(40), rank)
         several = counts_together(source, ranks, machine, chosen, Poisson(), lambda key: key)
@@ -41,8 +42,10 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, **options: Any) -> 
         models, width = how.models(rank, dtype), how.width(dtype)
         begins = np.array([0, 2 * width], np.int64)
         whole = [np.full((n, operator.ranks[0]), np.nan, dtype) for n in tensor.shape]
-        firsts = [int(begin) + model for begin in begins for model in range(models)]
-        places = [slice(first, first + models * (rank - 1) + 1, models) for first in firsts]
+        places = list[slice]()
+        for begin, model in product(begins.tolist(), range(models)):
+            own, apart = how.columns(model, models, dtype), how.columns(model, models, dtype).step or 1
+            places.append(slice(begin + own.start, begin + own.start + apart * (rank - 1) + 1, apart))
         starts = [random_factors(k, tensor.shape, rank) for k in range(len(places))]
         for mode, factor in enumerate(whole):
             for begin in begins:
@@ -55,15 +58,16 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, **options: Any) -> 
             operator.work.outs[mode].fill(np.nan)
             operator.work.reserve(operator.work.scratch.size)
             operator.work.scratch.fill(255)
-            found = operator.phis(mode, FLOOR, {models: begins})
+            found = machine.device.to_host(operator.phis(mode, FLOOR, {models: begins}))
             assert np.all(np.isnan(found[:, width : 2 * width])), "other columns"
             for place, factors in zip(places, held, strict=True):
                 want = coo_phi(tensor.columns, tensor.values, factors, mode, FLOOR)
                 np.testing.assert_allclose(
                     found[:, place], want, rtol=0, atol=ACCURACY[chosen.precision] * abs(want).max()
                 )
-            total = np.zeros(operator.ranks[0])
-            operator.add_logs_of(mode, FLOOR, {models: begins}, total)
+            sums = machine.device.zeros((operator.ranks[0],), np.float64)
+            operator.add_logs_of(mode, FLOOR, {models: begins}, sums)
+            total = machine.device.to_host(sums)
             for place, factors in zip(places, held, strict=True):
                 want_logs = sum_of_logs(tensor.columns, tensor.values, factors, FLOOR)
                 assert total[place.start] == pytest.approx(want_logs, rel=ACCURACY[chosen.precision])
@@ -71,24 +75,69 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, **options: Any) -> 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("rank", [1, 4, 7, 16, 31])
-def test_ranks(comm: Comm, rank: int, precision: str) -> None:
-    check(random_counts(3, (9, 11, 10)), rank, comm, precision=precision)
+def test_ranks(comm: Comm, device: str, rank: int, precision: str) -> None:
+    check(random_counts(3, (9, 11, 10)), rank, comm, device, precision=precision)
 
 
 @pytest.mark.parametrize("shape", [(19, 13), (9, 1, 10), (6, 7, 5, 8), (5, 4, 6, 5, 4), (4, 3, 4, 3, 4, 3)])
-def test_orders(comm: Comm, shape: tuple[int, ...]) -> None:
-    check(random_counts(len(shape), shape), 7, comm, precision="fp64")
+def test_orders(comm: Comm, device: str, shape: tuple[int, ...]) -> None:
+    check(random_counts(len(shape), shape), 7, comm, device, precision="fp64")
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-def test_rows_that_parts_share(comm: Comm, threads: int, placement: str) -> None:
+def test_rows_that_parts_share(comm: Comm, device: str, threads: int, placement: str) -> None:
     with small_pieces(30):
-        check(skewed((5, 30, 20)), 3, comm, precision="fp64", threads=threads, placement=placement)
+        check(skewed((5, 30, 20)), 3, comm, device, precision="fp64", threads=threads, placement=placement)
 
 
-def test_models_that_have_too_many_columns(comm: Comm) -> None:
-    with opened(random_counts(3, (9, 8, 7)), comm, Options(device="cpu"), None) as (machine, _):
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_many_nonzeros(comm: Comm, device: str, precision: str) -> None:
+    """Chunks share rows, on a GPU at all levels of their sums, and one input mode's indices come in runs."""
+    rng = np.random.default_rng(3)
+    indices = np.unique(np.stack([rng.integers(0, n, 60_000) ** 2 // n for n in (30, 20, 500)], axis=1), axis=0)
+    tensor = amped.SparseTensor(indices, rng.integers(1, 30, len(indices)).astype(float), (30, 20, 500))
+    check(tensor, 5, comm, device, precision=precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_updates(comm: Comm, device: Any, precision: Any) -> None:
+    """Each model is multiplied until its own violation is small, and then stays as it is, as its Phi does."""
+    chosen = Options(device=device, precision=precision)
+    with opened(random_counts(3, (9, 8, 7)), comm, chosen, None) as (machine, source):
+        several = counts_together(source, dict.fromkeys(range(8), 5), machine, chosen, Poisson(), lambda key: key)
+        operator: Any = several._counts
+        how, dtype, xp = operator.interleaved, chosen.dtype, machine.device.xp
+        models, rng = how.models(5, dtype), np.random.default_rng(0)
+        groups, columns = {models: np.array([0], np.int64)}, operator.ranks[0]
+        places = [how.columns(model, models, dtype) for model in range(models)]
+        phi, matrix = rng.random((9, columns)) * 2, rng.random((9, columns)).astype(dtype)
+        matrix[:, places[1]] *= 1e-6
+        phi[:, places[1]] /= 2
+        phi[3, places[0].start] = np.nan
+        idle = np.zeros(columns, np.int32)
+        idle[places[-1].start] = 1
+        of_phi, rows, done = (xp.array(each) for each in (phi, matrix, idle))
+        violations, facts = (machine.device.zeros(shape, np.float64) for shape in ((columns,), (columns, 2)))
+        how.measure(of_phi, rows, groups, violations, done)
+        how.apply(of_phi, rows, groups, violations, facts, 1e-4, done)
+        multiplied, ended, told, found = (machine.device.to_host(each) for each in (rows, done, facts, violations))
+    want = matrix.copy()
+    for number, place in enumerate(places):
+        violation = np.abs(np.minimum(matrix[:, place], 1 - phi[:, place])).max()
+        stops, skipped = violation < 1e-4, number == models - 1
+        if not (stops or skipped):
+            want[:, place] = matrix[:, place] * phi[:, place]
+        assert ended[place.start] == (stops or skipped)
+        expected = [violation, not stops] if not skipped else [0, 0]
+        np.testing.assert_equal(told[place.start], expected)
+        assert skipped or found[place.start] == violation or np.isnan(violation)
+    assert ended[places[1].start] == 1
+    np.testing.assert_array_equal(multiplied, want)
+
+
+def test_models_that_have_too_many_columns(comm: Comm, device: Any) -> None:
+    with opened(random_counts(3, (9, 8, 7)), comm, Options(device=device), None) as (machine, _):
         how = interleaved(machine.device)
         assert how is not None
         single, double = np.dtype(np.float32), np.dtype(np.float64)

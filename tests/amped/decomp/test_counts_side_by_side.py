@@ -25,37 +25,37 @@ RANKS = {(rank, start): rank for rank in (1, 2, 5, 7, 16, 31) for start in range
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_as_alone(comm: Comm, shape: tuple[int, ...], precision: str) -> None:
+def test_as_alone(comm: Comm, device: str, shape: tuple[int, ...], precision: str) -> None:
     ranks = RANKS if len(shape) == 3 else {key: rank for key, rank in RANKS.items() if rank in (2, 7)}
-    counts_as_alone(random_counts(len(shape), shape), ranks, comm, Rule(8, 1e-4), device="cpu", precision=precision)
+    counts_as_alone(random_counts(len(shape), shape), ranks, comm, Rule(8, 1e-4), device=device, precision=precision)
 
 
-def test_others_get_the_place_of_those_that_have_ended(comm: Comm) -> None:
+def test_others_get_the_place_of_those_that_have_ended(comm: Comm, device: str) -> None:
     """Three groups have room, and runs of one component end after two iterations."""
     ranks = {(rank, start): rank for rank in (1, 16) for start in range(5)}
     with mock.patch.object(assembly, "MAX_RANK", 128):
-        counts_as_alone(random_counts(3, (9, 8, 7)), ranks, comm, Rule(5, 1e-4), device="cpu", precision="fp64")
+        counts_as_alone(random_counts(3, (9, 8, 7)), ranks, comm, Rule(5, 1e-4), device=device, precision="fp64")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_rows_that_threads_and_shards_share(comm: Comm, threads: int) -> None:
+def test_rows_that_threads_and_shards_share(comm: Comm, device: str, threads: int) -> None:
     tensor = random_counts(5, (2, 40, 30))
-    how: dict[str, Any] = {"device": "cpu", "precision": "fp64", "threads": threads}
+    how: dict[str, Any] = {"device": device, "precision": "fp64", "threads": threads}
     with small_pieces(50):
         counts_as_alone(tensor, RANKS, comm, Rule(4, 0), **how)
         counts_as_alone(tensor, RANKS, comm, Rule(4, 0), placement="stream", **how)
 
 
-def test_values_of_all_kinds(comm: Comm) -> None:
+def test_values_of_all_kinds(comm: Comm, device: str) -> None:
     """Log-likelihoods of small whole numbers are those of products."""
     given = random_counts(2, (12, 10, 9))
     values = np.resize([1, 2, 3, 4, 5, 0.5, 2.5, 1e6, 17], given.nnz).astype(float)
     tensor = amped.SparseTensor(given.columns.T, values, given.shape)
-    counts_as_alone(tensor, RANKS, comm, Rule(6, 0), device="cpu", precision="fp64")
+    counts_as_alone(tensor, RANKS, comm, Rule(6, 0), device=device, precision="fp64")
 
 
-def test_a_pass_serves_all(comm: Comm) -> None:
-    chosen, ranks = Options(device="cpu"), dict.fromkeys(range(5), 3)
+def test_a_pass_serves_all(comm: Comm, device: Any) -> None:
+    chosen, ranks = Options(device=device), dict.fromkeys(range(5), 3)
     with opened(random_counts(1, (9, 8, 7)), comm, chosen, None) as (machine, source):
         several = counts_together(source, ranks, machine, chosen, Poisson(0.0, inner_iters=2), lambda key: key)
         operator: Any = several._counts

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("shape", [(9, 11, 10), (2, 30, 20), (6, 7, 5, 8)])
-def test_as_alone(comm: Comm, shape: tuple[int, ...], precision: str) -> None:
+def test_as_alone(comm: Comm, device: str, shape: tuple[int, ...], precision: str) -> None:
     tensor = random_counts(len(shape), shape) if comm.rank == 0 else None
     ranks = {(rank, start): rank for rank in (1, 2, 7) for start in range(3)}
-    counts_as_alone(tensor, ranks, comm, Rule(6, 1e-4), device="cpu", precision=precision)
+    counts_as_alone(tensor, ranks, comm, Rule(6, 1e-4), device=device, precision=precision)

@@ -12,6 +12,9 @@ from ttmcases import SHAPES, dense_of, tensor_of
 
 import amped
 from amped import InputError, SemiSparseTensor
+from amped.operators.semisparse import SemiSparseProduct
+from amped.parallel.mpi import Comm
+from amped.products import open_semisparse
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) < 5], ids=str)
@@ -93,6 +96,42 @@ def test_files_that_are_others(folder: Path) -> None:
             SemiSparseTensor.load(f"{name}.npz")
     with pytest.raises(InputError, match="No such file"):
         SemiSparseTensor.load("missing.npz")
+
+
+@pytest.mark.parametrize("name", ["t", "tensor"])  # values begin at different places
+def test_values_may_stay_in_the_file(folder: Path, name: str, comm: Comm) -> None:
+    tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
+    tensor.save(f"{name}.npz")
+    mapped = SemiSparseTensor.load(f"{name}.npz", mapped=True)
+    assert isinstance(mapped.values.base, np.memmap)
+    np.testing.assert_array_equal(mapped.values, tensor.values)
+    np.testing.assert_array_equal(mapped.indices, tensor.indices)
+    how = np.dtype(np.float32), True
+    there, held = open_semisparse(f"{name}.npz", comm), SemiSparseProduct(tensor, comm)
+    assert there is not None
+    assert held.loading(1, *how).tensor - there.loading(1, *how).tensor == tensor.values.nbytes
+    for mode in (0, 1):
+        for one, other in zip(there.by_fibre(mode, how[0]), held.by_fibre(mode, how[0]), strict=True):
+            np.testing.assert_array_equal(one, other)
+            assert one.flags.aligned
+
+
+def test_a_mapped_file_is_verified(folder: Path) -> None:
+    tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
+    tensor.save("t.npz")
+    data = bytearray(Path("t.npz").read_bytes())
+    data[data.index(tensor.values.tobytes()) + 1000] ^= 1
+    Path("t.npz").write_bytes(data)
+    with pytest.raises(InputError, match=r"t\.npz: damaged"):
+        SemiSparseTensor.load("t.npz", mapped=True)
+
+
+def test_compressed_values_come_to_memory(folder: Path) -> None:
+    tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
+    np.savez_compressed("t.npz", indices=tensor.indices, values=tensor.values, mode=2, shape=tensor.shape)
+    found = SemiSparseTensor.load("t.npz", mapped=True)
+    assert not isinstance(found.values.base, np.memmap)
+    np.testing.assert_array_equal(found.values, tensor.values)
 
 
 def test_what_it_looks_like() -> None:

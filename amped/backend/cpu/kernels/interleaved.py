@@ -37,6 +37,9 @@ class ByVectors:
             models //= 2
         return models
 
+    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
+        return slice(model, self.width(dtype), models)
+
     def suits(self, kernel: Kernel, share: Share) -> bool:
         return kernel.name == "segmented"
 
@@ -58,8 +61,9 @@ class ByVectors:
         new: slice = NOTHING,
         scratch: Array = None,
         groups: Groups | None = None,
+        done: Array = None,
     ) -> None:
-        groups = groups or self._all(out.shape[1], own.dtype)
+        groups = self._all(out.shape[1], own.dtype) if groups is None else groups
         width = self.width(own.dtype)
         for begin in (begin for each in groups.values() for begin in each.tolist()):
             out[new, begin : begin + width] = 0
@@ -103,16 +107,32 @@ class ByVectors:
         width = self.width(dtype)
         return {LINE // dtype.itemsize: np.arange(0, columns // width * width, width)}
 
-    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
-        target[:] = source
+    def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
+        for begin in (begin for begins in groups.values() for begin in begins.tolist()):
+            place = slice(begin, begin + self.width(dtype))
+            target[place] = source[place]
 
-    def measure(self, phi: Array, matrix: Array, groups: Groups, found: Array) -> None:
-        for begins in groups.values():
-            check(interleaved.measure(0, *self._team(begins), phi, matrix, begins, self.width(matrix.dtype), found))
+    def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
+        width, found = self.width(matrix.dtype), np.empty(matrix.shape[1])
+        for models, begins in groups.items():
+            check(interleaved.measure(0, *self._team(begins), phi, matrix, begins, width, found))
+            for begin in begins.tolist():
+                violations[begin : begin + models] = found[begin : begin + width].reshape(-1, models).max(axis=0)
 
-    def apply(self, phi: Array, matrix: Array, groups: Groups, live: Array) -> None:
-        for begins in groups.values():
-            check(interleaved.apply(0, *self._team(begins), phi, matrix, begins, self.width(matrix.dtype), live))
+    def apply(
+        self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
+    ) -> None:
+        width, live = self.width(matrix.dtype), np.zeros(matrix.shape[1], bool)
+        for models, begins in groups.items():
+            firsts = (begins[:, None] + np.arange(models)).reshape(-1)
+            going = firsts[done[firsts] == 0]
+            stops = violations[going] < tol
+            facts[going, 0] = violations[going]
+            facts[going, 1] += ~stops
+            done[going[stops]] = 1
+            for begin in begins.tolist():
+                live[begin : begin + width].reshape(-1, models)[:] = done[begin : begin + models] == 0
+            check(interleaved.apply(0, *self._team(begins), phi, matrix, begins, width, live))
 
     def _team(self, begins: Array) -> Sequence[Any]:
         return self._threads.team, min(self._threads.count, begins.size), np.zeros(1, np.int64)

@@ -16,7 +16,7 @@ BLOCK = 1 << 14  # numbers of a matrix that are worked on together, in a core's 
 class OnHost:
     """See `Multiply`."""
 
-    def begin(self, matrix: Array, weights: Array, kappa: float, least: float) -> None:
+    def begin(self, matrix: Array, weights: Array, kappa: Array | float, least: float) -> None:
         for (rows,) in _blocks(matrix):
             bits = _bits(rows)
             shifts = np.where((rows < least) & (bits & 1 > 0), kappa, 0.0)

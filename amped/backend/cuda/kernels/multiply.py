@@ -20,6 +20,7 @@ from ..source import REALS, unit
 KERNELS = "begin", "measure", "apply", "add_parts", "add_up", "end"
 THREADS, MOST_BLOCKS = 256, 1024
 WIDE, TALL = 32, 8  # as in multiply.cu
+NOWHERE = np.uint64(0)
 PARTS, ROWS = 256, 64  # of sums of columns: blocks at most, rows of each at least
 
 
@@ -35,9 +36,11 @@ class OnDevice:
         if blocks:
             self._functions[name]((blocks,), (THREADS,), arguments)
 
-    def begin(self, matrix: Array, weights: Array, kappa: float, least: float) -> None:
-        numbers = np.float64(kappa), np.float64(least)
-        self._launch("begin", (*_rows(matrix), *_size(matrix), weights, *numbers), matrix.shape)
+    def begin(self, matrix: Array, weights: Array, kappa: Array | float, least: float) -> None:
+        each = isinstance(kappa, cupy.ndarray)
+        kappas = (kappa, np.float64(0)) if each else (NOWHERE, np.float64(kappa))
+        arguments = *_rows(matrix), *_size(matrix), weights, *kappas, np.float64(least)
+        self._launch("begin", arguments, matrix.shape)
 
     def measure(self, phi: Array, matrix: Array, violation: Array, done: Array) -> None:
         arguments = *_rows(phi), *_rows(matrix), *_size(matrix), violation, done

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amped.backend.cuda import interleaved_code
 from amped.backend.cuda.layout import (
     ALIGNMENT,
     AT_ONCE,
@@ -295,3 +296,23 @@ def test_tiles_begin_at_their_blocks(tiling: tuple[Layout, np.ndarray, Limits], 
     assert np.array_equal(found.T, columns // blocks * blocks)
     offsets = columns - found.T
     assert (offsets < 2 ** np.array(layout.fields)[:, None]).all()
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)])
+def test_units_of_models(dtype: np.dtype[Any]) -> None:
+    """Each model is in one unit, whose columns lie in a row; models of units of as many lanes do so, too."""
+    width = interleaved_code.width(dtype)
+    groups = {count: np.array([k, k + 7]) * width for k, count in enumerate((16, 1, 4, 2, 8))}
+    found, seen = interleaved_code.arranged(groups, dtype), list[int]()
+    for lanes, units in found.units.items():
+        numbers = list[int]()
+        for first, own, number in units.tolist():
+            columns = own * VECTOR // dtype.itemsize
+            for model in range(lanes // own):
+                assert found.models[number + model].tolist() == [first + model * columns, columns]
+                numbers.append(number + model)
+        assert numbers == list(range(found.parts[lanes].start, found.parts[lanes].stop))
+        seen += numbers
+    assert sorted(seen) == list(range(2 * sum(groups))) == list(range(len(found.models)))
+    every = [column for first, columns in found.models.tolist() for column in range(first, first + columns)]
+    assert sorted(every) == sorted(begin + k for begins in groups.values() for begin in begins for k in range(width))

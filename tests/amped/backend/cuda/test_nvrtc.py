@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amped.backend.cuda import dense_code, pairs_code, phi_code, row_code, ttm_code, ttmc_code
+from amped.backend.cuda import dense_code, interleaved_code, pairs_code, phi_code, row_code, ttm_code, ttmc_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
 from amped.backend.dense import Form
@@ -42,6 +42,8 @@ MOST_IN_DOUBLE = 128
 MOST_IN_PHI = 64  # of as many threads as the layout was packed for
 MOST_IN_ROWS = 64  # once for each row or part of it, not for each nonzero
 MOST_IN_TTMC = 128  # once for each fibre
+MOST_IN_WGMMA = 80  # all registers of a multiprocessor are in use
+SHARED_BESIDE = 1024  # bytes: it is aligned to so many, behind what the compiler places
 MOST_IN_DENSE = 256  # of arrays with a number for each mode, by which an index is looked up
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
 
@@ -161,6 +163,34 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
     assert {"segmented", "tiled-1"} <= compiled_for
 
 
+@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(
+    ("order", "architecture"), [*((order, "sm_90") for order in range(2, 9)), (3, "sm_80"), (3, "sm_100")]
+)
+def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
+    """Of models of few and of many columns, of rows of any length."""
+    for kernel, logs in product(("segmented", "fibre") if order > 2 else ("segmented",), (False, True)):
+        lanes = interleaved_code.LEAST_LANES if logs == (order % 2 > 0) else interleaved_code.MOST_LANES
+        made = layout(order, precision, kernel, 960, "coded" if lanes < 16 else "raw", LIMITS[architecture])
+        log = compiled("interleaved", interleaved_code.macros(made, lanes, logs), architecture)
+        check(log, {"logs" if logs else "phi"}, FEW)
+
+
+def test_lanes_of_models() -> None:
+    single, double = DTYPES["fp32"], DTYPES["fp64"]
+    assert [interleaved_code.lanes_of(rank, single) for rank in (1, 4, 5, 9, 16, 17, 64, 65)] == [
+        1,
+        1,
+        2,
+        4,
+        4,
+        8,
+        16,
+        0,
+    ]
+    assert [interleaved_code.lanes_of(rank, double) for rank in (2, 3, 16, 17, 32, 33)] == [1, 2, 8, 16, 16, 0]
+
+
 @pytest.mark.parametrize("rank", [1, 9, 17, 20, 32, 33, 44, 128, 130, 1024])
 @pytest.mark.parametrize("kernel", ["segmented", "tiled-1", "blocked-half"])
 def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
@@ -237,6 +267,9 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     sums = {"combine", "combine_rest", "widen", "gather_long"}
     check(compiled("combine", {}, architecture), sums)
     check(compiled("phi_sums", {"SKIPS": 1}, architecture), sums | {"clear", "sum_logs", "copy"})
+    own = {"clear", "copy", "combine_models", "measure", "apply", "sum_logs"}
+    for real in REALS.values():
+        check(compiled("interleaved_sums", {"REAL": real}, architecture), sums | own)
     ranks, one, several = (1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), {}, {"SEVERAL": 1}
     for (rank, more), real in product([*((r, one) for r in ranks), (8, several), (32, several)], REALS.values()):
         macros = {"RANK": rank, "REAL": real} | more
@@ -282,6 +315,21 @@ def test_products_of_dense_blocks(columns: int, precision: str) -> None:
         assert dense_code.multiply_shared(form, transposed) <= LIMITS["sm_90"].shared
 
 
+@pytest.mark.parametrize("columns", [32, 64, 500])
+def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
+    form = Form((40, 30, 20), 40, columns, columns, DTYPES["fp32"], 1 << 20)
+    for transposed, parts, aligned, last in (
+        (False, 1, True, 40),
+        (True, 3, True, 20),
+        (False, 2, False, 40),
+        (True, 2, False, 20),
+    ):
+        if dense_code.takes_wgmma(form, aligned, 90):
+            macros = dense_code.wgmma_macros(form, parts, transposed, aligned, last)
+            check(compiled("dense_wgmma", macros, "sm_90a"), {"multiply_block"}, MOST_IN_WGMMA)
+            assert dense_code.wgmma_shared(form, transposed) + SHARED_BESIDE <= LIMITS["sm_90"].shared
+
+
 @pytest.mark.parametrize("architecture", LIMITS)
 def test_products_of_fibres(architecture: str) -> None:
     """Narrow and wide rows, of one group of threads and of several, of values of one number and of many."""
@@ -310,6 +358,14 @@ TTMC_RANKS = (
     (16, 16, 16), (1, 1, 1), (2, 3, 2, 3), (4, 5, 3, 3), (2, 2, 3, 1, 2), (2, 3, 2, 3, 3), (2, 2, 2, 2, 2, 2, 2),
     (1024, 1024),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize(("size", "count"), [(8, 1), (33, 16), (100, 10), (256, 16), (380, 64), (512, 64)])
+def test_leading_eigenvectors(size: int, count: int) -> None:
+    """A matrix is in the registers of a cluster of thread blocks."""
+    for architecture in ("sm_90", "sm_100"):
+        check(compiled("leading", {"SIZE": size, "COUNT": count}, architecture), {"tridiagonal", "eigenvectors"})
+        check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
 
 
 @pytest.mark.parametrize("precision", DTYPES)

@@ -1,0 +1,46 @@
+"""How products of dense blocks are divided, and which kernel computes them. No GPU needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amped.backend.cuda import dense_code
+from amped.backend.dense import Form
+
+
+def form(lengths: tuple[int, ...], columns: int, precision: type) -> Form:
+    return Form(lengths, lengths[0], columns, columns, np.dtype(precision), 350_000_000)
+
+
+def test_rows_that_are_not_aligned_are_short_where_cublas_multiplies() -> None:
+    odd, even = (55,) * 5, (54,) * 5
+    assert [dense_code.divide(form(lengths, 32, np.float64)).split for lengths in (odd, even)] == [3, 2]
+    assert dense_code.divide(form(odd, 32, np.float32), 132).split == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "precision", "aligned", "capability", "takes"),
+    [
+        (8, np.float32, True, 90, False),
+        (32, np.float32, True, 90, True),
+        (32, np.float32, False, 90, False),
+        (128, np.float32, False, 90, True),
+        (128, np.float32, True, 100, False),
+        (128, np.float64, True, 90, False),
+    ],
+)
+def test_wgmma_where_it_is_and_is_faster(
+    columns: int, precision: type, aligned: bool, capability: int, takes: bool
+) -> None:
+    assert dense_code.takes_wgmma(form((60, 50, 40), columns, precision), aligned, capability) is takes
+
+
+def test_lanes_take_whole_rows() -> None:
+    assert [dense_code.lanes_of(form((9, 9), columns, np.float32)) for columns in (4, 8, 12, 32, 500)] == [
+        4,
+        8,
+        16,
+        32,
+        32,
+    ]
