@@ -115,6 +115,7 @@ class _Update:
         if self._ahead and self._iterations > 1:
             self._replay = self._replay or self._noted()
             self._replay.launch()
+            self._operator.forget()  # it was told nothing of what the launch leaves
             told = self._batch.read(self._replay.wait())
         else:
             self._compute()

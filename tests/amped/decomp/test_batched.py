@@ -20,6 +20,7 @@ from amped.backend.small import FLAGS, MODE
 from amped.decomp import batched
 from amped.decomp.driver import Rule
 from amped.parallel.mpi import Comm
+from partitioner.dense import DenseTensor
 
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-9}
 SINGULAR_ACCURACY = {"cpu": 1e-5, "cuda": 2e-4}  # sums that come in any order differ: singular equations make that more
@@ -71,6 +72,26 @@ def test_a_flag_in_the_midst_of_an_iteration(
     found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
     assert raised == [1]
     assert_as_alone(found, tensor, rule, 1e-9, nonnegative, **how)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_a_flag_between_iterations(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """What an operator keeps from pass to pass is not that of a launch that it was not told of."""
+    raised = list[int]()
+    iteration = batched._Update.iteration
+
+    def raise_and_compute(self: Any) -> Any:
+        if self._iterations in (4, 7) and len(raised) < 2:
+            raised.append(self._iterations)
+            raise_flag(self._batch, len(self._batch.totals) - 1, -1, SINGULAR)
+        return iteration(self)
+
+    monkeypatch.setattr(batched._Update, "iteration", raise_and_compute)
+    tensor = DenseTensor(low_rank((12, 10, 9), 3, 0.2, 3)) if kind == "dense" else counts()
+    rule, how = Rule(12, 0), {"device": device, "precision": "fp64"}
+    found = side_by_side(tensor, 20, comm, rule, ranks={(3, start): 3 for start in range(4)}, **how)
+    assert raised == [4, 7]
+    assert_as_alone(found, tensor, rule, 1e-7, False, **how)
 
 
 class NotNoted:
