@@ -291,12 +291,15 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_measured_memory_is_within_a_tenth_of_the_plan(
     large: Path, tmp_path: Path, tensor: str, ranks: int, flags: list[object]
 ) -> None:
-    arguments = ["cpd", large / tensor, "--rank", RANK, "--tol", 0, "--max-iters", 2, *flags, *CPU]
-    arguments += ["--metrics", tmp_path / "m.jsonl", "--output", tmp_path / "out"]
-    result = on_ranks(ranks, *arguments) if ranks > 1 else in_process(*arguments)
-    assert result.code == 0, result.err
-    by_rank = events(tmp_path / "m.jsonl")["memory"]["used_and_planned_bytes"]
-    assert len(by_rank) == ranks
+    taken = list[list[dict[str, tuple[int, int]]]]()
+    for turn in range(3):  # what libraries take besides varies, by 15 MB on a busy machine: the middle one counts
+        arguments = ["cpd", large / tensor, "--rank", RANK, "--tol", 0, "--max-iters", 2, *flags, *CPU]
+        arguments += ["--metrics", tmp_path / f"{turn}.jsonl", "--output", tmp_path / f"out-{turn}"]
+        result = on_ranks(ranks, *arguments) if ranks > 1 else in_process(*arguments)
+        assert result.code == 0, result.err
+        taken.append(events(tmp_path / f"{turn}.jsonl")["memory"]["used_and_planned_bytes"])
+        assert len(taken[-1]) == ranks
+    by_rank = sorted(taken, key=lambda each: sum(used for places in each for used, _ in places.values()))[1]
     above = 0.25 if tensor.endswith(".store") else 0.1  # columns are counted until all shards of a mode are made
     below = 0.12 if "permuted" in flags else 0.1  # what threads take for blocks varies; most where little else is there
     for rank, places in enumerate(by_rank):
