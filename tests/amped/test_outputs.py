@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -263,16 +264,21 @@ def test_a_partitioner_that_is_told_to_end_leaves_nothing(folder: Path, number: 
     os.mkfifo(folder / "t.tns")
     line = python_line("t.tns", "--output", "store")
     line[1:3] = ["-m", "partitioner"]
-    process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment(), cwd=folder)
+    process, written = subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment(), cwd=folder), -1
     try:
         deadline = time.monotonic() + TIMEOUT
-        while os.listdir(folder) == ["t.tns"]:
+        while os.listdir(folder) == ["t.tns"] or written < 0:
             assert time.monotonic() < deadline
             time.sleep(0.05)
+            with suppress(OSError):  # nobody reads yet
+                written = written if written >= 0 else os.open(folder / "t.tns", os.O_WRONLY | os.O_NONBLOCK)
+        time.sleep(0.5)  # it reads then: what is told just before a system call is heard only after it
         process.send_signal(number)
         _, err = process.communicate(timeout=TIMEOUT)
     finally:
         process.kill()
+        if written >= 0:
+            os.close(written)
     assert process.returncode > 0, err
     assert "Traceback" not in err
     assert os.listdir(folder) == ["t.tns"]
