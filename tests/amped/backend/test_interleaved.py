@@ -74,7 +74,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("rank", [1, 4, 7, 16, 31])
+@pytest.mark.parametrize("rank", [1, 4, 5, 7, 12, 16, 31])
 def test_ranks(comm: Comm, device: str, rank: int, precision: str) -> None:
     check(random_counts(3, (9, 11, 10)), rank, comm, device, precision=precision)
 
