@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy
 import numpy as np
@@ -21,22 +21,11 @@ from ...small import BEST, FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, State, 
 from ..device import CudaDevice
 from ..source import REALS, by_value, lanes, unit
 from . import nonnegative, solve
-from .equations import DOT_BLOCKS, DOT_THREADS
+from .equations import DOT_BLOCKS, DOT_THREADS, Functions
 
 MOST_COLUMNS = 32  # of a run: more gain little
 EIGHT = 8  # the code is compiled for multiples of so many columns
 FILLING = 2  # blocks of threads on a multiprocessor
-
-
-class Functions(NamedTuple):
-    """Compiled code."""
-
-    prepare: Any
-    constrain: Any
-    widen: Any
-    finish: Any
-    fit: Any
-    add_dots: Any
 
 
 class CudaBatch:
