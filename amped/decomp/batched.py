@@ -171,7 +171,7 @@ class _Update:
 
     def _then(self, mode: int) -> list[int]:
         """Return the modes whose MTTKRPs follow."""
-        return [each for each in in_turn(mode, self._operator.order) if each in self._modes]
+        return in_turn(mode, self._operator.order, self._modes)
 
     def _finish(self, mode: int, again: bool = False) -> None:
         machine = self._operator.machine

@@ -126,7 +126,7 @@ class LeastSquares:
 
     def _then(self, mode: int) -> Sequence[int]:
         """Return the modes whose MTTKRPs follow."""
-        return [each for each in in_turn(mode, self._operator.order) if each in self.modes]
+        return in_turn(mode, self._operator.order, self.modes)
 
     def _solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
         """Queue the solving of rows from those of an MTTKRP; `again`: they are to be divided by other numbers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -204,6 +204,7 @@ class CoreOperator(Placed, Protocol):
         """
 
 
-def in_turn(mode: int, order: int) -> list[int]:
-    """Return the modes that follow `mode` where all are computed in turn, and `mode` itself last."""
-    return [(mode + k) % order for k in range(1, order + 1)]
+def in_turn(mode: int, order: int, among: Container[int] | None = None) -> list[int]:
+    """Return the modes that follow `mode` where all, or some `among` them, are computed in turn; `mode` comes last."""
+    every = [(mode + k) % order for k in range(1, order + 1)]
+    return every if among is None else [each for each in every if each in among]

@@ -10,7 +10,7 @@ import pytest
 from densecases import low_rank
 from hostbatch import HostBatch, HostBatches
 from oracle import PRECISIONS
-from severalruns import assert_as_alone, side_by_side
+from severalruns import assert_as_alone, assert_near_one_as_alone, side_by_side
 
 import amped
 from amped import assembly
@@ -121,13 +121,7 @@ def raise_flag(batch: Batch, place: int, mode: int, flag: int) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision: str) -> None:
-    dense = low_rank((12, 10, 9), 2, 0.0, 3)
-    tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
-    rule, ranks = Rule(30, 1e-9), {(rank, start): rank for rank in (1, 2, 5, 11) for start in range(2)}
-    how: dict[str, Any] = {"device": device, "precision": precision}
-    found = side_by_side(tensor, 19, comm, rule, ranks=ranks, **how)
-    assert found[2, 0].fits[-1] > 0.999
-    assert_as_alone(found, tensor, rule, SINGULAR_ACCURACY[device], False, **how)
+    assert_near_one_as_alone(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
 
 
 def test_more_runs_than_columns(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
