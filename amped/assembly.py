@@ -154,9 +154,14 @@ def place(
     options: Options,
     solving: Solving = nothing,
     budget: Budget | None = None,
+    late: bool = False,
 ) -> Operator:
-    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective."""
-    return _placed(source, machine, setting_for(source, rank, machine, options, solving), budget)
+    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective.
+
+    `late`: see `Setting`.
+    """
+    setting = setting_for(source, rank, machine, options, solving)
+    return _placed(source, machine, setting._replace(late=late), budget)
 
 
 def _placed(source: AnySource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
@@ -182,7 +187,7 @@ def decomposition(
 ) -> als.CpAls:
     """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
-    setting = setting_for(source, rank, machine, options, solving)
+    setting = setting_for(source, rank, machine, options, solving)._replace(late=not constraints)
     return als.CpAls(_placed(source, machine, setting, budget), constraints)
 
 

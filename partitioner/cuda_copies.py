@@ -6,7 +6,7 @@ staged. The driver's own copies from ordinary memory are staged by one thread, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -17,7 +17,9 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-PIECE = 4 << 20  # bytes of one copy
+from .filed import PART, READERS
+
+PIECE = PART  # bytes of one copy
 COPIERS = 6  # copying threads at most: more are not faster
 SLOTS = 2  # per copying thread: one is in transfer while the other is filled
 
@@ -44,8 +46,9 @@ class Copies:
         device = cupy.cuda.Device()
         copiers = min(COPIERS, max(2, threads))
         self._pool = ThreadPoolExecutor(copiers, initializer=device.use)
+        self._readers = ThreadPoolExecutor(READERS, initializer=device.use)
         self._piece = PIECE
-        self._slots = [Slot(PIECE) for _ in range(SLOTS * copiers)]
+        self._slots = [Slot(PIECE) for _ in range(max(SLOTS * copiers, READERS + SLOTS))]
         self._free = SimpleQueue[Slot]()
         for slot in self._slots:
             self._free.put(slot)
@@ -64,9 +67,17 @@ class Copies:
         return [self._pool.submit(self._send, source[piece], target[piece], ready) for piece in self._pieces(target)]
 
     def _send(self, source: NDArray[Any], target: Array, ready: Any) -> None:
+        self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
+
+    def begin(self, parts: Sequence[tuple[Array, Callable[[NDArray[Any]], object]]]) -> Sent:
+        """Start to copy to 1-d arrays on the device, of at most `PIECE` bytes, what functions write to memory."""
+        ready = cupy.cuda.get_current_stream().record()
+        return [self._readers.submit(self._write, write, target, ready) for target, write in parts]
+
+    def _write(self, write: Callable[[NDArray[Any]], object], target: Array, ready: Any) -> None:
         with self._slot() as slot:
             staged = slot.host[: target.nbytes].view(target.dtype)
-            np.copyto(staged, source, casting="same_kind")
+            write(staged)
             slot.stream.wait_event(ready)
             target.set(staged, stream=slot.stream)
             slot.done.record(slot.stream)

@@ -17,6 +17,7 @@ from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
 from .facts import Facts, facts_of, joined
+from .filed import FileElements
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
@@ -28,12 +29,12 @@ Place = tuple[slice, ...]
 
 
 class Stored:
-    """Elements in a file that another library reads: what is taken of them is an array, in memory.
+    """Elements in a file: what is taken of them is an array, in memory.
 
     Parameters
     ----------
-    elements : HDF5 or Zarr array
-        Has a shape and a type, and gives ranges of all modes as arrays.
+    elements : FileElements, HDF5 or Zarr array
+        Has a shape and a type, and gives ranges of all modes as arrays. Its first mode varies slowest.
     modes : tuple of int
         Which of its modes is the first one here, the second one, and so on.
     ranges : tuple of slice
@@ -50,6 +51,27 @@ class Stored:
     def transpose(self, modes: tuple[int, ...]) -> Stored:
         """Return the same elements with modes in another order."""
         return Stored(self._elements, tuple(self._modes[m] for m in modes), self._ranges)
+
+    @property
+    def plain(self) -> bool:
+        """Whether they lie in the file as they are: threads read parts side by side, into memory of their own."""
+        return isinstance(self._elements, FileElements)
+
+    def slowest_first(self) -> tuple[int, ...]:
+        """Return the modes, the one that varies slowest first; those of length 1 come last."""
+        return tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, self._modes[m])))
+
+    def into(self, target: NDArray[Any]) -> NDArray[Any]:
+        """Copy them to a C-contiguous array, perhaps of another type; return them as they are.
+
+        It has their shape, and `slowest_first` are the modes as they come.
+        """
+        if self.plain and target.dtype == self.dtype and target.size:
+            self._elements.read(self._ranges, target.transpose(np.argsort(self._modes)))
+            return target
+        found = self[:]
+        np.copyto(target, found, casting="same_kind")
+        return found
 
     def within(self, place: slice | Place) -> Stored:
         """Return a part of the elements, in the file still."""
@@ -108,7 +130,7 @@ class DenseTensor(AsDense):
                 check_elements(array.shape, array.dtype)
                 self.shape: tuple[int, ...] = array.shape
                 self.dtype: np.dtype[Any] = array.dtype
-                self.modes = tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, m)))
+                self.modes = array.slowest_first()
                 self.memory: NDArray[Any] | Stored = array.transpose(self.modes)
                 return
             refuse_masked(array, "the array")

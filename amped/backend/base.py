@@ -13,6 +13,8 @@ from ..parallel.mpi import Comm, Reduction
 
 Array = Any  # a NumPy or a CuPy array, according to the device
 NOTHING = slice(0, 0)
+Write = Callable[[NDArray[Any]], object]
+"""Called with a 1-d array in host memory, to be filled."""
 
 
 class Movable(Protocol):
@@ -138,6 +140,13 @@ class Device(Protocol):
 
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
+
+    def begin_fill(self, parts: Sequence[tuple[Array, Write]]) -> Callable[[], None]:
+        """Begin to fill 1-d device arrays by what threads call; return what waits.
+
+        Each has at most `partitioner.filed.PART` bytes. Work that is queued after waiting has them. On the host all is
+        done before this returns.
+        """
 
     def lock(self, array: NDArray[Any]) -> object | None:
         """Let slots be filled from a C-contiguous array in host memory at once, at the full speed of the link, as long

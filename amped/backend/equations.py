@@ -116,6 +116,9 @@ class Equations(Protocol):
     def finish(self, mode: int, again: bool = False) -> None:
         """Take the norms out of the columns; `again`: after `widen`, so that whatever is within `RANGE` is taken."""
 
+    def measure(self, norm: float) -> None:
+        """Take the tensor's norm, which only fits depend on: it may be NaN before the first one."""
+
     def multiply(self, source: Array, target: Array) -> None:
         """Write `dots`: of the columns of an MTTKRP in double precision with those of the stored matrix."""
 

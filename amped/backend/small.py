@@ -169,6 +169,9 @@ class HostEquations:
         state.scales[mode] = scale = state.divisor / state.norms[mode]
         self._hold(mode, scale)
 
+    def measure(self, norm: float) -> None:
+        self._terms = self._terms._replace(norm=norm)
+
     def multiply(self, source: Array, target: Array) -> None:
         self.dots.fill(0)
         rows.add_dots(self._device.xp, source, target, self.dots[0])

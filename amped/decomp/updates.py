@@ -191,6 +191,7 @@ class LeastSquares:
     def checked_fit(self) -> Passes[tuple[Told, bool]]:
         """Return what was told after the fit, rank 0's fit, and whether it was near 1. Collective."""
         comm = self._operator.machine.comm
+        self.equations.measure(self._operator.norm)  # perhaps only known since elements were read
         self.fit()
         told = self.told()
         near = any(comm.allgather(bool(told.flags & NEAR)))  # ranks' arithmetic may differ in the last bit

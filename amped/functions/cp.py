@@ -315,7 +315,7 @@ def mttkrp(
             # No matrix, which could be too large, but one number that looks like it.
             given[mode] = np.broadcast_to(np.zeros(1), (source.shape[mode], ranks[0] if ranks else 0))
         rank = comm.bcast(int(np.shape(given[mode])[-1]) if mode < len(given) else 1)
-        operator = place(source, rank, machine, chosen, budget=budget)
+        operator = place(source, rank, machine, chosen, budget=budget, late=True)
         start(operator, source, init=given)
         whole = operator.gathered(mode, operator.mttkrp(mode))
         together(comm, lambda: check_result(operator, mode, whole, source.value_range))

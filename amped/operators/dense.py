@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..backend.pairs import PairsSweep
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_load import copy, on_device
+from .dense_load import Look, begin_copy, known_of, on_device
 from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
 from .factors import Factors
@@ -31,6 +31,13 @@ from .placement import Setting
 from .workspace import Workspace
 
 
+class _Coming(NamedTuple):
+    """A slab on its way to a slot."""
+
+    slab: Array
+    wait: Callable[[], None] | None  # until threads have read it, if a device goes on meanwhile
+
+
 class _HostSlab(NamedTuple):
     """Elements in host memory, or a file, on their way to a slot. See `Movable`."""
 
@@ -38,20 +45,21 @@ class _HostSlab(NamedTuple):
     dtype: np.dtype[Any]  # in the slot
     device: Device
     locked: bool  # whether the device may copy them where they are, as they are
+    look: Look = None
 
     @property
     def nbytes(self) -> int:
         """The memory that it takes in a slot."""
         return math.prod(self.elements.shape) * self.dtype.itemsize
 
-    def copied(self, buffer: Array) -> Array:
+    def copied(self, buffer: Array) -> _Coming:
         """See `Movable`."""
         target = buffer[: self.nbytes].view(self.dtype).reshape(self.elements.shape)
         if self.locked:
             target.set(self.elements)
-            return target
-        copy(target, self.elements, self.device)
-        return target
+            return _Coming(target, None)
+        wait = begin_copy(target, self.elements, self.device, self.look)
+        return _Coming(target, None if self.device.on_host else wait)
 
 
 class _Slabs:
@@ -63,6 +71,7 @@ class _Slabs:
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
         self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
+        self._clock, self._seen = clock, list[Facts]()  # what is known of elements that were looked at on their way
         if self._count and plan.streamed:
             self._make_slots(plan, clock)
         elif self._count:
@@ -80,8 +89,13 @@ class _Slabs:
         self._lock = device.lock(given) if plain else None
 
     def facts(self) -> Facts:
-        """Return what is known of the elements that are on the device."""
+        """Return what is known of the elements that are on the device, or have passed through it once, from a file."""
+        if self._slots:
+            return joined(self._seen)
         return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
+
+    def _look(self, elements: NDArray[Any]) -> None:
+        self._seen.append(known_of(elements))
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
@@ -93,7 +107,7 @@ class _Slabs:
         self._fill(mode)
         for number in range(self._count):
             slot = self._slots[self._taken % SLOTS]
-            slab = slot.shard()
+            slab = self._there(slot.shard(), mode)
             if self._converted is not None:
                 converted = self._converted[: len(slab)]
                 converted[...] = slab
@@ -105,13 +119,21 @@ class _Slabs:
             self._taken += 1
             self._fill(mode)
 
+    def _there(self, coming: _Coming, mode: int) -> Array:
+        """Wait for a slab; what was waited for is counted as copying."""
+        if coming.wait is not None:
+            with self._clock.span("copy", mode):
+                coming.wait()
+        return coming.slab
+
     def _fill(self, mode: int) -> None:
         """Fill free slots; after the last slab comes the first one: every pass over the elements is alike."""
         while self._filled < self._taken + SLOTS:
             start = self._filled % self._count * self._form.slab
             place = slice(start, start + self._form.slab)
             slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
-            moved = _HostSlab(slab, self._sent, self._device, self._lock is not None)
+            look = self._look if self._filled < self._count and isinstance(slab, Stored) else None
+            moved = _HostSlab(slab, self._sent, self._device, self._lock is not None, look)
             self._slots[self._filled % SLOTS].fill(moved, mode)
             self._filled += 1
 
@@ -146,12 +168,14 @@ class DenseOperator(Factors):
         plan.kernel.prepare(plan.form)
         self.work = Workspace(plan, machine, options)
         with STAGES.of("copy"):
-            block = source.block(plan.grid, on_host=machine.device.on_host or plan.streamed)
-            self._slabs = _Slabs(block, plan, machine.device, self.clock, fair_threads(comm))
-        if not any(comm.allgather(plan.streamed)):
+            block, threads = source.block(plan.grid, machine.device.on_host or plan.streamed), fair_threads(comm)
+            self._slabs = together(comm, lambda: _Slabs(block, plan, machine.device, self.clock, threads))
+        streamed = any(comm.allgather(plan.streamed))
+        self._source, self._reads_file, self.norm = source, streamed and source.in_file, math.nan
+        if not streamed:
             source.found(self._slabs.facts())
-        check_range(source.value_range, options)
-        self.norm = source.held_norm(options.dtype)
+        if not (self._reads_file and setting.late):
+            self._measure()
         self._sweep: Sweep | None = None
         self._passed_on = -1  # the mode whose new rows were used for the next one already
         self._doubled: _Doubled | None = None
@@ -165,6 +189,20 @@ class DenseOperator(Factors):
         # The factor matrices' rows of the block, in memory order.
         self._inputs = [self.work.factors[mode][self._ranges[mode]] for mode in self._modes]
         self.clock.collect()
+
+    def _measure(self) -> None:
+        check_range(self._source.value_range, self.options)
+        self.norm = self._source.held_norm(self.options.dtype)
+
+    def _reading(self, compute: Callable[[], None]) -> None:
+        """Compute what reads elements; where they are in a file, raise on all ranks what is wrong with it."""
+        if not self._reads_file:
+            compute()
+            return
+        together(self.machine.comm, compute)
+        if math.isnan(self.norm):
+            self._source.found(self._slabs.facts())
+            self._measure()
 
     def reads(self, mode: int) -> bool:
         """Return whether the next MTTKRP of a mode reads this rank's elements."""
@@ -201,7 +239,7 @@ class DenseOperator(Factors):
         plan, work = self.plan, self.work
         out, share = work.outs[mode], plan.modes[mode]
         if double and plan.double is not None:
-            self._compute_double(mode, out)
+            self._reading(lambda: self._compute_double(mode, out))
         elif self._computes_in_blocks(mode, then):
             self._compute_in_blocks(mode, out, solve, bool(then))
             if solve:
@@ -210,7 +248,7 @@ class DenseOperator(Factors):
                 self._passed_on = -1
             return work.sums[mode]
         else:
-            self._compute(mode, out)
+            self._reading(lambda: self._compute(mode, out))
         if not plan.grid.alone(self._modes.index(mode)):
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce_rows(out, share.cut.rows)

@@ -1,9 +1,9 @@
-"""Elements of a dense tensor on their way to a device: from an array, or a file that is read ahead."""
+"""Elements of a dense tensor on their way to a device: from an array, or a file that threads read."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.dense import Place, Stored, expect, forget, pieces
+from partitioner.facts import Facts, facts_of
+from partitioner.filed import PART
 from partitioner.threads import side_by_side
 
 from ..backend.base import Array, Device
@@ -18,6 +20,9 @@ from ..backend.base import Array, Device
 PIECE = 1 << 24  # elements that are copied at once
 MAPPED = 1 << 22  # of a file that is mapped
 AHEAD = 4  # pieces of such a file that the system reads ahead
+
+Look = Callable[[NDArray[Any]], object] | None
+"""What is called with elements as they were read, if they are to be looked at."""
 
 
 def on_device(elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: Device, threads: int) -> Array:
@@ -36,22 +41,60 @@ def on_device(elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: 
     elif device.on_host and not isinstance(elements, Stored):
         side_by_side(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
     else:
-        copy(target, elements, device)
+        begin_copy(target, elements, device)()
     return target
 
 
-def copy(target: Array, elements: NDArray[Any] | Stored, device: Device) -> None:
-    """Copy elements into a C-contiguous array of a device, perhaps of another type."""
+def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, look: Look = None) -> Callable[[], None]:
+    """Begin to copy elements into a C-contiguous array of a device, perhaps of another type; return what waits for it.
+
+    A device with memory of its own goes on meanwhile, where a file has elements as they are; else all is done at once.
+    """
+    if isinstance(elements, Stored) and elements.plain:
+        return device.begin_fill([
+            (target[place].reshape(-1), _reading(elements.within(place), look))
+            for place in pieces(elements.shape, (), PART // max(target.itemsize, elements.dtype.itemsize))
+        ])  # fmt: skip
     for to, part in _parts(target, elements):
+        if look is not None:
+            look(part)
         device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
+    return lambda: None
+
+
+def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
+    """Return what reads a part into memory, and looks at it."""
+
+    def read(room: NDArray[Any]) -> None:
+        found = part.into(room.reshape(part.shape))
+        if look is not None:
+            look(found)
+
+    return read
+
+
+def known_of(block: NDArray[Any]) -> Facts:
+    """Return what is known of some elements; where they lie in a tensor is not told."""
+    return facts_of(block, tuple(slice(0, n) for n in block.shape), block.shape)
 
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
-    """Copy elements as they are, or as another type, and convert them on the device."""
-    room = device.empty((min(PIECE, math.prod(elements.shape)),), sent)
-    for to, part in _parts(target, elements):
-        device.fill([room[: to.size]], [np.ascontiguousarray(part).reshape(-1)])
-        to[...] = room[: to.size].reshape(to.shape)
+    """Copy elements as they are, or as another type, and convert them on the device: one part while the next comes."""
+    rooms = device.empty((2, min(PIECE // 2, math.prod(elements.shape))), sent)
+    coming: list[tuple[Array, Array, Callable[[], None]]] = []
+    for number, place in enumerate(pieces(elements.shape, (), rooms.shape[1])):
+        part = elements.within(place) if isinstance(elements, Stored) else elements[place]
+        room = rooms[number % 2, : math.prod(part.shape)].reshape(part.shape)
+        coming.append((target[place], room, begin_copy(room, part, device)))
+        if number:
+            _converted(*coming.pop(0))
+    for each in coming:
+        _converted(*each)
+
+
+def _converted(to: Array, room: Array, wait: Callable[[], None]) -> None:
+    wait()
+    to[...] = room
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:

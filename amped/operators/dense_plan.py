@@ -192,7 +192,7 @@ def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -
         return form, True, form.slab * index, working
     working = parts.working(form)
     if sent != form.dtype:  # while elements are converted; kernels need theirs later
-        working = max(working, min(PIECE, form.elements) * sent.itemsize)
+        working = max(working, min(PIECE, 2 * form.elements) * sent.itemsize)
     return form, streamed, 0, working
 
 

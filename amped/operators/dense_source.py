@@ -118,6 +118,7 @@ class DenseSource:
         return self.shape[mode]
 
     def tensor(self) -> DenseTensor | None:
+        assert self.facts  # all are finite
         return self._root
 
     def digest(self) -> int:

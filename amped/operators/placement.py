@@ -81,6 +81,7 @@ class Setting(NamedTuple):
     ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
     interleaved: bool = False  # whether Phi is computed of interleaved models
     spectra: Spectra | None = None  # if they are found before
+    late: bool = False  # whether the norm of elements that are streamed from a file may be found by the first MTTKRP
 
 
 @dataclass(frozen=True)

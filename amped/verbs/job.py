@@ -14,6 +14,7 @@ from ..assembly import AnySource, bring_up, open_path, room_of
 from ..errors import EXIT_INCOMPLETE
 from ..files import Outputs
 from ..operators.base import Placed
+from ..operators.dense_source import DenseSource
 from ..operators.source import Described
 from ..operators.tuning import Budget
 from ..parallel.mpi import Comm, on_root
@@ -107,8 +108,10 @@ class Job:
         """Say in the metrics what will run: nothing is left to be refused."""
         mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
         planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)
+        known = not isinstance(source, DenseSource) or source.known is not None
         self.metrics.event(
-            "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz, norm=source.norm,
+            "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz,
+            norm=source.norm if known else None,
             rank=operator.ranks[0] if rank is None else rank, ranks=self.comm.size, devices=devices, kernels=kernels,
             choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import ValueRange
 from partitioner.flags import flag, path, shown
 from partitioner.labels import named
 
@@ -21,6 +20,7 @@ from ..errors import InputError
 from ..files import write_npz
 from ..operators.base import Operator
 from ..operators.limits import check_result
+from ..operators.source import Described
 from ..parallel.mpi import on_root, together
 from .job import Job, Session
 from .requests import Repeated
@@ -41,14 +41,15 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
         source = job.open()
         modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
         with job.teller.loading():
-            operator = place(source, request.rank, job.machine, request.options, budget=job.budget(request.repeat))
+            budget = job.budget(request.repeat)
+            operator = place(source, request.rank, job.machine, request.options, budget=budget, late=True)
         job.say_machine()
         start(operator, source, request.seed, request.init)
         job.begin(operator, source)
         results = {}
         for at, mode in enumerate(modes):
             turns = [mode] * request.repeat + modes[at + 1 :]
-            whole = _timed_mttkrp(job, operator, source.value_range, turns, request.repeat)
+            whole = _timed_mttkrp(job, operator, source, turns, request.repeat)
             if comm.rank == 0 and output is not None:
                 results[f"mode_{mode}"] = whole
         if output is not None:
@@ -58,7 +59,7 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
         return job.exit_code()
 
 
-def _timed_mttkrp(job: Job, operator: Operator, values: ValueRange, modes: Sequence[int], repeat: int) -> NDArray[Any]:
+def _timed_mttkrp(job: Job, operator: Operator, source: Described, modes: Sequence[int], repeat: int) -> NDArray[Any]:
     """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
     seconds, mode = [], modes[0]
     for turn in range(repeat):
@@ -71,6 +72,7 @@ def _timed_mttkrp(job: Job, operator: Operator, values: ValueRange, modes: Seque
         split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
         job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
     whole = operator.gathered(mode, rows)
+    values = source.value_range
     together(job.comm, lambda: check_result(operator, mode, whole, values))
     operator.clock.collect()
     median = statistics.median(seconds)

@@ -1,4 +1,4 @@
-"""Dense tensors in ``.npy`` files, which are mapped: elements are read where they are used."""
+"""Dense tensors in ``.npy`` files: elements are read where they are used."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 import os
 from os import PathLike
 
-import numpy as np
-
 from ..checked import open_regular
-from ..dense import DenseTensor, check_elements
+from ..dense import DenseTensor, Stored, check_elements
 from ..errors import InputError
+from ..filed import FileElements
 from .headers import read_header
 from .npz import DAMAGED
 from .pieces import naming
@@ -29,5 +28,6 @@ def read_dense(path: str | PathLike[str]) -> DenseTensor:
         need = math.prod(shape) * dtype.itemsize
         if size - begin < need:
             raise InputError(f"truncated: its header promises {need:,} bytes of elements, {size - begin:,} are there")
-        mapped = np.memmap(file, dtype, "r", begin, shape, "F" if fortran else "C")
-        return DenseTensor(mapped, path)
+        elements = FileElements(file, begin, shape[::-1] if fortran else shape, dtype, path)
+        modes = range(len(shape))
+        return DenseTensor(Stored(elements, tuple(reversed(modes) if fortran else modes)), path)

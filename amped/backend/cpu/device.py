@@ -14,10 +14,11 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioner.threads import fair_threads, usable_cores
+from partitioner.filed import READERS
+from partitioner.threads import fair_threads, side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
-from ..base import Array, Movable, Replay
+from ..base import Array, Movable, Replay, Write
 from ..blas import limit_blas
 from .threads import Threads, aligned
 from .vectors import LANE, LINE
@@ -74,6 +75,11 @@ class CpuDevice:
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source, casting="same_kind")
+
+    def begin_fill(self, parts: Sequence[tuple[Array, Write]]) -> Callable[[], None]:
+        threads = min(max(READERS, self.threads.count), max(1, len(parts)))
+        side_by_side(lambda part: part[1](part[0]), parts, threads)
+        return lambda: None
 
     def lock(self, array: NDArray[Any]) -> None:
         """See `Device`: nothing is needed."""

@@ -19,7 +19,7 @@ from partitioner.cuda_copies import Copies, copies
 from partitioner.threads import side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
-from ..base import Array, Collectives, Movable
+from ..base import Array, Collectives, Movable, Write
 from ..blas import limit_blas
 from .clock import HIGHEST, CudaClock, untimed
 from .layout import VECTOR, Limits
@@ -113,6 +113,11 @@ class CudaDevice:
         through = self._staging()
         pairs = zip(sources, targets, strict=True)
         through.wait([piece for source, target in pairs for piece in through.send(source, target)])
+
+    def begin_fill(self, parts: Sequence[tuple[Array, Write]]) -> Callable[[], None]:
+        through = self._staging()
+        coming = through.begin(parts)
+        return lambda: through.wait(coming)
 
     def lock(self, array: NDArray[Any]) -> object | None:
         """See `Device`: memory that is written to a file is not locked, as all of it would have to be there."""

@@ -84,8 +84,7 @@ class CudaEquations:
         places = held.facts, held.norms, held.scales, held.divisor, held.grams, weights, self.totals, self.inverse
         sizes = np.array([order, terms.parts, bounds is not None, terms.part], np.int32)
         self._state = by_value(_addresses(places), sizes)
-        numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
-        self._limits = by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
+        self._limits = _limits(terms)
 
     def _launch(self, function: Any, *arguments: Any) -> None:
         function((1,), (self._threads,), (self._state, self._limits, ALONE, *arguments))
@@ -128,6 +127,11 @@ class CudaEquations:
 
     def finish(self, mode: int, again: bool = False) -> None:
         self._launch(self._functions.finish, np.int32(mode), np.int32(again))
+
+    def measure(self, norm: float) -> None:
+        if norm != self._terms.norm:
+            self._terms = self._terms._replace(norm=norm)
+            self._limits = _limits(self._terms)
 
     def multiply(self, source: Array, target: Array) -> None:
         strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
@@ -234,6 +238,11 @@ class OnDevice:
 def providers(device: CudaDevice) -> Sequence[Provider]:
     """Return the providers of the family; the last one suits all."""
     return [OnDevice(device), Wide(device)]
+
+
+def _limits(terms: Terms) -> Any:
+    numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
+    return by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
 
 
 def _addresses(places: Iterable[Array]) -> NDArray[np.uint64]:
