@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--folder", type=Path, default=Path(), help="where the file is written and removed (.)")
     parser.add_argument("--rank", type=int, default=32, help="columns of the factor matrices (32)")
     parser.add_argument("--precision", choices=tuple(DTYPES), default="fp64")
-    parser.add_argument("--repeats", type=int, default=3, help="sweeps over all modes (3)")
+    parser.add_argument("--repeats", type=int, default=3, help="sweeps over all modes, readings of a file (3)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
     parser.add_argument("--name", help="of the result (dense-stream-DEVICE)")
 
@@ -79,7 +79,7 @@ def placed(args: argparse.Namespace, tensor: Any, placement: Any) -> tuple[Dense
     """Return an operator that holds random factor matrices, and the seconds that making it took."""
     options = Options(device=args.device, precision=args.precision, placement=placement)
     machine, began = bring_up(options, SingleComm()), time.perf_counter()
-    operator = place(open_tensor(tensor, machine, options), args.rank, machine, options)
+    operator = place(open_tensor(tensor, machine, options), args.rank, machine, options, late=True)
     assert isinstance(operator, DenseOperator)
     operator.synchronize()
     seconds = time.perf_counter() - began
@@ -118,36 +118,57 @@ def _copied(operator: DenseOperator, array: np.ndarray) -> float:
 
 
 def from_file(args: argparse.Namespace) -> dict[str, Any]:
-    """Time loading a file and computing one MTTKRP, and reading it alone; the system's copy in memory is dropped."""
+    """Time reading a file alone, and loading it until the first MTTKRP is done, each in turn.
+
+    The system's copy in memory is dropped before; once more it is kept. A small file comes first: what is done once in
+    a process, and compiled, is told apart.
+    """
     dtype = DTYPES[args.precision]
-    shape = shape_of(args.file_gigabytes, dtype.itemsize)
+    shape, ways = shape_of(args.file_gigabytes, dtype.itemsize), ("read", "resident", "stream")
+    with _file(args.folder / "dense-small.npy", (8, *shape[1:]), dtype) as path:
+        first = {way: _loaded(args, path, way) for way in ways[1:]}
     with _file(args.folder / "dense-stream.npy", shape, dtype) as path:
-        size, taken = math.prod(shape) * dtype.itemsize, dict[str, float]()
-        for placement in ("read", "resident", "stream"):
-            _drop(path)
-            began = time.perf_counter()
-            if placement == "read":
-                _read(path)
-            else:
-                operator, _ = placed(args, path, placement)
-                operator.mttkrp(0)
-                operator.synchronize()
-                del operator
-            taken[placement] = time.perf_counter() - began
-    rates = {f"{name}_gigabytes_per_second": size / seconds / 1e9 for name, seconds in taken.items()}
-    told = ", ".join(f"{name} {size / seconds / 1e9:.2f} GB/s" for name, seconds in taken.items())
-    print(f"{size / 1e9:.0f} GB in a file: {told}", flush=True)
-    return {"bytes": size, **rates}
+        size, seconds = math.prod(shape) * dtype.itemsize, list[dict[str, float]]()
+        for _ in range(args.repeats):
+            seconds.append({})
+            for way in ways:
+                _drop(path)
+                seconds[-1][way] = _loaded(args, path, way)
+        kept = {way: [_loaded(args, path, way) for _ in range(args.repeats)] for way in ways}
+    found: dict[str, Any] = {"bytes": size, "first_seconds": first}
+    for name, taken in (("disk", {way: [each[way] for each in seconds] for way in ways}), ("memory", kept)):
+        rates = {way: record.summary([size / each / 1e9 for each in those]) for way, those in taken.items()}
+        shares = {way: float(np.median(taken["read"]) / np.median(taken[way])) for way in ways[1:]}
+        found[name] = {"gigabytes_per_second": rates, "share_of_reads": shares}
+        told = ", ".join(f"{way} {size / np.median(those) / 1e9:.2f} GB/s" for way, those in taken.items())
+        print(f"{size / 1e9:.1f} GB in a file, from {name}: {told}", flush=True)
+    return found
+
+
+def _loaded(args: argparse.Namespace, path: Path, way: str) -> float:
+    """Return the seconds until a file was read, or the first MTTKRP of it was done."""
+    began = time.perf_counter()
+    if way == "read":
+        _read(path)
+    else:
+        operator, _ = placed(args, path, way)
+        operator.mttkrp(0)
+        operator.synchronize()
+    return time.perf_counter() - began
 
 
 @contextmanager
 def _file(path: Path, shape: Sequence[int], dtype: np.dtype[Any]) -> Iterator[Path]:
     """Write a file of random numbers, and remove it in the end."""
+    base, left = np.random.default_rng(0).random(BASE // dtype.itemsize, dtype=dtype), math.prod(shape)
     try:
-        mapped = np.lib.format.open_memmap(path, "w+", dtype, tuple(shape))
-        random_into(mapped.reshape(-1))
-        mapped.flush()
-        del mapped
+        with open(path, "wb") as file:
+            facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": tuple(shape)}
+            np.lib.format.write_array_header_1_0(file, facts)
+            while left:
+                part = base[: min(left, base.size)]
+                file.write(part.data)
+                left -= part.size
         yield path
     finally:
         path.unlink(missing_ok=True)

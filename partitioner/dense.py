@@ -70,7 +70,8 @@ class Stored:
             self._elements.read(self._ranges, target.transpose(np.argsort(self._modes)))
             return target
         found = self[:]
-        np.copyto(target, found, casting="same_kind")
+        with np.errstate(over="ignore"):  # whoever wants them knows how large they may be
+            np.copyto(target, found, casting="same_kind")
         return found
 
     def within(self, place: slice | Place) -> Stored:

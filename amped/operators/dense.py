@@ -18,6 +18,7 @@ from ..backend.base import Array, Device, Slot
 from ..backend.dense import Form, Sweep
 from ..backend.exchange import Machine
 from ..backend.pairs import PairsSweep
+from ..errors import InputError
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
@@ -72,6 +73,7 @@ class _Slabs:
         self._slots: list[Slot] = []
         self._filled = self._taken = 0  # slabs that were put in slots, and taken, so far
         self._clock, self._seen = clock, list[Facts]()  # what is known of elements that were looked at on their way
+        self.sound = True  # whether these are all numbers that the device has
         if self._count and plan.streamed:
             self._make_slots(plan, clock)
         elif self._count:
@@ -95,10 +97,16 @@ class _Slabs:
         return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
 
     def _look(self, elements: NDArray[Any]) -> None:
-        self._seen.append(known_of(elements))
+        found = known_of(elements)
+        self._seen.append(found)
+        if found.bad >= 0 or found.largest > float(np.finfo(self._form.dtype).max):
+            self.sound = False
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
-        """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""
+        """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for.
+
+        None follows once elements were no numbers: nothing can be computed of them.
+        """
         step = self._form.slab
         if not self._slots:
             for start in range(0, self._form.lengths[0] if self._count else 0, step):
@@ -108,6 +116,8 @@ class _Slabs:
         for number in range(self._count):
             slot = self._slots[self._taken % SLOTS]
             slab = self._there(slot.shard(), mode)
+            if not self.sound:
+                return
             if self._converted is not None:
                 converted = self._converted[: len(slab)]
                 converted[...] = slab
@@ -203,6 +213,11 @@ class DenseOperator(Factors):
         if math.isnan(self.norm):
             self._source.found(self._slabs.facts())
             self._measure()
+            together(self.machine.comm, self._check_sound)
+
+    def _check_sound(self) -> None:
+        if not self._slabs.sound:  # a second look has found nothing
+            raise InputError("changed while it was read", path=self._source.path)
 
     def reads(self, mode: int) -> bool:
         """Return whether the next MTTKRP of a mode reads this rank's elements."""

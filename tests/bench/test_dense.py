@@ -51,5 +51,7 @@ def test_streams_from_memory_and_from_a_file(folder: Path, monkeypatch: pytest.M
     assert found["memory"]["bytes"] == 20 * 50 * 50 * 8
     assert found["memory"]["passes"] == 2
     assert found["memory"]["sweep_gigabytes_per_second"]["runs"] == 2
-    assert found["file"]["stream_gigabytes_per_second"] > 0
+    for where in ("disk", "memory"):
+        assert found["file"][where]["gigabytes_per_second"]["stream"]["runs"] == 2
+        assert found["file"][where]["share_of_reads"]["resident"] > 0
     assert not (folder / "dense-stream.npy").exists()

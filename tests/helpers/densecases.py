@@ -14,14 +14,16 @@ from amped.parallel.mpi import Comm
 from partitioner.dense import DenseTensor
 
 
-def dense_operator(tensor: Any, factors: Sequence[np.ndarray], comm: Comm, **options: Any) -> DenseOperator:
+def dense_operator(
+    tensor: Any, factors: Sequence[np.ndarray], comm: Comm, late: bool = False, **options: Any
+) -> DenseOperator:
     """Return an operator that holds `factors`: of an array, of which rank 0's counts, or of the path of a file."""
     chosen = Options(**{"device": "cpu", "precision": "fp64", **options})
     machine = bring_up(chosen, comm)
     given = DenseTensor(tensor) if isinstance(tensor, np.ndarray) and comm.rank == 0 else tensor
     source = open_tensor(None if isinstance(given, np.ndarray) else given, machine, chosen)
     solving = solving_bytes(machine, chosen, len(factors))
-    operator = place(source, factors[0].shape[1], machine, chosen, solving)
+    operator = place(source, factors[0].shape[1], machine, chosen, solving, late=late)
     assert isinstance(operator, DenseOperator)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)
