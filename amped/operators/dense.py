@@ -66,8 +66,12 @@ class _HostSlab(NamedTuple):
 class _Slabs:
     """A rank's block: on the device, or on the host, slab by slab through slots."""
 
-    def __init__(self, block: Any, plan: DensePlan, device: Device, clock: Any, threads: int) -> None:
+    def __init__(
+        self, block: Any, plan: DensePlan, device: Device, clock: Any, threads: int, looks: bool = False
+    ) -> None:
+        """`looks`: whether elements that are streamed are looked at when they come for the first time."""
         self._form, self._given, self._device, self._threads = plan.form, block, device, threads
+        self._looks = looks
         self._block: Array = None
         self._count = -(-plan.form.lengths[0] // plan.form.slab) if plan.form.elements else 0
         self._slots: list[Slot] = []
@@ -91,7 +95,7 @@ class _Slabs:
         self._lock = device.lock(given) if plain else None
 
     def facts(self) -> Facts:
-        """Return what is known of the elements that are on the device, or have passed through it once, from a file."""
+        """Return what is known of the elements that are on the device, or were looked at on their way."""
         if self._slots:
             return joined(self._seen)
         return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
@@ -142,7 +146,7 @@ class _Slabs:
             start = self._filled % self._count * self._form.slab
             place = slice(start, start + self._form.slab)
             slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
-            look = self._look if self._filled < self._count and isinstance(slab, Stored) else None
+            look = self._look if self._looks and self._filled < self._count else None
             moved = _HostSlab(slab, self._sent, self._device, self._lock is not None, look)
             self._slots[self._filled % SLOTS].fill(moved, mode)
             self._filled += 1
@@ -179,12 +183,13 @@ class DenseOperator(Factors):
         self.work = Workspace(plan, machine, options)
         with STAGES.of("copy"):
             block, threads = source.block(plan.grid, machine.device.on_host or plan.streamed), fair_threads(comm)
-            self._slabs = together(comm, lambda: _Slabs(block, plan, machine.device, self.clock, threads))
+            late = setting.late and source.in_file and source.known is None
+            self._slabs = together(comm, lambda: _Slabs(block, plan, machine.device, self.clock, threads, late))
         streamed = any(comm.allgather(plan.streamed))
         self._source, self._reads_file, self.norm = source, streamed and source.in_file, math.nan
         if not streamed:
             source.found(self._slabs.facts())
-        if not (self._reads_file and setting.late):
+        if not (streamed and late):
             self._measure()
         self._sweep: Sweep | None = None
         self._passed_on = -1  # the mode whose new rows were used for the next one already
