@@ -8,8 +8,10 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from ..dense import DenseTensor, Stored
+from ..checked import open_regular
+from ..dense import DenseTensor, Stored, check_elements
 from ..errors import InputError
+from ..filed import FileElements
 from .pieces import naming
 
 HDF5, ZARR = (".h5", ".hdf5"), (".zarr",)
@@ -37,7 +39,22 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
     if not Path(file).exists():
         raise InputError("no such file", path=path)
     with naming(path):
-        return DenseTensor(Stored(_array(file, name)), path)
+        array = _array(file, name)
+        return DenseTensor(Stored(_as_it_lies(array, file, path) or array), path)
+
+
+def _as_it_lies(array: Any, file: str, path: Any) -> FileElements | None:
+    """Return the elements of an HDF5 dataset that are in one part of the file, neither compressed nor in chunks."""
+    if not hasattr(array, "id") or array.chunks is not None or array.is_virtual or array.external:
+        return None
+    offset = array.id.get_offset()  # None, if nothing was written
+    if offset is None or array.file.driver != "sec2" or array.file.userblock_size:
+        return None
+    check_elements(array.shape, array.dtype)
+    if array.id.get_storage_size() != array.size * array.dtype.itemsize:
+        return None
+    with open_regular(file) as opened:
+        return FileElements(opened, offset, array.shape, array.dtype, path)
 
 
 def _array(file: str, name: str) -> Any:

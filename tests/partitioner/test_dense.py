@@ -208,13 +208,20 @@ def hdf5(folder: Path, array: np.ndarray) -> Path:
     return folder / "x.h5"
 
 
+def plain_hdf5(folder: Path, array: np.ndarray) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("group/data", data=array)
+    return folder / "x.h5"
+
+
 def zarr_file(folder: Path, array: np.ndarray) -> Path:
     zarr = pytest.importorskip("zarr")
     zarr.save_array(folder / "x.zarr", array)
     return folder / "x.zarr"
 
 
-@pytest.mark.parametrize("write", [hdf5, zarr_file])
+@pytest.mark.parametrize("write", [hdf5, plain_hdf5, zarr_file])
 @pytest.mark.parametrize("kind", ["f8", "f4", "i2"])
 def test_files_of_other_libraries(tmp_path: Path, write: Any, kind: str) -> None:
     array = (10 * ARRAY).astype(kind)
@@ -222,6 +229,7 @@ def test_files_of_other_libraries(tmp_path: Path, write: Any, kind: str) -> None
     tensor, want = amped.read(file), DenseTensor(array)
     assert isinstance(tensor, DenseTensor)
     assert isinstance(tensor.memory, Stored)
+    assert tensor.memory.plain == (write is plain_hdf5)
     assert np.array_equal(tensor.array(), array)
     with mock.patch.object(dense, "BLOCK", 7):
         assert tensor.norm() == pytest.approx(want.norm(), rel=1e-14)
@@ -231,7 +239,7 @@ def test_files_of_other_libraries(tmp_path: Path, write: Any, kind: str) -> None
     assert np.array_equal(within[:, 1:], want.memory[2:4, 3:5])
 
 
-@pytest.mark.parametrize("write", [hdf5, zarr_file])
+@pytest.mark.parametrize("write", [hdf5, plain_hdf5, zarr_file])
 def test_wrong_files_of_other_libraries_are_refused(tmp_path: Path, write: Any) -> None:
     bad = np.array(ARRAY)
     bad[3, 0, 1, 2] = np.nan
