@@ -27,6 +27,8 @@ Array = Any
 """An array on the device; CuPy has no types."""
 Sent = Sequence[Future[None]]
 """Copies under way."""
+Parts = Sequence[tuple[Array, Callable[[NDArray[Any]], object]]]
+"""Arrays on the device, and what writes to host memory what they are to hold."""
 
 
 class Slot:
@@ -37,6 +39,22 @@ class Slot:
         self.host = np.frombuffer(memory, np.uint8, nbytes)
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.done = cupy.cuda.Event(block=True, disable_timing=True)
+
+
+class Coming:
+    """Copies to the device that are under way. Once nobody waits for them, their targets' memory may serve others."""
+
+    def __init__(self, through: Copies, parts: Parts, sent: Sent) -> None:
+        self._through, self._parts, self._sent = through, parts, sent
+
+    def wait(self) -> None:
+        """See `Copies`."""
+        self._through.wait(self._sent)
+        self._parts, self._sent = (), ()
+
+    def __del__(self) -> None:
+        if self._sent:
+            self._through.give_up(self._sent)
 
 
 class Copies:
@@ -69,10 +87,18 @@ class Copies:
     def _send(self, source: NDArray[Any], target: Array, ready: Any) -> None:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
 
-    def begin(self, parts: Sequence[tuple[Array, Callable[[NDArray[Any]], object]]]) -> Sent:
+    def begin(self, parts: Parts) -> Coming:
         """Start to copy to 1-d arrays on the device, of at most `PIECE` bytes, what functions write to memory."""
         ready = cupy.cuda.get_current_stream().record()
-        return [self._readers.submit(self._write, write, target, ready) for target, write in parts]
+        sent = [self._readers.submit(self._write, write, target, ready) for target, write in parts]
+        return Coming(self, parts, sent)
+
+    def give_up(self, sent: Sent) -> None:
+        """Return when nothing of these copies will be written any more."""
+        for piece in [each for each in sent if not each.cancel()]:
+            piece.exception()
+        for slot in self._slots:
+            slot.done.synchronize()
 
     def _write(self, write: Callable[[NDArray[Any]], object], target: Array, ready: Any) -> None:
         with self._slot() as slot:

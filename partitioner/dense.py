@@ -57,6 +57,11 @@ class Stored:
         """Whether they lie in the file as they are: threads read parts side by side, into memory of their own."""
         return isinstance(self._elements, FileElements)
 
+    def expect(self) -> None:
+        """Let the disk begin to read them, if they are `plain`."""
+        if self.plain:
+            self._elements.expect(self._ranges)
+
     def slowest_first(self) -> tuple[int, ...]:
         """Return the modes, the one that varies slowest first; those of length 1 come last."""
         return tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, self._modes[m])))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 PART = 4 << 20  # bytes that a thread reads at once
-READERS = 8  # threads that read, at least: a disk wants more requests at a time than there may be cores
+READERS = 16  # threads that read, at least: a disk wants more requests at a time than there may be cores
+EXPECTED = 16  # parts that the disk begins with before a thread asks for them: else it rests while these do other work
 SHORT = 1 << 14  # bytes that follow each other in the file: fewer are read with what lies between them
 BAND = 1 << 22  # bytes that are read so at once
 
@@ -52,15 +54,33 @@ class FileElements:
 
     def read(self, ranges: tuple[slice, ...], out: NDArray[Any]) -> None:
         """Read ranges of all modes into a C-contiguous array of their lengths; raise `InputError` if they are gone."""
-        order, lengths = len(self.shape), out.shape
-        whole = [given == own for given, own in zip(lengths, self.shape, strict=True)]
-        along = next(a for a in range(order) if all(whole[a + 1 :]))  # what follows each other begins with this mode
+        lengths = out.shape
+        along = self._along(lengths)
         step = self.dtype.itemsize * math.prod(self.shape[along:])
         if along and 16 * step <= BAND and out.nbytes < SHORT * math.prod(lengths[:along]):
             self._read_bands(ranges, out, along, step)
             return
         for indices in np.ndindex(*lengths[:along]):
             self._fill(out[indices], [r.start + at for r, at in zip(ranges, indices, strict=False)], ranges[along])
+
+    def expect(self, ranges: tuple[slice, ...]) -> None:
+        """Let the disk begin to read ranges, where their elements follow each other."""
+        lengths = [each.stop - each.start for each in ranges]
+        along = self._along(lengths)
+        if math.prod(lengths[:along]) == 1:
+            first = self._byte([each.start for each in ranges[: along + 1]])
+            size = math.prod(lengths) * self.dtype.itemsize
+            os.posix_fadvise(self._handle, first, size, os.POSIX_FADV_WILLNEED)
+
+    def _along(self, lengths: Sequence[int]) -> int:
+        """Return the mode from which on elements of such ranges follow each other."""
+        whole = [given == own for given, own in zip(lengths, self.shape, strict=True)]
+        return next(mode for mode in range(len(whole)) if all(whole[mode + 1 :]))
+
+    def _byte(self, place: Sequence[int]) -> int:
+        """Return where in the file the first element is that has these indices of the first modes."""
+        steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
+        return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
 
     def _read_bands(self, ranges: tuple[slice, ...], out: NDArray[Any], along: int, step: int) -> None:
         """Read all that lies between the first and the last element, and take what is wanted."""
@@ -75,9 +95,7 @@ class FileElements:
 
     def _fill(self, out: NDArray[Any], place: list[int], along: slice) -> None:
         """Read what follows each other: of the modes before, one index each; of the next a range; of others all."""
-        steps = [math.prod(self.shape[m + 1 :]) for m in range(len(place) + 1)]
-        first = sum(at * step for at, step in zip([*place, along.start], steps, strict=True))
-        at, done = self._begin + first * self.dtype.itemsize, 0
+        at, done = self._byte([*place, along.start]), 0
         room = out.reshape(-1).view(np.uint8).data
         while done < len(room):
             try:

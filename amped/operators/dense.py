@@ -101,7 +101,7 @@ class _Slabs:
         return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
 
     def _look(self, elements: NDArray[Any]) -> None:
-        found = known_of(elements)
+        found = known_of(elements, self._form.lengths)
         self._seen.append(found)
         if found.bad >= 0 or found.largest > float(np.finfo(self._form.dtype).max):
             self.sound = False

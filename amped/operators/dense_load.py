@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.dense import Place, Stored, expect, forget, pieces
 from partitioner.facts import Facts, facts_of
-from partitioner.filed import PART
+from partitioner.filed import EXPECTED, PART
 from partitioner.threads import side_by_side
 
 from ..backend.base import Array, Device
@@ -51,10 +51,11 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
     A device with memory of its own goes on meanwhile, where a file has elements as they are; else all is done at once.
     """
     if isinstance(elements, Stored) and elements.plain:
-        return device.begin_fill([
-            (target[place].reshape(-1), _reading(elements.within(place), look))
-            for place in pieces(elements.shape, (), PART // max(target.itemsize, elements.dtype.itemsize))
-        ])  # fmt: skip
+        places = list(pieces(elements.shape, (), PART // max(target.itemsize, elements.dtype.itemsize)))
+        parts = [elements.within(place) for place in places]
+        coming = [*parts[EXPECTED:], *[None] * EXPECTED]
+        writes = [_reading(part, later, look) for part, later in zip(parts, coming, strict=False)]
+        return device.begin_fill([(target[at].reshape(-1), write) for at, write in zip(places, writes, strict=True)])
     for to, part in _parts(target, elements):
         if look is not None:
             look(part)
@@ -62,10 +63,12 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
     return lambda: None
 
 
-def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
-    """Return what reads a part into memory, and looks at it."""
+def _reading(part: Stored, later: Stored | None, look: Look) -> Callable[[NDArray[Any]], None]:
+    """Return what reads a part into memory and looks at it, once the disk knows of a `later` one."""
 
     def read(room: NDArray[Any]) -> None:
+        if later is not None:
+            later.expect()
         found = part.into(room.reshape(part.shape))
         if look is not None:
             look(found)
@@ -73,9 +76,9 @@ def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
     return read
 
 
-def known_of(block: NDArray[Any]) -> Facts:
-    """Return what is known of some elements; where they lie in a tensor is not told."""
-    return facts_of(block, tuple(slice(0, n) for n in block.shape), block.shape)
+def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> Facts:
+    """Return what is known of some elements of a tensor of that shape; where they lie is not told."""
+    return facts_of(block, tuple(slice(0, n) for n in block.shape), shape)
 
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
