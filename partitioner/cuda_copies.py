@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
+from threading import current_thread
 from typing import Any
 
 import cupy
@@ -21,6 +22,7 @@ from .filed import PART, READERS
 
 PIECE = PART  # bytes of one copy
 COPIERS = 6  # copying threads at most: more are not faster
+READING = "amped-read"  # names of threads that read files
 SLOTS = 2  # per copying thread: one is in transfer while the other is filled
 
 Array = Any
@@ -64,7 +66,7 @@ class Copies:
         device = cupy.cuda.Device()
         copiers = min(COPIERS, max(2, threads))
         self._pool = ThreadPoolExecutor(copiers, initializer=device.use)
-        self._readers = ThreadPoolExecutor(READERS, initializer=device.use)
+        self._readers = ThreadPoolExecutor(READERS, READING, initializer=device.use)
         self._piece = PIECE
         self._slots = [Slot(PIECE) for _ in range(max(SLOTS * copiers, READERS + SLOTS))]
         self._free = SimpleQueue[Slot]()
@@ -95,7 +97,10 @@ class Copies:
 
     def give_up(self, sent: Sent) -> None:
         """Return when nothing of these copies will be written any more."""
-        for piece in [each for each in sent if not each.cancel()]:
+        going = [each for each in sent if not each.cancel()]
+        if current_thread().name.startswith(READING):  # which collects garbage, and would wait for itself
+            return
+        for piece in going:
             piece.exception()
         for slot in self._slots:
             slot.done.synchronize()
