@@ -19,6 +19,7 @@ from amped.operators.dense import DenseOperator
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from partitioner.dense import DenseTensor
+from partitioner.filed import READERS
 from partitioner.threads import usable_cores
 
 from . import record
@@ -182,7 +183,7 @@ def _drop(path: Path) -> None:
 
 
 def _read(path: Path) -> None:
-    """Read a file with several threads."""
+    """Read a file with as many threads as loading has."""
     size = path.stat().st_size
 
     def part(number: int, count: int) -> None:
@@ -192,9 +193,8 @@ def _read(path: Path) -> None:
                 file.seek(at)
                 file.readinto(buffer)
 
-    count = min(8, usable_cores())
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(lambda number: part(number, count), range(count)))
+    with ThreadPoolExecutor(READERS) as pool:
+        list(pool.map(lambda number: part(number, READERS), range(READERS)))
 
 
 def run(args: argparse.Namespace) -> None:
