@@ -29,8 +29,9 @@ Array = Any
 """An array on the device; CuPy has no types."""
 Sent = Sequence[Future[None]]
 """Copies under way."""
-Parts = Sequence[tuple[Array, Callable[[NDArray[Any]], object]]]
-"""Arrays on the device, and what writes to host memory what they are to hold."""
+Part = tuple[Array, Callable[[NDArray[Any]], object]]
+"""An array on the device, and what writes to host memory what it is to hold."""
+Runs = Sequence[Sequence[Part]]
 
 
 class Slot:
@@ -46,13 +47,13 @@ class Slot:
 class Coming:
     """Copies to the device that are under way. Once nobody waits for them, their targets' memory may serve others."""
 
-    def __init__(self, through: Copies, parts: Parts, sent: Sent) -> None:
-        self._through, self._parts, self._sent = through, parts, sent
+    def __init__(self, through: Copies, runs: Runs, sent: Sent) -> None:
+        self._through, self._runs, self._sent = through, runs, sent
 
     def wait(self) -> None:
         """See `Copies`."""
         self._through.wait(self._sent)
-        self._parts, self._sent = (), ()
+        self._runs, self._sent = (), ()
 
     def __del__(self) -> None:
         if self._sent:
@@ -89,11 +90,18 @@ class Copies:
     def _send(self, source: NDArray[Any], target: Array, ready: Any) -> None:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
 
-    def begin(self, parts: Parts) -> Coming:
-        """Start to copy to 1-d arrays on the device, of at most `PIECE` bytes, what functions write to memory."""
+    def begin(self, runs: Runs) -> Coming:
+        """Start to copy to 1-d arrays on the device, of at most `PIECE` bytes, what functions write to memory.
+
+        One thread does those of a run, one after the other.
+        """
         ready = cupy.cuda.get_current_stream().record()
-        sent = [self._readers.submit(self._write, write, target, ready) for target, write in parts]
-        return Coming(self, parts, sent)
+
+        def copy(run: Sequence[Part]) -> None:
+            for target, write in run:
+                self._write(write, target, ready)
+
+        return Coming(self, runs, [self._readers.submit(copy, run) for run in runs])
 
     def give_up(self, sent: Sent) -> None:
         """Return when nothing of these copies will be written any more."""

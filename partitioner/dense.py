@@ -17,7 +17,7 @@ from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
 from .facts import Facts, facts_of, joined
-from .filed import FileElements
+from .filed import PART, RUN, FileElements
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
@@ -56,11 +56,6 @@ class Stored:
     def plain(self) -> bool:
         """Whether they lie in the file as they are: threads read parts side by side, into memory of their own."""
         return isinstance(self._elements, FileElements)
-
-    def expect(self) -> None:
-        """Let the disk begin to read them, if they are `plain`."""
-        if self.plain:
-            self._elements.expect(self._ranges)
 
     def slowest_first(self) -> tuple[int, ...]:
         """Return the modes, the one that varies slowest first; those of length 1 come last."""
@@ -214,14 +209,18 @@ class DenseTensor(AsDense):
             found: Facts = self.on_gpu.facts()
             return found
         parts = list(pieces(self.memory.shape, place, BLOCK))
-        threads = min(threads or usable_cores(), max(1, len(parts)))
-        return joined(side_by_side(self._facts, parts, threads))
+        run = RUN * PART // (BLOCK * self.dtype.itemsize) if isinstance(self.memory, Stored) else 1
+        runs = [parts[at : at + run] for at in range(0, len(parts), run)]
+        threads = min(threads or usable_cores(), max(1, len(runs)))
+        return joined(side_by_side(self._facts, runs, threads))
 
-    def _facts(self, place: Place) -> Facts:
-        block = self.memory[place]
-        found = facts_of(block, place, self.memory.shape)
-        forget(block)
-        return found
+    def _facts(self, places: Sequence[Place]) -> Facts:
+        found = []
+        for place in places:
+            block = self.memory[place]
+            found.append(facts_of(block, place, self.memory.shape))
+            forget(block)
+        return joined(found)
 
     def check_finite(self, facts: Facts) -> None:
         """Raise `InputError` if `facts` name an element that is not finite; the message says where it is."""

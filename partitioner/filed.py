@@ -10,6 +10,7 @@ import math
 import os
 import weakref
 from collections.abc import Sequence
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 PART = 4 << 20  # bytes that a thread reads at once
+RUN = 8  # parts that follow each other, and that one thread reads
 READERS = 16  # threads that read, at least: a disk wants more requests at a time than there may be cores
-EXPECTED = 16  # parts that the disk begins with before a thread asks for them: else it rests while these do other work
+HANDLES = 2 * READERS
 SHORT = 1 << 14  # bytes that follow each other in the file: fewer are read with what lies between them
 BAND = 1 << 22  # bytes that are read so at once
 
@@ -41,11 +43,9 @@ class FileElements:
 
     def __init__(self, file: IO[bytes], begin: int, shape: tuple[int, ...], dtype: np.dtype[Any], path: Any) -> None:
         self.shape, self.dtype, self._begin, self._path = shape, dtype, begin, path
-        self._handle = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._handle)
-        # The system then asks the disk at once for all that a call wants. Else it guesses from the order of calls, and
-        # those of several threads look like none.
-        os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
+        self._handles, self._lock = [os.dup(file.fileno())], Lock()
+        self._free = {self._handles[0]: 0}  # those that nobody reads from: where they stopped, the first one first
+        weakref.finalize(self, _close, self._handles)
 
     def __getitem__(self, ranges: tuple[slice, ...]) -> NDArray[Any]:
         found = np.empty([each.stop - each.start for each in ranges], self.dtype)
@@ -62,15 +62,6 @@ class FileElements:
             return
         for indices in np.ndindex(*lengths[:along]):
             self._fill(out[indices], [r.start + at for r, at in zip(ranges, indices, strict=False)], ranges[along])
-
-    def expect(self, ranges: tuple[slice, ...]) -> None:
-        """Let the disk begin to read ranges, where their elements follow each other."""
-        lengths = [each.stop - each.start for each in ranges]
-        along = self._along(lengths)
-        if math.prod(lengths[:along]) == 1:
-            first = self._byte([each.start for each in ranges[: along + 1]])
-            size = math.prod(lengths) * self.dtype.itemsize
-            os.posix_fadvise(self._handle, first, size, os.POSIX_FADV_WILLNEED)
 
     def _along(self, lengths: Sequence[int]) -> int:
         """Return the mode from which on elements of such ranges follow each other."""
@@ -95,15 +86,49 @@ class FileElements:
 
     def _fill(self, out: NDArray[Any], place: list[int], along: slice) -> None:
         """Read what follows each other: of the modes before, one index each; of the next a range; of others all."""
-        at, done = self._byte([*place, along.start]), 0
-        room = out.reshape(-1).view(np.uint8).data
-        while done < len(room):
-            try:
-                count = os.preadv(self._handle, [room[done:]], at + done)
-            except OSError as error:
-                raise InputError(f"cannot be read: {error.strerror}", path=self._path) from None
-            if not count:
-                size = os.fstat(self._handle).st_size
-                cause = f"truncated while it was read: byte {at + done:,} was there, it has {size:,} now"
-                raise InputError(cause, path=self._path)
-            done += count
+        at, room = self._byte([*place, along.start]), out.reshape(-1).view(np.uint8).data
+        end, handle = at + len(room), -1
+        try:
+            handle = self._taken(at)
+            while at < end:
+                count = os.preadv(handle, [room[at - end :]], at)
+                if not count:
+                    size = os.fstat(handle).st_size
+                    cause = f"truncated while it was read: byte {at:,} was there, it has {size:,} now"
+                    raise InputError(cause, path=self._path)
+                at += count
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", path=self._path) from None
+        finally:
+            with self._lock:
+                if handle >= 0:
+                    self._free[handle] = at
+
+    def _taken(self, at: int) -> int:
+        """Return a handle for reading from a byte on: the one that stopped there, else a new one, or one used before.
+
+        What the system reads ahead follows from what was read through a handle. So each thread that reads parts that
+        follow each other has one for itself, and the disk is at work while the thread looks at a part.
+        """
+        with self._lock:
+            handle = next((each for each, stopped in self._free.items() if stopped == at), None)
+            if handle is None and (len(self._handles) < HANDLES or not self._free):
+                return self._opened()
+            handle = next(iter(self._free)) if handle is None else handle
+            del self._free[handle]
+            return handle
+
+    def _opened(self) -> int:
+        try:
+            handle = os.open(
+                f"/proc/self/fd/{self._handles[0]}", os.O_RDONLY | os.O_CLOEXEC
+            )  # whatever its name is now
+        except OSError:  # there is no such folder, or the file may no longer be opened
+            handle = os.dup(self._handles[0])
+        self._handles.append(handle)
+        return handle
+
+
+def _close(handles: list[int]) -> None:
+    for handle in handles:
+        os.close(handle)

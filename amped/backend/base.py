@@ -141,11 +141,11 @@ class Device(Protocol):
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
 
-    def begin_fill(self, parts: Sequence[tuple[Array, Write]]) -> Callable[[], None]:
+    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
         """Begin to fill 1-d device arrays by what threads call; return what waits.
 
-        Each has at most `partitioner.filed.PART` bytes. Work that is queued after waiting has them. On the host all is
-        done before this returns.
+        One thread fills those of a run, one after the other. Each has at most `partitioner.filed.PART` bytes. Work that
+        is queued after waiting has them. On the host all is done before this returns.
         """
 
     def lock(self, array: NDArray[Any]) -> object | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from partitioner.dense import Place, Stored, expect, forget, pieces
 from partitioner.facts import Facts, facts_of
-from partitioner.filed import EXPECTED, PART
+from partitioner.filed import PART, RUN
 from partitioner.threads import side_by_side
 
 from ..backend.base import Array, Device
@@ -52,10 +52,8 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
     """
     if isinstance(elements, Stored) and elements.plain:
         places = list(pieces(elements.shape, (), PART // max(target.itemsize, elements.dtype.itemsize)))
-        parts = [elements.within(place) for place in places]
-        coming = [*parts[EXPECTED:], *[None] * EXPECTED]
-        writes = [_reading(part, later, look) for part, later in zip(parts, coming, strict=False)]
-        return device.begin_fill([(target[at].reshape(-1), write) for at, write in zip(places, writes, strict=True)])
+        parts = [(target[place].reshape(-1), _reading(elements.within(place), look)) for place in places]
+        return device.begin_fill([parts[at : at + RUN] for at in range(0, len(parts), RUN)])
     for to, part in _parts(target, elements):
         if look is not None:
             look(part)
@@ -63,12 +61,10 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
     return lambda: None
 
 
-def _reading(part: Stored, later: Stored | None, look: Look) -> Callable[[NDArray[Any]], None]:
-    """Return what reads a part into memory and looks at it, once the disk knows of a `later` one."""
+def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
+    """Return what reads a part into memory, and looks at it."""
 
     def read(room: NDArray[Any]) -> None:
-        if later is not None:
-            later.expect()
         found = part.into(room.reshape(part.shape))
         if look is not None:
             look(found)

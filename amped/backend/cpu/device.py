@@ -76,9 +76,12 @@ class CpuDevice:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source, casting="same_kind")
 
-    def begin_fill(self, parts: Sequence[tuple[Array, Write]]) -> Callable[[], None]:
-        threads = min(max(READERS, self.threads.count), max(1, len(parts)))
-        side_by_side(lambda part: part[1](part[0]), parts, threads)
+    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
+        def fill(run: Sequence[tuple[Array, Write]]) -> None:
+            for target, write in run:
+                write(target)
+
+        side_by_side(fill, runs, min(max(READERS, self.threads.count), max(1, len(runs))))
         return lambda: None
 
     def lock(self, array: NDArray[Any]) -> None:

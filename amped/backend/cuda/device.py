@@ -114,8 +114,8 @@ class CudaDevice:
         pairs = zip(sources, targets, strict=True)
         through.wait([piece for source, target in pairs for piece in through.send(source, target)])
 
-    def begin_fill(self, parts: Sequence[tuple[Array, Write]]) -> Callable[[], None]:
-        return self._staging().begin(parts).wait
+    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
+        return self._staging().begin(runs).wait
 
     def lock(self, array: NDArray[Any]) -> object | None:
         """See `Device`: memory that is written to a file is not locked, as all of it would have to be there."""
