@@ -81,7 +81,10 @@ class _Slabs:
         if self._count and plan.streamed:
             self._make_slots(plan, clock)
         elif self._count:
-            self._block, self._given = on_device(block, plan.dtype, plan.sent, device, threads), np.empty(0)
+            # As they pass through a core's caches; a GPU looks at its memory in no time.
+            look = self._look if device.on_host and isinstance(block, Stored) else None
+            self._block = on_device(block, plan.dtype, plan.sent, device, threads, look)
+            self._given = np.empty(0)
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
         """Make slots for elements as they are sent, and room to convert them."""
@@ -96,7 +99,7 @@ class _Slabs:
 
     def facts(self) -> Facts:
         """Return what is known of the elements that are on the device, or were looked at on their way."""
-        if self._slots:
+        if self._slots or self._seen:
             return joined(self._seen)
         return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
 
@@ -208,6 +211,7 @@ class DenseOperator(Factors):
     def _measure(self) -> None:
         check_range(self._source.value_range, self.options)
         self.norm = self._source.held_norm(self.options.dtype)
+        together(self.machine.comm, self._check_sound)
 
     def _reading(self, compute: Callable[[], None]) -> None:
         """Compute what reads elements; where they are in a file, raise on all ranks what is wrong with it."""
@@ -218,7 +222,6 @@ class DenseOperator(Factors):
         if math.isnan(self.norm):
             self._source.found(self._slabs.facts())
             self._measure()
-            together(self.machine.comm, self._check_sound)
 
     def _check_sound(self) -> None:
         if not self._slabs.sound:  # a second look has found nothing

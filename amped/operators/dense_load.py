@@ -25,10 +25,13 @@ Look = Callable[[NDArray[Any]], object] | None
 """What is called with elements as they were read, if they are to be looked at."""
 
 
-def on_device(elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: Device, threads: int) -> Array:
+def on_device(
+    elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: Device, threads: int, look: Look = None
+) -> Array:
     """Return elements in device memory, C-contiguous and of a type; as they are, if they are like that.
 
-    Others are `sent` as that type, which the device converts; the host's are copied by threads.
+    Others are `sent` as that type, which the device converts; the host's are copied by threads. Those that are read to
+    the host's memory may be looked at on their way.
     """
     there = type(elements) is device.xp.ndarray
     if there and elements.dtype == dtype and elements.flags.c_contiguous:
@@ -41,7 +44,7 @@ def on_device(elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: 
     elif device.on_host and not isinstance(elements, Stored):
         side_by_side(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
     else:
-        begin_copy(target, elements, device)()
+        begin_copy(target, elements, device, look)()
     return target
 
 
