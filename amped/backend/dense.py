@@ -43,6 +43,20 @@ class Form(NamedTuple):
         return math.prod(self.lengths)
 
 
+class Rows(NamedTuple):
+    """How a block that is copied to a device lies there: a row for each index of the modes before `split`.
+
+    Rows begin `pitch` numbers apart, so that they are aligned; what is between them is zero.
+    """
+
+    split: int
+    pitch: int
+
+    def numbers(self, form: Form) -> int:
+        """Return how many numbers a block takes, with the gaps."""
+        return math.prod(form.lengths[: self.split]) * self.pitch
+
+
 class Sweep(Protocol):
     """The MTTKRPs of one block, mode by mode, in any order. It may keep what the next mode can use.
 
@@ -65,7 +79,10 @@ class Sweep(Protocol):
         """Begin to read."""
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        """Add a slab: (n, I_1, ...), C-contiguous, its first index of mode 0 being `start`. Slabs come in order."""
+        """Add a slab: (n, I_1, ...), its first index of mode 0 being `start`. Slabs come in order.
+
+        It is C-contiguous; if all of the block stays on the device, it may lie there as `DenseKernel.rows` says.
+        """
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
         """Finish: `out` has the MTTKRP."""
@@ -95,6 +112,9 @@ class DenseKernel(Protocol):
 
     def bytes(self, form: Form) -> int:
         """Return the bytes of scratch memory that `make` is given."""
+
+    def rows(self, form: Form) -> Rows | None:
+        """Return how blocks that are copied to the device are read fastest; None if without gaps."""
 
     def passes(self, form: Form) -> float:
         """Return how often a sweep over all modes reads the elements, where each mode's factor matrix is then new."""

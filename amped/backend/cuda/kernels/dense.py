@@ -9,10 +9,10 @@ import numpy as np
 from partitioner.cuda_code import prepare
 
 from ...base import Array
-from ...dense import DenseKernel, Form, Sweep
+from ...dense import DenseKernel, Form, Rows, Sweep
 from ...pairs import PASSES, Pairs, PairsSweep, pairs_bytes
 from .. import pairs_code
-from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes, seconds
+from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes, seconds, spaced
 from ..dense_pairs import PairProducts
 from ..dense_sweeps import MatrixFreeSweep, ModeByMode, SplitSweep
 from ..device import CudaDevice
@@ -50,6 +50,9 @@ class Split:
     def bytes(self, form: Form) -> int:
         pairs = self.paired(form)
         return pairs_code.scratch_bytes(form, pairs) if pairs else scratch_bytes(form, self.divided(form))
+
+    def rows(self, form: Form) -> Rows | None:
+        return None if self.paired(form) else spaced(form, self.divided(form).split)
 
     def passes(self, form: Form) -> float:
         return PASSES if self.paired(form) else self._divided_passes(form)
@@ -96,6 +99,9 @@ class Gemm:
     def bytes(self, form: Form) -> int:
         return max(scratch_bytes(form, division) for division in self._divisions(form))
 
+    def rows(self, form: Form) -> None:
+        """See `DenseKernel`: a mode's rows are not another's."""
+
     def passes(self, form: Form) -> int:
         return len(form.lengths)
 
@@ -121,6 +127,9 @@ class MatrixFree:
 
     def bytes(self, form: Form) -> int:
         return 0
+
+    def rows(self, form: Form) -> None:
+        """See `DenseKernel`: elements are read one by one."""
 
     def passes(self, form: Form) -> int:
         return len(form.lengths)
