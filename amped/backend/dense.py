@@ -31,6 +31,9 @@ class Form(NamedTuple):
     workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
     whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
     pairs: bool = False  # whether what is computed at the end of a sweep may serve the next one
+    gaps: bool = (
+        False  # whether rows of elements have gaps if that helps: they are copied to the device, and stay there
+    )
 
     @property
     def streamed(self) -> bool:
@@ -114,7 +117,7 @@ class DenseKernel(Protocol):
         """Return the bytes of scratch memory that `make` is given."""
 
     def rows(self, form: Form) -> Rows | None:
-        """Return how blocks that are copied to the device are read fastest; None if without gaps."""
+        """Return how a block with gaps is to lie on the device; None if it is to have none."""
 
     def passes(self, form: Form) -> float:
         """Return how often a sweep over all modes reads the elements, where each mode's factor matrix is then new."""

@@ -199,32 +199,34 @@ def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -
         _refuse(sum(parts.fixed.values()) + working + elements, parts.setting, "the resident tensor")
     if streamed and resident.elements:
         resident = resident._replace(slab=-(-resident.lengths[0] // SHARDS), whole=False)
-    form = _with_workspace(resident, parts, parts.room - (0 if streamed else elements))
-    if streamed and form.elements:
-        index = _index_bytes(form, sent)
-        form, working = _streamed_form(form, parts, index)
-        return _Placed(form, True, 0, form.slab * index, working)
-    if streamed:
+    if not streamed:
+        spaced = _with_gaps(resident, elements, sent, parts) if elements else None
+        return spaced or _without_gaps(resident, elements, sent, parts)
+    form = _with_workspace(resident, parts, parts.room)
+    if not form.elements:
         return _Placed(form, True, 0, 0, parts.working(form))
+    index = _index_bytes(form, sent)
+    form, working = _streamed_form(form, parts, index)
+    return _Placed(form, True, 0, form.slab * index, working)
+
+
+def _without_gaps(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+    form = _with_workspace(resident, parts, parts.room - elements)
     working = parts.working(form)
     if sent != form.dtype:  # while elements are converted; kernels need theirs later
         working = max(working, _piece_bytes(form, sent))
-    return _with_gaps(_Placed(form, False, elements, 0, working), sent, parts)
+    return _Placed(form, False, elements, 0, working)
 
 
-def _with_gaps(placed: _Placed, sent: np.dtype[Any], parts: _Parts) -> _Placed:
-    """Return the same with gaps between rows of elements, if they are copied, read faster then, and fit."""
-    form = placed.form
-    rows = parts.kernel.rows(form) if placed.elements else None
+def _with_gaps(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed | None:
+    """Return how a block is held with gaps between rows of elements, if these are read faster then, and fit."""
+    form = _with_workspace(resident._replace(gaps=True), parts, parts.room - elements)
+    rows = parts.kernel.rows(form)
     if rows is None:
-        return placed
-    elements, pieces = (
-        rows.numbers(form) * form.dtype.itemsize,
-        (_piece_bytes(form, each) for each in (sent, form.dtype)),
-    )
-    working = max(placed.working, *pieces)
-    fits = elements + working <= parts.room
-    return placed._replace(elements=elements, working=working, rows=rows) if fits else placed
+        return None
+    elements = rows.numbers(form) * form.dtype.itemsize
+    working = max(parts.working(form), *(_piece_bytes(form, each) for each in (sent, form.dtype)))
+    return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.room else None
 
 
 def _piece_bytes(form: Form, dtype: np.dtype[Any]) -> int:
@@ -281,7 +283,7 @@ def _double(form: Form) -> Form | None:
         return None
     index = max(1, math.prod(form.lengths[1:])) * 8
     slab = max(1, min(form.slab, DOUBLE_BYTES // index))
-    return form._replace(dtype=np.dtype(np.float64), slab=slab, pairs=False)
+    return form._replace(dtype=np.dtype(np.float64), slab=slab, pairs=False, gaps=False)
 
 
 def _refuse(need: int, setting: Setting, what: str) -> Any:

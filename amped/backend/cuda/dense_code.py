@@ -58,9 +58,9 @@ def whole_row(form: Form, split: int) -> int:
 
 
 def spaced(form: Form, split: int) -> Rows | None:
-    """Return how rows of elements are aligned, if they are not and gaps cost little memory."""
+    """Return how rows of elements are aligned, if they are not and gaps may be, and cost little memory."""
     row = rows_of(form, split, 1)
-    for unit in ALIGNED:
+    for unit in ALIGNED if form.gaps else ():
         pitch = -(-row * form.dtype.itemsize // unit) * unit // form.dtype.itemsize
         if pitch <= row * (1 + MOST_GAP):
             return Rows(split, pitch) if pitch > row else None
@@ -73,7 +73,8 @@ def divide(form: Form, processors: int = 0) -> Division:
     With `processors`, Khatri-Rao products are made where they are multiplied with, by ``dense_multiply.cu``.
     """
     splits = list(range(1, len(form.lengths)))
-    if not processors and math.prod(form.lengths[1:]) * form.dtype.itemsize % 16:  # rows are not aligned
+    aligned = math.prod(form.lengths[1:]) * form.dtype.itemsize % VECTOR == 0
+    if not (processors or aligned or form.gaps):
         splits.reverse()  # of those that are alike, cuBLAS takes the one with short rows fastest
     return min((division_at(form, split, processors) for split in splits), key=lambda d: seconds(form, d))
 

@@ -73,7 +73,7 @@ def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any)
     """Every kernel that wants gaps, with partial results that fit, and in pieces."""
     dtype, seen = np.dtype(precision), set[str]()
     for rank, workspace in (1, PLENTY), (7, 1), (16, PLENTY), (33, 1 << 16), (64, PLENTY), (100, 1 << 18):
-        form = Form(shape, shape[0], rank, backend.stride(rank, dtype.itemsize), dtype, workspace)
+        form = Form(shape, shape[0], rank, backend.stride(rank, dtype.itemsize), dtype, workspace, gaps=True)
         for kernel in dense_kernels(backend):
             if (rows := kernel.rows(form)) is None:
                 continue

@@ -385,10 +385,7 @@ def test_a_gpu_has_elements_with_gaps(comm: Comm, tmp_path: Path, kind: str, pre
             for double in (False, True):
                 got = operator.gathered(mode, operator.mttkrp(mode, double=double))
                 assert_rounding_only(got, dense_mttkrp(host.astype(np.float64), factors[: host.ndim], mode), precision)
-    planned, used = sum(plan.device_bytes.values()), operator.machine.device.peak_bytes()
-    assert used is not None
-    assert used <= 1.02 * planned
-    little = planned - plan.rows.numbers(plan.form) * item + array.size * item
+    little = sum(plan.device_bytes.values()) - plan.rows.numbers(plan.form) * item + array.size * item
     assert dense_operator(array, factors, comm, device_memory=little, **options).plan.rows is None
 
 
@@ -396,10 +393,13 @@ def test_a_gpu_has_elements_with_gaps(comm: Comm, tmp_path: Path, kind: str, pre
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_a_gpu_takes_what_is_planned(comm: Comm, tmp_path: Path, placement: str, kind: str, precision: str) -> None:
+@pytest.mark.parametrize("shape", [(150, 300, 200), (61, 59, 57, 45), (150, 299, 201)], ids=str)
+def test_a_gpu_takes_what_is_planned(
+    comm: Comm, shape: tuple[int, ...], placement: str, kind: str, precision: str
+) -> None:
     if missing := probe():
         pytest.skip(missing)
-    array = np.random.default_rng(0).random((150, 300, 200)).astype(kind)
+    array = np.random.default_rng(0).random(shape).astype(kind)
     options = {"placement": placement, "precision": precision, "device": "cuda"}
     operator = dense_operator(array, random_factors(0, array.shape, 40), comm, **options)
     method = CpAls(operator)

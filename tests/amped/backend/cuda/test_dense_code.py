@@ -17,6 +17,7 @@ def test_rows_that_are_not_aligned_are_short_where_cublas_multiplies() -> None:
     odd, even = (55,) * 5, (54,) * 5
     assert [dense_code.divide(form(lengths, 32, np.float64)).split for lengths in (odd, even)] == [3, 2]
     assert dense_code.divide(form(odd, 32, np.float32), 132).split == 2
+    assert dense_code.divide(form(odd, 32, np.float64)._replace(gaps=True)).split == 2
 
 
 @pytest.mark.parametrize(
@@ -34,9 +35,10 @@ def test_rows_that_are_not_aligned_are_short_where_cublas_multiplies() -> None:
 def test_gaps_align_rows_and_cost_little(
     lengths: tuple[int, ...], split: int, precision: type, pitch: int | None
 ) -> None:
-    block = form(lengths, 32, precision)
+    block = form(lengths, 32, precision)._replace(gaps=True)
     assert dense_code.spaced(block, split) == (None if pitch is None else Rows(split, pitch))
     if pitch is not None:
+        assert dense_code.spaced(block._replace(gaps=False), split) is None
         assert block.elements < Rows(split, pitch).numbers(block) <= block.elements * 33 / 32
 
 
