@@ -15,6 +15,7 @@ LEAST_CHUNK = 64  # numbers of a column
 DEPTH = 1024  # numbers that cuBLAS adds up in single precision: with more, sums are off by more than 1e-6
 ALIGNED = 128, 32, VECTOR  # bytes: rows of elements begin at a multiple of the first that costs little
 MOST_GAP = 1 / 32  # of a row, at most, is the gap behind it
+TILE, MOST_ACROSS, MOST_WAVES = 128, 4, 6  # numbers; of tiles, as they are side by side, and as all processors have one
 LEAST_PRODUCT = 128  # rows of a Khatri-Rao product, or its length
 STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
 TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
@@ -44,6 +45,17 @@ class Division(NamedTuple):
     def whole(self, group: int, form: Form) -> bool:
         """Return whether a group's partial result is there as a whole."""
         return self.partial[group] >= rows_of(form, self.split, group)
+
+
+def whole_waves(rows: int, columns: int, processors: int) -> int:
+    """Return how many rows of a product with a transposed matrix are best multiplied apart from the others.
+
+    cuBLAS takes its fastest kernel, by tiles of 128 x 128 numbers, where all processors are busy all the time.
+    """
+    across = -(-columns // TILE)
+    wave = processors // across * TILE if TILE // 2 < columns <= MOST_ACROSS * TILE else 0
+    waves = rows // wave if wave else 0
+    return waves * wave if 0 < waves <= MOST_WAVES else rows
 
 
 def rows_of(form: Form, split: int, group: int) -> int:

@@ -32,6 +32,7 @@ from .dense_code import (
     wgmma_macros,
     wgmma_shared,
     whole_row,
+    whole_waves,
     width_of,
 )
 from .device import CudaDevice
@@ -136,7 +137,10 @@ class StoredProduct:
         """Queue a product, in single precision as a sum of products that add up few numbers each."""
         whole = len(rows) // DEPTH
         if self._double or whole < 2:
-            multiply(part, rows, out, adds, transposed)
+            end = whole_waves(len(out), out.shape[1], self._block.processors) if transposed else len(out)
+            multiply(part[:, :end] if transposed else part, rows, out[:end], adds, transposed)
+            if end < len(out):
+                multiply(part[:, end:], rows, out[end:], adds, transposed)
             return
         end = whole * DEPTH
         multiply_parts(part[:end] if transposed else part[:, :end], rows[:end], parts, whole, len(out), transposed)

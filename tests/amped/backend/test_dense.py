@@ -9,6 +9,7 @@ import pytest
 from denseblocks import EVERY, Case
 
 from amped.backend.base import Device
+from amped.backend.cuda.dense_code import whole_waves
 from amped.backend.dense import Form
 from amped.backend.providers import dense_kernels
 
@@ -86,6 +87,21 @@ def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any)
                 case.check(mode, sweep)
                 case.change(mode, sweep)
     assert seen == {"split", "split-stored", "split-fused"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [("cuda", None)], indirect=True, ids=["cuda"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_rows_that_are_multiplied_apart(backend: Device, gaps: bool) -> None:
+    """Of a product with the transposed block: it has more rows than occupy all processors."""
+    form = Form((66, 66, 65), 66, 500, 500, np.dtype("f8"), PLENTY, gaps=gaps)
+    kernel = next(kernel for kernel in dense_kernels(backend) if kernel.name == "split-stored")
+    assert whole_waves(66 * 65, 500, backend.limits.processors) < 66 * 65  # type: ignore[attr-defined]
+    case, scratch = Case(backend, form, kernel.rows(form)), backend.empty((kernel.bytes(form),), np.uint8)
+    scratch.fill(255)
+    sweep = kernel.make(form, scratch)
+    for mode in range(3):
+        case.check(mode, sweep)
 
 
 @EVERY

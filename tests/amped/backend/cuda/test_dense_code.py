@@ -21,6 +21,22 @@ def test_rows_that_are_not_aligned_are_short_where_cublas_multiplies() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "columns", "apart"),
+    [
+        (6012, 500, 4224),  # 33 x 4 tiles
+        (21952, 500, 21120),
+        (21952, 128, 16896),
+        (6012, 128, 6012),  # less than a wave
+        (72900, 500, 72900),  # many
+        (6012, 32, 6012),  # few columns
+        (6012, 2000, 6012),
+    ],
+)
+def test_rows_that_occupy_all_processors_are_multiplied_apart(rows: int, columns: int, apart: int) -> None:
+    assert dense_code.whole_waves(rows, columns, 132) == apart
+
+
+@pytest.mark.parametrize(
     ("lengths", "split", "precision", "pitch"),
     [
         ((55,) * 5, 3, np.float64, 3040),  # 128 bytes
