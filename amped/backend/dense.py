@@ -84,7 +84,7 @@ class Sweep(Protocol):
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
         """Add a slab: (n, I_1, ...), its first index of mode 0 being `start`. Slabs come in order.
 
-        It is C-contiguous; if all of the block stays on the device, it may lie there as `DenseKernel.rows` says.
+        It is C-contiguous; of a block with gaps it lies as `DenseKernel.rows` says.
         """
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
