@@ -225,7 +225,7 @@ def _with_gaps(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts
     if rows is None:
         return None
     elements = rows.numbers(form) * form.dtype.itemsize
-    working = max(parts.working(form), *(_piece_bytes(form, each) for each in (sent, form.dtype)))
+    working = max(parts.working(form), sum(_piece_bytes(form, each) for each in {sent, form.dtype}))
     return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.room else None
 
 
