@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 PART = 4 << 20  # bytes that a thread reads at once
-RUN = 8  # parts that follow each other, and that one thread reads
+RUN = 8  # parts, at most, that follow each other and that one thread reads
 READERS = 16  # threads that read, at least: a disk wants more requests at a time than there may be cores
 HANDLES = 2 * READERS
 SHORT = 1 << 14  # bytes that follow each other in the file: fewer are read with what lies between them

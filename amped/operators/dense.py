@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, Stored
+from partitioner.dense import DenseTensor, Stored, pieces
 from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
 from partitioner.threads import fair_threads
@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_load import Look, begin_copy, known_of, on_device
+from .dense_load import PIECE, Look, begin_copy, known_of, on_device
 from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
 from .factors import Factors
@@ -82,8 +82,8 @@ class _Slabs:
             self._make_slots(plan, clock)
         elif self._count:
             # As they pass through a core's caches; a GPU looks at its memory in no time.
-            look = self._look if device.on_host and isinstance(block, Stored) else None
-            self._block = on_device(block, plan.dtype, plan.sent, device, threads, look)
+            look = self._look if device.on_host and isinstance(block, Stored) and plan.rows is None else None
+            self._block = on_device(block, plan.dtype, plan.sent, device, threads, plan.rows, look)
             self._given = np.empty(0)
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
@@ -99,9 +99,11 @@ class _Slabs:
 
     def facts(self) -> Facts:
         """Return what is known of the elements that are on the device, or were looked at on their way."""
-        if self._slots or self._seen:
+        if self._slots or self._seen or not self._count:
             return joined(self._seen)
-        return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
+        block, elements = self._block, self._form.elements
+        places = pieces(block.shape, (), elements if block.flags.c_contiguous else PIECE)  # one with gaps is copied
+        return joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
 
     def _look(self, elements: NDArray[Any]) -> None:
         found = known_of(elements, self._form.lengths)

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from partitioner.dense import Place, Stored, expect, forget, pieces
 from partitioner.facts import Facts, facts_of
-from partitioner.filed import PART, RUN
+from partitioner.filed import PART, READERS, RUN
 from partitioner.threads import side_by_side
 
 from ..backend.base import Array, Device
+from ..backend.dense import Rows
 
 PIECE = 1 << 24  # elements that are copied at once
 MAPPED = 1 << 22  # of a file that is mapped
@@ -26,26 +27,38 @@ Look = Callable[[NDArray[Any]], object] | None
 
 
 def on_device(
-    elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: Device, threads: int, look: Look = None
+    elements: Any,
+    dtype: np.dtype[Any],
+    sent: np.dtype[Any],
+    device: Device,
+    threads: int,
+    rows: Rows | None = None,
+    look: Look = None,
 ) -> Array:
-    """Return elements in device memory, C-contiguous and of a type; as they are, if they are like that.
+    """Return elements in device memory, of a type, in such rows or C-contiguous; as they are, if they are like that.
 
     Others are `sent` as that type, which the device converts; the host's are copied by threads. Those that are read to
     the host's memory may be looked at on their way.
     """
     there = type(elements) is device.xp.ndarray
-    if there and elements.dtype == dtype and elements.flags.c_contiguous:
+    if there and rows is None and elements.dtype == dtype and elements.flags.c_contiguous:
         return elements
-    target = device.empty(elements.shape, dtype)
+    target = device.empty(elements.shape, dtype) if rows is None else _in_rows(elements.shape, dtype, rows, device)
     if there and not device.on_host:
         target[...] = elements
-    elif sent != dtype:
+    elif sent != dtype or rows is not None:
         _convert(target, elements, sent, device)
     elif device.on_host and not isinstance(elements, Stored):
         side_by_side(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
     else:
         begin_copy(target, elements, device, look)()
     return target
+
+
+def _in_rows(shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, device: Device) -> Array:
+    """Return an array that lies in rows with gaps, which are zero."""
+    every = device.zeros((math.prod(shape[: rows.split]), rows.pitch), dtype)
+    return every[:, : math.prod(shape[rows.split :])].reshape(shape)
 
 
 def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, look: Look = None) -> Callable[[], None]:
@@ -56,7 +69,8 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
     if isinstance(elements, Stored) and elements.plain:
         places = list(pieces(elements.shape, (), PART // max(target.itemsize, elements.dtype.itemsize)))
         parts = [(target[place].reshape(-1), _reading(elements.within(place), look)) for place in places]
-        return device.begin_fill([parts[at : at + RUN] for at in range(0, len(parts), RUN)])
+        run = max(1, min(RUN, 2 * len(parts) // READERS))  # half of the threads have one: others may be at work before
+        return device.begin_fill([parts[at : at + run] for at in range(0, len(parts), run)])
     for to, part in _parts(target, elements):
         if look is not None:
             look(part)
@@ -81,8 +95,8 @@ def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> Facts:
 
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
-    """Copy elements as they are, or as another type, and convert them on the device: one part while the next comes."""
-    rooms = device.empty((2, min(PIECE // 2, math.prod(elements.shape))), sent)
+    """Copy elements as they are, or as another type, and convert them there, or leave gaps, while others come."""
+    rooms = device.empty((2, max(1, min(PIECE, math.prod(elements.shape)) // 2)), sent)
     coming: list[tuple[Array, Array, Callable[[], None]]] = []
     for number, place in enumerate(pieces(elements.shape, (), rooms.shape[1])):
         part = elements.within(place) if isinstance(elements, Stored) else elements[place]
@@ -100,7 +114,7 @@ def _converted(to: Array, room: Array, wait: Callable[[], None]) -> None:
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of a contiguous array, and what is to be copied there."""
+    """Yield parts of an array, and what is to be copied there."""
     coming = _places(elements) if isinstance(elements, np.memmap) else iter(())
     _expect(elements, coming, AHEAD)
     for place in _places(elements):
