@@ -249,3 +249,26 @@ def test_a_sparse_file_is_given_its_zeros_on_ranks(folder: Path) -> None:
     assert finish(line).code == 0
     fits = [json.loads((folder / name / "run.json").read_text())["fits"] for name in ("one", "many")]
     assert np.allclose(*fits, atol=1e-11)
+
+
+@pytest.mark.parametrize("verb", ["cpd", "mttkrp"])
+@pytest.mark.parametrize(("value", "part"), [(np.nan, "element [7, 2, 1] is nan"), (1e200, "beyond what float32")])
+def test_a_streamed_file_is_refused_in_one_line(folder: Path, verb: str, value: float, part: str) -> None:
+    """Once it was read, before anything is written."""
+    array = np.array(ARRAY)
+    array[7, 2, 1] = value
+    how = [verb, saved(folder, array), "--rank", 2, "--device", "cpu", "--placement", "stream"]
+    how += ["--output", "model"] if verb == "cpd" else ["--output", "m.npz"]
+    refused(run_amped(*how), part)
+    refused_on_ranks(on_ranks(3, *how), part)
+    assert {p.name for p in folder.iterdir()} == {"x.npy"}
+
+
+def test_metrics_of_a_streamed_file_begin_without_a_norm(folder: Path) -> None:
+    how = ["--rank", 2, "--device", "cpu", "--max-iters", 3, "--metrics", "m.jsonl", "--output", "model"]
+    for placement, known in (("stream", False), ("resident", True)):
+        succeeded(run_amped("cpd", saved(folder), *how, "--placement", placement, "--force"))
+        start = next(e for e in map(json.loads, (folder / "m.jsonl").read_text().splitlines()) if e["event"] == "start")
+        assert (start["norm"] is not None) == known
+        told = json.loads((folder / "model" / "run.json").read_text())["tensor_norm"]
+        assert told == pytest.approx(np.linalg.norm(ARRAY), rel=1e-14)
