@@ -21,6 +21,7 @@ from .filed import PART, RUN, FileElements
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
+CACHED = 1 << 20  # bytes that a core's own cache has room for
 KINDS = "biuf"
 WIDEST = 8  # bytes of an element
 
@@ -61,18 +62,20 @@ class Stored:
         """Return the modes, the one that varies slowest first; those of length 1 come last."""
         return tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, self._modes[m])))
 
-    def into(self, target: NDArray[Any]) -> NDArray[Any]:
-        """Copy them to a C-contiguous array, perhaps of another type; return them as they are.
+    def into(self, target: NDArray[Any], look: Callable[[NDArray[Any]], object] | None = None) -> None:
+        """Copy them to a C-contiguous array, perhaps of another type, and look at them as they are.
 
-        It has their shape, and `slowest_first` are the modes as they come.
+        They are `plain`, the array has their shape, and `slowest_first` are the modes as they come.
         """
-        if self.plain and target.dtype == self.dtype and target.size:
-            self._elements.read(self._ranges, target.transpose(np.argsort(self._modes)))
-            return target
-        found = self[:]
-        with np.errstate(over="ignore"):  # whoever wants them knows how large they may be
-            np.copyto(target, found, casting="same_kind")
-        return found
+        flat, done, own = target.reshape(-1), 0, target.dtype == self.dtype
+        count = CACHED // self.dtype.itemsize
+        for found in self._elements.in_turn(self._ranges, count, flat if own else None) if target.size else ():
+            if look is not None:
+                look(found)
+            if not own:
+                with np.errstate(over="ignore"):  # whoever wants them knows how large they may be
+                    np.copyto(flat[done : done + found.size], found, casting="same_kind")
+            done += found.size
 
     def within(self, place: slice | Place) -> Stored:
         """Return a part of the elements, in the file still."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import IO, Any
 
@@ -61,7 +61,8 @@ class FileElements:
             self._read_bands(ranges, out, along, step)
             return
         for indices in np.ndindex(*lengths[:along]):
-            self._fill(out[indices], [r.start + at for r, at in zip(ranges, indices, strict=False)], ranges[along])
+            place = [r.start + at for r, at in zip(ranges, indices, strict=False)]
+            self._fill(out[indices], self._byte([*place, ranges[along].start]))
 
     def _along(self, lengths: Sequence[int]) -> int:
         """Return the mode from which on elements of such ranges follow each other."""
@@ -73,6 +74,23 @@ class FileElements:
         steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
         return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
 
+    def in_turn(self, ranges: tuple[slice, ...], count: int, out: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
+        """Yield the elements of ranges, so many at a time: in a 1-d array, else in memory that the next ones take."""
+        lengths = [each.stop - each.start for each in ranges]
+        along, size = self._along(lengths), math.prod(lengths)
+        if math.prod(lengths[:along]) != 1:
+            whole = np.empty(lengths, self.dtype) if out is None else out.reshape(lengths)
+            self.read(ranges, whole)
+            yield whole.reshape(-1)
+            return
+        first = self._byte([each.start for each in ranges[: along + 1]])
+        room = np.empty(min(count, size), self.dtype) if out is None else out
+        for done in range(0, size, count):
+            begin = done if out is not None else 0
+            part = room[begin : begin + min(count, size - done)]
+            self._fill(part, first + done * self.dtype.itemsize)
+            yield part
+
     def _read_bands(self, ranges: tuple[slice, ...], out: NDArray[Any], along: int, step: int) -> None:
         """Read all that lies between the first and the last element, and take what is wanted."""
         last, rows = ranges[along - 1], BAND // step
@@ -81,12 +99,12 @@ class FileElements:
             for begin in range(last.start, last.stop, rows):
                 end = min(begin + rows, last.stop)
                 band = np.empty((end - begin, *self.shape[along:]), self.dtype)
-                self._fill(band, place, slice(begin, end))
+                self._fill(band, self._byte([*place, begin]))
                 out[indices][begin - last.start : end - last.start] = band[:, ranges[along]]
 
-    def _fill(self, out: NDArray[Any], place: list[int], along: slice) -> None:
-        """Read what follows each other: of the modes before, one index each; of the next a range; of others all."""
-        at, room = self._byte([*place, along.start]), out.reshape(-1).view(np.uint8).data
+    def _fill(self, out: NDArray[Any], at: int) -> None:
+        """Read elements that follow each other, from a byte on."""
+        room = out.reshape(-1).view(np.uint8).data
         end, handle = at + len(room), -1
         try:
             handle = self._taken(at)

@@ -67,9 +67,10 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
     A device with memory of its own goes on meanwhile, where a file has elements as they are; else all is done at once.
     """
     if isinstance(elements, Stored) and elements.plain:
-        places = list(pieces(elements.shape, (), PART // max(target.itemsize, elements.dtype.itemsize)))
+        size = PART * RUN if device.on_host else PART  # a host needs no parts
+        places = list(pieces(elements.shape, (), size // max(target.itemsize, elements.dtype.itemsize)))
         parts = [(target[place].reshape(-1), _reading(elements.within(place), look)) for place in places]
-        run = max(1, min(RUN, 2 * len(parts) // READERS))  # half of the threads have one: others may be at work before
+        run = 1 if device.on_host else max(1, min(RUN, 2 * len(parts) // READERS))  # for at least half of the threads
         return device.begin_fill([parts[at : at + run] for at in range(0, len(parts), run)])
     for to, part in _parts(target, elements):
         if look is not None:
@@ -82,16 +83,14 @@ def _reading(part: Stored, look: Look) -> Callable[[NDArray[Any]], None]:
     """Return what reads a part into memory, and looks at it."""
 
     def read(room: NDArray[Any]) -> None:
-        found = part.into(room.reshape(part.shape))
-        if look is not None:
-            look(found)
+        part.into(room.reshape(part.shape), look)
 
     return read
 
 
 def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> Facts:
     """Return what is known of some elements of a tensor of that shape; where they lie is not told."""
-    return facts_of(block, tuple(slice(0, n) for n in block.shape), shape)
+    return facts_of(block.reshape(-1), (slice(0, block.size),), (math.prod(shape),))
 
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
