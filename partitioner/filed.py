@@ -1,12 +1,14 @@
 """Elements of an ``.npy`` file, which are read where they are used: any number of threads may do so at once.
 
-They are read, not mapped: a file that is cut short meanwhile is an error then, and not the end of the process, and what
-was read is no memory of this process.
+They are read, not mapped, unless the system has them in memory: so a file that is cut short meanwhile is an error, and
+not the end of the process, and what was read is no memory of this process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -45,6 +47,7 @@ class FileElements:
         self.shape, self.dtype, self._begin, self._path = shape, dtype, begin, path
         self._handles, self._lock = [os.dup(file.fileno())], Lock()
         self._free = {self._handles[0]: 0}  # those that nobody reads from: where they stopped, the first one first
+        self._mapped: NDArray[Any] | None = None
         weakref.finalize(self, _close, self._handles)
 
     def __getitem__(self, ranges: tuple[slice, ...]) -> NDArray[Any]:
@@ -73,6 +76,20 @@ class FileElements:
         """Return where in the file the first element is that has these indices of the first modes."""
         steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
         return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
+
+    def held(self, ranges: tuple[slice, ...]) -> NDArray[Any] | None:
+        """Return ranges where they are mapped, if the system has all of them in memory: they need not be copied."""
+        with self._lock:
+            if self._mapped is None:
+                with os.fdopen(os.dup(self._handles[0]), "rb") as file:
+                    self._mapped = np.memmap(file, self.dtype, "r", self._begin, self.shape)
+        found = self._mapped[ranges]
+        low, high = np.lib.array_utils.byte_bounds(found)
+        low -= low % mmap.PAGESIZE
+        pages = np.zeros(-(-(high - low) // mmap.PAGESIZE), np.uint8)
+        asked = ctypes.c_void_p(low), ctypes.c_size_t(high - low), ctypes.c_void_p(pages.ctypes.data)
+        failed = ctypes.CDLL(None).mincore(*asked)
+        return None if failed or not np.all(pages & 1) else found
 
     def in_turn(self, ranges: tuple[slice, ...], count: int, out: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
         """Yield the elements of ranges, so many at a time: in a 1-d array, else in memory that the next ones take."""

@@ -33,7 +33,7 @@ class DenseBlock:
 
     Parameters
     ----------
-    elements : array, mapped file or `Stored`
+    elements : array or `Stored`
     machine : Machine
     dtype : dtype
         In which they are held on the device.
