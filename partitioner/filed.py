@@ -79,6 +79,9 @@ class FileElements:
 
     def held(self, ranges: tuple[slice, ...]) -> NDArray[Any] | None:
         """Return ranges where they are mapped, if the system has all of them in memory: they need not be copied."""
+        end = self._begin + self.dtype.itemsize * math.prod(self.shape)
+        if os.fstat(self._handles[0]).st_size < end:
+            return None
         with self._lock:
             if self._mapped is None:
                 with os.fdopen(os.dup(self._handles[0]), "rb") as file:

@@ -39,13 +39,13 @@ def saved(comm: Comm, tmp_path: Path) -> Callable[[np.ndarray], Path]:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of each reading of a file."""
-    found, read = list[int](), FileElements.read
+    found, fill = list[int](), FileElements._fill
 
-    def counting(self: FileElements, ranges: tuple[slice, ...], out: np.ndarray) -> None:
+    def counting(self: FileElements, out: np.ndarray, at: int) -> None:
         found.append(out.nbytes)
-        read(self, ranges, out)
+        fill(self, out, at)
 
-    monkeypatch.setattr(FileElements, "read", counting)
+    monkeypatch.setattr(FileElements, "_fill", counting)
     return found
 
 

@@ -1,0 +1,96 @@
+"""Elements that are read from a file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import amped
+from partitioner import filed
+from partitioner.dense import Stored
+from partitioner.errors import InputError
+from partitioner.filed import FileElements
+
+ARRAY = np.random.default_rng(0).random((7, 1, 9, 8))
+PLACES = [
+    (slice(0, 7), slice(0, 1), slice(0, 9), slice(0, 8)),
+    (slice(2, 5), slice(0, 1), slice(0, 9), slice(0, 8)),
+    (slice(2, 5), slice(0, 1), slice(3, 7), slice(0, 8)),
+    (slice(0, 7), slice(0, 1), slice(3, 4), slice(1, 8)),
+    (slice(6, 7), slice(0, 1), slice(8, 9), slice(7, 8)),
+]
+
+
+def opened(folder: Path) -> FileElements:
+    (folder / "x.bin").write_bytes(b"head" + ARRAY.tobytes())
+    with open(folder / "x.bin", "rb") as file:
+        return FileElements(file, 4, ARRAY.shape, ARRAY.dtype, "x.bin")
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+@pytest.mark.parametrize("short", [0, 1 << 14])
+@pytest.mark.parametrize("band", [1 << 10, 1 << 22])
+def test_ranges_are_those_of_the_array(
+    tmp_path: Path, place: tuple[slice, ...], short: int, band: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where what lies between elements is read with them, in bands of a few rows."""
+    monkeypatch.setattr(filed, "SHORT", short)
+    monkeypatch.setattr(filed, "BAND", 16 * 9 * 8 * 8 if band == 1 << 10 else band)
+    elements, want = opened(tmp_path), ARRAY[place]
+    assert np.array_equal(elements[place], want)
+    for count in (1, 5, 1000):
+        found = [part.copy() for part in elements.in_turn(place, count, None)]
+        assert np.array_equal(np.concatenate(found), want.reshape(-1))
+        out = np.empty(want.size)
+        assert sum(part.size for part in elements.in_turn(place, count, out)) == want.size
+        assert np.array_equal(out, want.reshape(-1))
+    held = elements.held(place)
+    assert held is None or np.array_equal(held, want)
+
+
+def test_threads_have_handles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that follow each other are read through one; there are no more than a few."""
+    monkeypatch.setattr(filed, "HANDLES", 4)
+    elements = opened(tmp_path)
+    for row in range(7):
+        assert np.array_equal(elements[slice(row, row + 1), slice(0, 1), slice(0, 9), slice(0, 8)][0], ARRAY[row])
+    assert len(elements._handles) == 2
+    with ThreadPoolExecutor(8) as pool:
+        places = [(slice(k % 7, k % 7 + 1), slice(0, 1), slice(0, 9), slice(0, 8)) for k in range(200)]
+        for place, found in zip(places, pool.map(elements.__getitem__, places), strict=True):
+            assert np.array_equal(found, ARRAY[place])
+    assert len(elements._handles) <= 8 + 4
+    assert sorted(elements._free) == sorted(elements._handles)
+
+
+def test_a_file_that_gets_another_name_or_is_cut_short(tmp_path: Path) -> None:
+    elements = opened(tmp_path)
+    assert elements.held(PLACES[0]) is not None
+    (tmp_path / "x.bin").rename(tmp_path / "y.bin")
+    (tmp_path / "x.bin").write_bytes(b"other")
+    assert np.array_equal(elements[PLACES[0]], ARRAY)
+    (tmp_path / "y.bin").write_bytes(b"head" + ARRAY.tobytes()[:-8])
+    assert elements.held(PLACES[0]) is None
+    with pytest.raises(
+        InputError, match=r"x\.bin: truncated while it was read: byte 4,028 was there, it has 4,028 now"
+    ):
+        elements[PLACES[0]]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("kind", ["f8", "f4", "i2"])
+def test_elements_are_converted_and_looked_at(tmp_path: Path, order: str, kind: str) -> None:
+    array = np.array(10 * ARRAY, kind, order=order)  # type: ignore[call-overload]
+    np.save(tmp_path / "x.npy", array)
+    tensor = amped.read(tmp_path / "x.npy")
+    assert isinstance(tensor, amped.DenseTensor)
+    assert isinstance(tensor.memory, Stored)
+    part, seen = tensor.memory.within((slice(1, 6), slice(2, 8))), list[np.ndarray]()
+    target = np.zeros(part.shape)
+    part.into(target, lambda found: seen.append(found.copy()))
+    assert np.array_equal(target, array.transpose(tensor.modes)[1:6, 2:8])
+    assert {each.dtype for each in seen} == {np.dtype(kind)}
+    assert np.array_equal(np.concatenate([each.reshape(-1) for each in seen]), target.reshape(-1))
