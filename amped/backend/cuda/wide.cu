@@ -4,8 +4,10 @@
 //   REAL  type of the factor matrices
 //
 // Matrices are inverted square by square: each step sweeps one square of rows and columns out of all the others (Gauss and
-// Jordan's elimination, which keeps them symmetric: squares on and below the diagonal are stored). The block of threads that
-// computes the next square on the diagonal inverts it at once. Sums are added up in the same order every time.
+// Jordan's elimination, which keeps them symmetric: squares on and below the diagonal are stored). What is taken from the others
+// is made with the inverse X of the square's Cholesky factor, as rounding errors of the square's own inverse, X^T X, would be
+// multiplied with its condition number. The block of threads that computes the next square on the diagonal makes its X at once.
+// Sums are added up in the same order every time.
 
 constexpr int SIDE = 64;  // rows and columns of a square
 constexpr int THREADS = 256, WARPS = THREADS / 32, ACROSS = SIDE / 16;  // inverting, a thread has ACROSS x ACROSS numbers
@@ -37,15 +39,18 @@ __device__ Place place_of(int squares, int first) {
   return {max(a, b), min(a, b), blockIdx.x <= blockIdx.y};
 }
 
-// Copies a square of the symmetric matrix to shared memory.
-__device__ void load(double* to, const Wide& w, int which, int i, int j) {
-  const bool turned = i < j;
-  const double* from = square_of(w, which, max(i, j), min(i, j));
-#pragma unroll
+// Copies a square to shared memory, transposed if `turned`.
+__device__ void copy(double* to, const double* from, long long pitch, bool turned) {
+#pragma unroll 4
   for (int e = threadIdx.x; e < SIDE * SIDE; e += THREADS) {
     const int row = e / SIDE, column = e % SIDE;
-    to[turned ? column * PITCH + row : row * PITCH + column] = from[row * pitch_of(w) + column];
+    to[turned ? column * PITCH + row : row * PITCH + column] = from[row * pitch + column];
   }
+}
+
+// The same with any square of the symmetric matrix.
+__device__ void load(double* to, const Wide& w, int which, int i, int j) {
+  copy(to, square_of(w, which, max(i, j), min(i, j)), pitch_of(w), i < j);
 }
 
 struct Lane {  // where a lane's results are in a square: `row`, and two columns from `column(n)` on
@@ -79,40 +84,68 @@ __device__ void multiply(double (&sums)[EACH][2], const double* left, const doub
 #endif
 }
 
-// Writes the inverse of a square in shared memory; returns whether it is positive definite.
+// Writes sums to shared memory, once all threads have come to it.
+__device__ void put(double* to, const double (&sums)[EACH][2], double times, const Lane& lane) {
+#pragma unroll
+  for (int n = 0; n < EACH; n++)
+#pragma unroll
+    for (int e = 0; e < 2; e++) to[lane.row() * PITCH + lane.column(n) + e] = times * sums[n][e];
+}
+
+__device__ double over(double number) {  // 1 / number, where that is neither very large nor very small
+  double found;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(found) : "d"(number));
+#pragma unroll
+  for (int k = 0; k < 2; k++) found = fma(found, fma(-number, found, 1.0), found);
+  return found;
+}
+
+// Writes the inverse of the Cholesky factor of a square in shared memory; returns whether it is positive definite. Where a column
+// is eliminated the inverse takes its place: its rows are multiplied with the roots of the pivots in the end.
 __device__ bool invert(const double* square, double* to, long long pitch) {
-  __shared__ double line[2][SIDE];
+  __shared__ double line[2][SIDE], pivots[SIDE];
   const int down = threadIdx.x / 16, across = threadIdx.x % 16;
   double a[ACROSS][ACROSS];
 #pragma unroll
   for (int p = 0; p < ACROSS; p++)
 #pragma unroll
     for (int q = 0; q < ACROSS; q++) a[p][q] = square[(down + 16 * p) * PITCH + across + 16 * q];
-  if (threadIdx.x < SIDE) line[0][threadIdx.x] = square[threadIdx.x];
   bool positive = true;
+#pragma unroll
+  for (int part = 0; part < ACROSS; part++)
 #pragma unroll 1
-  for (int k = 0; k < SIDE; k++) {
-    __syncthreads();
-    const double *row = line[k % 2], pivot = row[k], over = 1 / pivot;
-    positive &= pivot > 0;
-    double mine[ACROSS], others[ACROSS];
+    for (int n = 0; n < 16; n++) {
+      double* row = line[n % 2];
+      if (down == n)
 #pragma unroll
-    for (int p = 0; p < ACROSS; p++) mine[p] = row[down + 16 * p] * over, others[p] = row[across + 16 * p];
+        for (int q = 0; q < ACROSS; q++) row[across + 16 * q] = a[part][q];
+      __syncthreads();
+      const double pivot = row[16 * part + n], over_pivot = over(pivot);
+      positive &= pivot > 0;
+      if (!threadIdx.x) pivots[16 * part + n] = pivot;
+      double times[ACROSS];
 #pragma unroll
-    for (int p = 0; p < ACROSS; p++)
+      for (int p = part; p < ACROSS; p++) times[p] = p > part || down > n ? row[down + 16 * p] * over_pivot : 0;
 #pragma unroll
       for (int q = 0; q < ACROSS; q++) {
-        const int i = down + 16 * p, j = across + 16 * q;
-        if (i == k) a[p][q] = j == k ? -over : others[q] * over;
-        else if (j == k) a[p][q] = mine[p];
-        else a[p][q] -= mine[p] * others[q];
-        if (i == k + 1) line[(k + 1) % 2][j] = a[p][q];
+        const double other = row[across + 16 * q];
+#pragma unroll
+        for (int p = part; p < ACROSS; p++) {
+          const double left = fma(-times[p], other, a[p][q]);
+          a[p][q] = q == part && across == n && (p > part || down > n) ? -times[p] : left;
+        }
       }
+    }
+  __syncthreads();
+#pragma unroll
+  for (int p = 0; p < ACROSS; p++) {
+    const double root = 1 / sqrt(pivots[down + 16 * p]);
+#pragma unroll
+    for (int q = 0; q < ACROSS; q++) {
+      const int i = down + 16 * p, j = across + 16 * q;
+      to[i * pitch + j] = j < i ? a[p][q] * root : j == i ? root : 0;
+    }
   }
-#pragma unroll
-  for (int p = 0; p < ACROSS; p++)
-#pragma unroll
-    for (int q = 0; q < ACROSS; q++) to[(down + 16 * p) * pitch + across + 16 * q] = -a[p][q];
   return positive;
 }
 
@@ -127,8 +160,8 @@ __device__ double product_of(const State& s, long long entry, int rank, int with
   return product;
 }
 
-// Writes the elementwise product of the other modes' Gram matrices, with the identity where there are no columns; inverts its
-// first square, and clears the totals.
+// Writes the elementwise product of the other modes' Gram matrices, with the identity where there are no columns, and X in place
+// of its first square; clears the totals.
 extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Wide w, int mode, double ridge) {
   const Place at = place_of(w.squares, 0);
   const int t = threadIdx.x, rank = w.rank, block = blockIdx.y * w.squares + blockIdx.x;
@@ -164,56 +197,63 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare(State s, Wide w, i
   if (!t) parts.positive[0] = positive;
 }
 
-// Sweeps the square `k` of the diagonal, which holds its inverse, out of the others, from one matrix to the other.
+// Sweeps the square `k` of the diagonal, in place of which its X is, out of the others, from one matrix to the other.
 extern "C" __global__ void __launch_bounds__(THREADS) sweep(Wide w, int k) {
   const Place at = place_of(w.squares, k + 1);
   if (!at.there) return;
   extern __shared__ double shared[];
-  double *left = shared, *right = left + SIDE * PITCH, *inverse = right + SIDE * PITCH;
+  double *left = shared, *right = left + SIDE * PITCH, *half = right + SIDE * PITCH;
   const int i = at.i, j = at.j, which = k % 2;
   const long long pitch = pitch_of(w);
-  const double* from = square_of(w, which, i, j);
+  const double *from = square_of(w, which, i, j), *x = square_of(w, which, k, k);
   double* to = square_of(w, 1 - which, i, j);
   const Lane lane;
-  double sums[EACH][2] = {}, before[EACH][2];
-#pragma unroll
-  for (int n = 0; n < EACH; n++)
-#pragma unroll
-    for (int e = 0; e < 2; e++) before[n][e] = from[lane.row() * pitch + lane.column(n) + e];
+  double sums[EACH][2] = {}, others[EACH][2] = {};
   if (i == k && j == k) {
-#pragma unroll
-    for (int n = 0; n < EACH; n++)
-#pragma unroll
-      for (int e = 0; e < 2; e++) to[lane.row() * pitch + lane.column(n) + e] = -before[n][e];
-    return;
-  }
-  load(inverse, w, which, k, k);
-  if (i != k) load(left, w, which, i, k);
-  if (j != k) load(right, w, which, j, k);
-  __syncthreads();
-  if (i == k) multiply(sums, inverse, right, lane);
-  else multiply(sums, left, inverse, lane);
-  const bool swept = i == k || j == k, inverts = i == j && i == k + 1;
-  if (!swept) {
+    copy(right, x, pitch, true);
     __syncthreads();
+    multiply(others, right, right, lane);  // the inverse, X^T X
+#pragma unroll
+    for (int n = 0; n < EACH; n++) sums[n][0] = -others[n][0], sums[n][1] = -others[n][1];
+  } else if (i == k || j == k) {
+    copy(half, x, pitch, false), copy(right, x, pitch, true);
+    load(left, w, which, i == k ? j : i, k);
+    __syncthreads();
+    multiply(others, left, half, lane);
+    __syncthreads();
+    put(left, others, 1, lane);
+    __syncthreads();
+    multiply(sums, i == k ? right : left, i == k ? left : right, lane);
+  } else {
 #pragma unroll
     for (int n = 0; n < EACH; n++)
 #pragma unroll
-      for (int e = 0; e < 2; e++) left[lane.row() * PITCH + lane.column(n) + e] = -sums[n][e], sums[n][e] = before[n][e];
+      for (int e = 0; e < 2; e++) sums[n][e] = from[lane.row() * pitch + lane.column(n) + e];
+    copy(half, x, pitch, false);
+    load(left, w, which, i, k);
+    if (i != j) load(right, w, which, j, k);
+    __syncthreads();
+    double own[EACH][2] = {};
+    multiply(own, left, half, lane);
+    if (i != j) multiply(others, right, half, lane);
+    __syncthreads();
+    put(left, own, -1, lane);
+    if (i != j) put(right, others, 1, lane);
+    else put(right, own, 1, lane);
     __syncthreads();
     multiply(sums, left, right, lane);
   }
+  if (i != j || i != k + 1) {
 #pragma unroll
-  for (int n = 0; n < EACH; n++)
+    for (int n = 0; n < EACH; n++)
 #pragma unroll
-    for (int e = 0; e < 2; e++) {
-      const int column = lane.column(n) + e;
-      if (inverts) inverse[lane.row() * PITCH + column] = sums[n][e];
-      else to[lane.row() * pitch + column] = sums[n][e];
-    }
-  if (!inverts) return;
+      for (int e = 0; e < 2; e++) to[lane.row() * pitch + lane.column(n) + e] = sums[n][e];
+    return;
+  }
   __syncthreads();
-  const bool positive = invert(inverse, to, pitch);
+  put(half, sums, 1, lane);
+  __syncthreads();
+  const bool positive = invert(half, to, pitch);
   if (!threadIdx.x) parts_of(w).positive[i] = positive;
 }
 

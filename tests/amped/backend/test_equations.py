@@ -142,6 +142,22 @@ def test_equations_that_single_precision_cannot_solve(
     assert CONDITION > 1e10, "the tenth power is within what elimination solves"
 
 
+@pytest.mark.parametrize("rank", [100, 150, 257])
+def test_what_is_nearly_singular_is_inverted_as_well_as_may_be(make: Make, rank: int) -> None:
+    """Half of the eigenvalues are small: so are parts of the matrix that elimination comes to first."""
+    basis, condition = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0], 1e8
+    values = np.where(np.arange(rank) % 2, 1.0, 1 / condition)
+    grams, told = [basis @ np.diag(values) @ basis.T, *2 * [np.ones((rank, rank))]], told_of(3, rank)
+    ones = told._replace(norms=np.ones((3, rank)), scales=np.ones((3, rank)))
+    equations, device = loaded(make, grams, ones, gains=False)
+    equations.prepare(2)
+    device.meet()
+    got = device.to_host(equations.inverse)
+    assert equations.told().flags == 0
+    np.testing.assert_allclose(got @ grams[0], np.eye(rank), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(got, basis @ np.diag(1 / values) @ basis.T, rtol=0, atol=1e-6 * condition)
+
+
 @pytest.mark.parametrize("rank", RANKS)
 @pytest.mark.parametrize("iterations", [0, 2])
 def test_norms_are_taken_out(make: Make, rank: int, iterations: int) -> None:
