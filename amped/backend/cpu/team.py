@@ -7,6 +7,9 @@ is to be taken piece by piece by those that are there.
 
 The threads share a `team`, an array of words: those that are written by different threads lie in different cache lines.
 They wait for work spinning, for a short time, then in the kernel (a futex).
+
+Subnormal numbers count as zero in such calls, as they do in single precision on GPUs: x86 cores take up to a hundred
+times as long for them, and what an update makes smaller and smaller, as those of CP-APR do, ends there.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ ENTERED, OPEN, CALL = (1 << 16) - 1, 1 << 16, 1 << 17
 FUTEX = {"x86_64": 202, "aarch64": 98}.get(platform.machine(), 0) if sys.platform == "linux" else 0  # of system calls
 WAIT, WAKE = 128, 129  # operations of it, within a process
 NAP = 50  # microseconds, on a system without it
-PAUSE = "llvm.x86.sse2.pause" if platform.machine() in ("x86_64", "AMD64") else ""
+X86 = platform.machine() in ("x86_64", "AMD64")
+FLUSH = 1 << 15 | 1 << 6  # of its control register: results, and operands, that are subnormal are zero
 
 _int64 = ir.IntType(64)
 
@@ -101,11 +105,45 @@ def _pause(typing: Any) -> Any:
     """Let the other half of a core work for some tens of cycles."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if PAUSE:
-            builder.call(_library(builder, PAUSE, ir.FunctionType(ir.VoidType(), [])), [])
+        if X86:
+            builder.call(_library(builder, "llvm.x86.sse2.pause", ir.FunctionType(ir.VoidType(), [])), [])
         return context.get_dummy_value()
 
     return types.none(), generate
+
+
+def _control(builder: Any, what: str, word: Any) -> None:
+    """Store (`st`) or load (`ld`) this thread's control register."""
+    byte = ir.IntType(8).as_pointer()
+    code = _library(builder, f"llvm.x86.sse.{what}mxcsr", ir.FunctionType(ir.VoidType(), [byte]))
+    builder.call(code, [builder.bitcast(word, byte)])
+
+
+@operation
+def _flush(typing: Any) -> Any:
+    """Let this thread take subnormal numbers for zero; return its control register as it was."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = cgutils.alloca_once_value(builder, ir.IntType(32)(0))
+        if X86:
+            _control(builder, "st", word)
+            flushing = cgutils.alloca_once_value(builder, builder.or_(builder.load(word), ir.IntType(32)(FLUSH)))
+            _control(builder, "ld", flushing)
+        return builder.load(word)
+
+    return types.int32(), generate
+
+
+@operation
+def _restore(typing: Any, control: Any) -> Any:
+    """Give this thread its control register back."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if X86:
+            _control(builder, "ld", cgutils.alloca_once_value(builder, args[0]))
+        return context.get_dummy_value()
+
+    return types.none(types.int32), generate
 
 
 def _library(builder: Any, name: str, kind: Any) -> Any:
@@ -198,10 +236,11 @@ def _wake(team, number):  # type: ignore[no-untyped-def]
 
 @inlined
 def fork(team, number, most):  # type: ignore[no-untyped-def]
-    """Let up to `most` threads, this one included, run the call that this is in; tell whether `join` is to wait.
+    """Let up to `most` threads, this one included, run the call that this is in; return what `join` is given.
 
     The others have that call themselves, and do not call for more. If another call has the team, nobody comes.
     """
+    control = _flush()
     called = number == 0 and most > 1 and replace(team, BUSY, 0, 1)
     if called:
         store(team, LEFT, 0)
@@ -210,12 +249,14 @@ def fork(team, number, most):  # type: ignore[no-untyped-def]
         _write_call(team)
         store(team, STATE, (load(team, STATE) // CALL + 1) * CALL + OPEN)
         _wake(team, 0)
-    return called
+    return called, control
 
 
 @inlined
-def join(team, called):  # type: ignore[no-untyped-def]
+def join(team, forked):  # type: ignore[no-untyped-def]
     """Wait until all threads that came are done; return how many failed. All that they wrote is seen then."""
+    called, control = forked
+    _restore(control)
     faults = 0
     if called:
         came = both(team, STATE, ~OPEN) & ENTERED

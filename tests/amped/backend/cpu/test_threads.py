@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 
-from amped.backend.cpu.team import ASLEEP, WORDS, add, fork, join, load
+from amped.backend.cpu.team import ASLEEP, WORDS, X86, add, fork, join, load
 from amped.backend.cpu.threads import Threads, check
 
 DROPPED = """
@@ -57,6 +57,30 @@ def failing(number, team, threads, turn):  # type: ignore[no-untyped-def]
     if number:
         raise ValueError
     return join(team, called)
+
+
+@numba.njit(nogil=True, no_cfunc_wrapper=True)
+def halved(number, team, threads, turn, numbers):  # type: ignore[no-untyped-def]
+    """Halve numbers, each in another thread; all wait until all have come."""
+    if number == 0:
+        turn[0] = 0
+    called = fork(team, number, threads)
+    add(turn, 0, 1)
+    while load(turn, 0) < threads:
+        pass
+    numbers[number] /= 2
+    return join(team, called)
+
+
+@pytest.mark.skipif(not X86, reason="only x86 cores are told to")
+def test_subnormal_numbers_are_zero_in_calls_only() -> None:
+    threads, turn, tiny = Threads(3), np.zeros(1, np.int64), float(np.finfo(np.float64).tiny)
+    for _ in range(3):
+        results, operands = np.full(3, tiny), np.full(3, tiny / 4)
+        for numbers in (results, operands):
+            check(halved(0, threads.team, 3, turn, numbers))
+            np.testing.assert_array_equal(numbers, 0)
+        assert np.all(np.full(3, tiny) / 2 > 0), "all else has them"
 
 
 @pytest.mark.parametrize("spare", [True, False], ids=["spinning", "asleep"])
