@@ -23,7 +23,7 @@ PARTS = {  # files that are put together to be compiled
     "interleaved_sums": ("combine", "interleaved_sums"),
     "rowproblems": ("packed", "rowproblems"),
     "solve": ("state", "several", "solve"),
-    "wide": ("state", "wide", "keep"),
+    "wide": ("state", "squares", "wide", "keep"),
     "wide_rows": ("state", "wide_rows"),
     "ttmc": ("ttmc_rows", "ttmc"),
     "ttmc_products": ("ttmc_rows", "ttmc_products"),

@@ -18,7 +18,7 @@ from .device import CudaDevice
 from .held import Held, addresses
 from .source import REALS, by_value, unit
 
-SIDE, THREADS, COLUMNS = 64, 256, 32  # as in wide.cu
+SIDE, THREADS, COLUMNS = 64, 256, 32  # as in squares.cu and wide.cu
 SHARED = 8 * 3 * SIDE * (SIDE + 4)  # of a block of threads that sweeps
 DOT_BLOCKS, FIT_BLOCKS = 64, 128
 EACH = 8  # numbers of a thread, where each is computed for itself
