@@ -15,9 +15,11 @@ import numpy as np
 import threadpoolctl
 
 from amped.assembly import bring_up, decomposition, open_tensor, place
+from amped.backend.exchange import Machine
 from amped.decomp import driver
 from amped.operators.base import in_turn
 from amped.operators.dense import DenseOperator
+from amped.operators.dense_source import DenseSource
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
 from partitioner.dense import DenseTensor
@@ -57,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-rank", type=int, default=32, help="the largest rank for elem, slice and tile (32)")
     parser.add_argument("--peers", nargs="*", default=["einsum", "products", "copy"], help="to compare with (all)")
     parser.add_argument("--threads", type=int, help="host threads (all cores)")
+    parser.add_argument("--in-place", action="store_true", help="use a GPU's array where it is; else a copy of amped's")
     parser.add_argument("--workspace", type=int, help="bytes (350 MB, or what saves a pass)")
     parser.add_argument("--repeats", type=int, default=5, help="sweeps of each, in turn (5)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
@@ -176,7 +179,7 @@ class Amped(NamedTuple):
 def _amped(args: argparse.Namespace, array: Any, factors: Sequence[np.ndarray], precision: str, kernel: str) -> Amped:
     options = _options(args, precision, kernel)
     machine = bring_up(options, SingleComm())
-    operator = place(open_tensor(DenseTensor(array), machine, options), factors[0].shape[1], machine, options)
+    operator = place(_source(args, array, machine, options), factors[0].shape[1], machine, options)
     assert isinstance(operator, DenseOperator)
     for mode, factor in enumerate(factors):
         operator.set_factor(mode, factor)
@@ -203,6 +206,13 @@ def _amped(args: argparse.Namespace, array: Any, factors: Sequence[np.ndarray], 
     return Amped(compute(range(operator.order), SWEEPS), alone, operator.plan.kernel.bytes(operator.plan.form))
 
 
+def _source(args: argparse.Namespace, array: Any, machine: Machine, options: Options) -> DenseSource:
+    source = open_tensor(DenseTensor(array), machine, options)
+    assert isinstance(source, DenseSource)
+    source.lends = args.in_place or args.device == "cpu"
+    return source
+
+
 def _as_it_is(source: Any, target: Any) -> None:
     """Solve nothing."""
 
@@ -211,7 +221,7 @@ def _iteration(args: argparse.Namespace, array: np.ndarray, rank: int, precision
     """Return the median milliseconds of an iteration of CP-ALS, of the means of those that follow one another."""
     options = _options(args, precision, "auto")
     machine = bring_up(options, SingleComm())
-    source = open_tensor(DenseTensor(array), machine, options)
+    source = _source(args, array, machine, options)
     method, seconds = decomposition(source, rank, machine, options), list[float]()
     rng = np.random.default_rng(1)
     for mode, length in enumerate(source.shape):

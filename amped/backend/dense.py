@@ -31,6 +31,9 @@ class Form(NamedTuple):
     workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
     whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
     pairs: bool = False  # whether what is computed at the end of a sweep may serve the next one
+    gaps: bool = (
+        False  # whether rows of elements have gaps if that helps: they are copied to the device, and stay there
+    )
 
     @property
     def streamed(self) -> bool:
@@ -41,6 +44,20 @@ class Form(NamedTuple):
     def elements(self) -> int:
         """The number of elements."""
         return math.prod(self.lengths)
+
+
+class Rows(NamedTuple):
+    """How a block that is copied to a device lies there: a row for each index of the modes before `split`.
+
+    Rows begin `pitch` numbers apart, so that they are aligned; what is between them is zero.
+    """
+
+    split: int
+    pitch: int
+
+    def numbers(self, form: Form) -> int:
+        """Return how many numbers a block takes, with the gaps."""
+        return math.prod(form.lengths[: self.split]) * self.pitch
 
 
 class Sweep(Protocol):
@@ -65,7 +82,10 @@ class Sweep(Protocol):
         """Begin to read."""
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
-        """Add a slab: (n, I_1, ...), C-contiguous, its first index of mode 0 being `start`. Slabs come in order."""
+        """Add a slab: (n, I_1, ...), its first index of mode 0 being `start`. Slabs come in order.
+
+        It is C-contiguous; of a block with gaps it lies as `DenseKernel.rows` says.
+        """
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
         """Finish: `out` has the MTTKRP."""
@@ -95,6 +115,9 @@ class DenseKernel(Protocol):
 
     def bytes(self, form: Form) -> int:
         """Return the bytes of scratch memory that `make` is given."""
+
+    def rows(self, form: Form) -> Rows | None:
+        """Return how a block with gaps is to lie on the device; None if it is to have none."""
 
     def passes(self, form: Form) -> float:
         """Return how often a sweep over all modes reads the elements, where each mode's factor matrix is then new."""

@@ -7,8 +7,9 @@ are computed for all of a group side by side. On a GPU they lie one after the ot
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +19,34 @@ from .mttkrp import Kernel, Share
 
 FAMILY = "interleaved"
 
+Key = TypeVar("Key", bound=Hashable)
 
-Groups = Mapping[int, NDArray[np.int64]]
-"""By the number of models in a group: where the columns of each such group begin."""
+
+class Kind(NamedTuple):
+    """Of groups: for how many models they have room, and the most columns that one of these has."""
+
+    models: int
+    columns: int
+
+
+Groups = Mapping[Kind, NDArray[np.int64]]
+"""By their kind: where the columns of each group begin."""
+
+
+def joined(groups: Groups, key: Callable[[Kind], Key]) -> dict[Key, NDArray[np.int64]]:
+    """Return where the groups begin whose kinds have the same key."""
+    found = defaultdict[Key, list[NDArray[np.int64]]](list)
+    for kind, begins in groups.items():
+        found[key(kind)].append(begins)
+    return {each: np.sort(np.concatenate(begins)) for each, begins in found.items()}
 
 
 class Interleaved(Protocol):
     """One way to do so on a device: a provider of the family. See `phi.Phi`, but for what is said here.
 
-    Nothing is computed, or written, of other columns than those of the `groups`. None are groups of the most models, in
-    all columns. What is told of models, (stride,), has a number of each in the place of its first column.
+    Nothing is computed, or written, of other columns than those of the `groups`, and columns that none of a group's
+    models has may be left out. None are groups of the most models, in all columns. What is told of models, (stride,),
+    has a number of each in the place of its first column.
 
     `done` is such an int32 array. Where work is queued, nothing is computed or written of models where it is not 0 when
     the work's turn comes. On a host groups of which all models are done are left out of `groups`.

@@ -94,7 +94,13 @@ def pairs_bytes(form: Form, pairs: Pairs) -> int:
 
 
 class Products(Protocol):
-    """What a device computes for `PairsSweep`; all of it is queued."""
+    """What a device computes for `PairsSweep`; all of it is queued.
+
+    Matrices may have more columns than `factor` has rows: zeros.
+    """
+
+    def whole(self, block: Array) -> Array:
+        """Return a block C-contiguous: if rows of its last mode have gaps, as one with these among its indices."""
 
     def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
         """Compute ``out = matrix @ factor``, or that of the transposed matrix; or add that to `out`."""
@@ -107,7 +113,8 @@ class Products(Protocol):
     ) -> None:
         """Compute ``out[i] = sum over k of partial[i, k] * factor[k]``, or that of ``partial[k, i]``; or add that.
 
-        Rows of `partial` are indices of two modes of such `lengths`; `at` says which one those of `out` are.
+        Rows of `partial` are indices of two modes of such `lengths`; `at` says which one those of `out` are. Where a
+        mode has gaps among its indices, `out` and `factor` have fewer rows.
         """
 
 
@@ -122,10 +129,15 @@ class PairsSweep:
             sweep.pass_on(mode, rows, factors, out)
 
     As the mode that follows is computed from the new rows, the new factor matrix is not to be told as `changed`.
+    The last of `rows` may go beyond those that there are.
     """
 
-    def __init__(self, form: Form, pairs: Pairs, scratch: Array, products: Products) -> None:
+    def __init__(
+        self, form: Form, pairs: Pairs, scratch: Array, products: Products, lengths: tuple[int, ...] | None = None
+    ) -> None:
+        """Take a form whose last length has the gaps in it, if rows have any; `lengths` are without them."""
         self._form, self._pairs, self._products, self.in_blocks = form, pairs, products, not pairs.whole
+        self._lengths = lengths or form.lengths
         end = pairs.rows * pairs.columns * pairs.itemsize
         self._partial = scratch[:end].view(f"f{pairs.itemsize}").reshape(-1, pairs.columns)
         self._ahead = scratch[end : end + ahead_bytes(form, pairs)].view(np.float64).reshape(-1, pairs.columns)
@@ -168,6 +180,7 @@ class PairsSweep:
 
     def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
         contracted, (first, second) = self._contracted(), self._served().values()
+        slab = self._products.whole(slab)
         if contracted == 0:
             matrix, factor = slab.reshape(len(slab), -1), factors[0][start : start + len(slab)]
             self._products.multiply(matrix, factor, self._partial[: first * second], start > 0, True)
@@ -209,20 +222,22 @@ class PairsSweep:
     def blocks(self, mode: int) -> Sequence[slice]:
         self._there = False
         length, step = self._form.lengths[mode], step_of(self._pairs, self._form, mode, self._contracted())
-        return [slice(begin, min(begin + step, length)) for begin in range(0, length, step)]
+        return [slice(begin, min(begin + step, length)) for begin in range(0, self._lengths[mode], step)]
 
     def compute(self, mode: int, rows: slice, block: Array, factors: Sequence[Array], out: Array) -> None:
         contracted, lengths = self._contracted(), self._served(mode, rows)
         first, second = lengths.values()
+        block = self._products.whole(block)
         self._multiply(block, mode, rows, contracted, factors[contracted], self._partial[: first * second])
         self._contract(mode, lengths, factors, out[rows], False)
 
     def pass_on(self, mode: int, rows: slice, factors: Sequence[Array], out: Array) -> None:
-        following, length = self._pair[1], self._form.lengths[mode]
+        following = self._pair[1]
         if following == mode:
-            self._ahead[rows] = out[rows, : self._pairs.columns]
+            done = out[rows, : self._pairs.columns]
+            self._ahead[rows.start : rows.start + len(done)] = done
         else:
             solved = [factor[rows] if m == mode else factor for m, factor in enumerate(factors)]
             target = self._ahead[: self._form.lengths[following]]
             self._contract(following, self._served(mode, rows), solved, target, rows.start > 0)
-        self._there = rows.stop == length
+        self._there = rows.stop >= self._lengths[mode]

@@ -5,6 +5,7 @@ Each model has some columns (`backend.interleaved`), and all that is done row by
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..backend.base import Array, Device
 from ..backend.exchange import Machine
-from ..backend.interleaved import Groups
+from ..backend.interleaved import Groups, Kind
 from ..backend.providers import multiplies
 from ..backend.solve import Takes
 from ..operators.base import CountsOperators, in_turn
@@ -39,7 +40,7 @@ class Counting(SideBySide[Key, CpApr]):
         # See `Multiplicative`. Only a host leaves out what is done by asking for less.
         self._on_host = machine.device.on_host
         self._asks = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
-        self._models: dict[int, list[bool]] = {}  # by a group's first column: which of its models are taken
+        self._models: dict[int, list[int]] = {}  # by a group's first column: its models' ranks, 0 where there is none
         self._used = set[int]()  # columns that may not be zero any more
         self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number there
 
@@ -48,16 +49,16 @@ class Counting(SideBySide[Key, CpApr]):
         models = self._how.models(rank, self._dtype)
         for first, taken in self._models.items():
             if len(taken) == models and not all(taken):
-                return self._take(first, taken.index(False), rank)
+                return self._take(first, taken.index(0), rank)
         free = [first for first in range(0, self._columns, self._width) if first not in self._models]
         if not free:
             return None
-        self._models[free[0]] = [False] * models
+        self._models[free[0]] = [0] * models
         return self._take(free[0], 0, rank)
 
     def _take(self, first: int, model: int, rank: int) -> Columns:
         models = self._models[first]
-        models[model] = True
+        models[model] = rank
         place = self._how.columns(model, len(models), self._dtype)
         begin, apart, every = first + place.start, place.step or 1, self._width // len(models)
         self._places[begin] = first, model
@@ -69,7 +70,7 @@ class Counting(SideBySide[Key, CpApr]):
 
     def _leave(self, columns: Columns) -> None:
         first, model = self._places.pop(columns.columns.start)
-        self._models[first][model] = False
+        self._models[first][model] = 0
         if not any(self._models[first]):
             del self._models[first]
             self._used.update(range(first, first + self._width))
@@ -77,12 +78,11 @@ class Counting(SideBySide[Key, CpApr]):
 
     def _groups(self, columns: Sequence[slice]) -> Groups:
         """Return the groups that these columns are in."""
-        firsts = sorted({self._places[each.start][0] for each in columns})
-        sizes = {len(self._models[first]) for first in firsts}
-        return {
-            models: np.array([first for first in firsts if len(self._models[first]) == models], np.int64)
-            for models in sizes
-        }
+        found = defaultdict[Kind, list[int]](list)
+        for first in sorted({self._places[each.start][0] for each in columns}):
+            models = self._models[first]
+            found[Kind(len(models), max(models))].append(first)
+        return {kind: np.array(firsts, np.int64) for kind, firsts in found.items()}
 
     def _iterate(self, methods: Sequence[CpApr]) -> None:
         operator, told, places = self._counts, self._told, [columns_of(method).columns for method in methods]

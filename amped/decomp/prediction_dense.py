@@ -59,6 +59,7 @@ def foretell_dense(
     rng = device.xp.random.default_rng(0)
     array = rng.standard_normal((length, *lengths[1:]), dtype=plan.dtype)
     few = of_array(DenseTensor(array.transpose(np.argsort(source.modes).tolist())), machine.comm)
+    few.lends = plan.rows is None  # else they are copied, as the tensor's are
     options = replace(setting.options, placement="auto")
     operator = DenseOperator(few, machine, setting._replace(options=options, values=few.value_range))
     for mode, factor in enumerate(initial_factors(few, setting.ranks[0], machine.comm, plan.dtype)):

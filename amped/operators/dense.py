@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, Stored
+from partitioner.dense import DenseTensor, Stored, pieces
 from partitioner.facts import Facts, joined
 from partitioner.stages import STAGES
 from partitioner.threads import fair_threads
@@ -21,7 +21,7 @@ from ..backend.pairs import PairsSweep
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_load import copy, on_device
+from .dense_load import PIECE, copy, on_device
 from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
 from .factors import Factors
@@ -66,7 +66,8 @@ class _Slabs:
         if self._count and plan.streamed:
             self._make_slots(plan, clock)
         elif self._count:
-            self._block, self._given = on_device(block, plan.dtype, plan.sent, device, threads), np.empty(0)
+            self._block = on_device(block, plan.dtype, plan.sent, device, threads, plan.rows)
+            self._given = np.empty(0)
 
     def _make_slots(self, plan: DensePlan, clock: Any) -> None:
         """Make slots for elements as they are sent, and room to convert them."""
@@ -81,7 +82,11 @@ class _Slabs:
 
     def facts(self) -> Facts:
         """Return what is known of the elements that are on the device."""
-        return joined([DenseTensor(self._block).facts(threads=self._threads)] if self._count else [])
+        if not self._count:
+            return joined([])
+        block, elements = self._block, self._form.elements
+        places = pieces(block.shape, (), elements if block.flags.c_contiguous else PIECE)  # one with gaps is copied
+        return joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
 
     def slabs(self, mode: int) -> Iterator[tuple[int, Array]]:
         """Yield where each slab begins, and the slab, usable by the work queued until the next is asked for."""

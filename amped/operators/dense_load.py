@@ -14,30 +14,39 @@ from partitioner.dense import Place, Stored, expect, forget, pieces
 from partitioner.threads import side_by_side
 
 from ..backend.base import Array, Device
+from ..backend.dense import Rows
 
 PIECE = 1 << 24  # elements that are copied at once
 MAPPED = 1 << 22  # of a file that is mapped
 AHEAD = 4  # pieces of such a file that the system reads ahead
 
 
-def on_device(elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: Device, threads: int) -> Array:
-    """Return elements in device memory, C-contiguous and of a type; as they are, if they are like that.
+def on_device(
+    elements: Any, dtype: np.dtype[Any], sent: np.dtype[Any], device: Device, threads: int, rows: Rows | None = None
+) -> Array:
+    """Return elements in device memory, of a type, in such rows or C-contiguous; as they are, if they are like that.
 
     Others are `sent` as that type, which the device converts; the host's are copied by threads.
     """
     there = type(elements) is device.xp.ndarray
-    if there and elements.dtype == dtype and elements.flags.c_contiguous:
+    if there and rows is None and elements.dtype == dtype and elements.flags.c_contiguous:
         return elements
-    target = device.empty(elements.shape, dtype)
+    target = device.empty(elements.shape, dtype) if rows is None else _in_rows(elements.shape, dtype, rows, device)
     if there and not device.on_host:
         target[...] = elements
-    elif sent != dtype:
+    elif sent != dtype or rows is not None:
         _convert(target, elements, sent, device)
     elif device.on_host and not isinstance(elements, Stored):
         side_by_side(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
     else:
         copy(target, elements, device)
     return target
+
+
+def _in_rows(shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, device: Device) -> Array:
+    """Return an array that lies in rows with gaps, which are zero."""
+    every = device.zeros((math.prod(shape[: rows.split]), rows.pitch), dtype)
+    return every[:, : math.prod(shape[rows.split :])].reshape(shape)
 
 
 def copy(target: Array, elements: NDArray[Any] | Stored, device: Device) -> None:
@@ -47,7 +56,7 @@ def copy(target: Array, elements: NDArray[Any] | Stored, device: Device) -> None
 
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
-    """Copy elements as they are, or as another type, and convert them on the device."""
+    """Copy elements as they are, or as another type, and convert them on the device, or leave gaps there."""
     room = device.empty((min(PIECE, math.prod(elements.shape)),), sent)
     for to, part in _parts(target, elements):
         device.fill([room[: to.size]], [np.ascontiguousarray(part).reshape(-1)])
@@ -55,7 +64,7 @@ def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any]
 
 
 def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Array, NDArray[Any]]]:
-    """Yield parts of a contiguous array, and what is to be copied there."""
+    """Yield parts of an array, and what is to be copied there."""
     coming = _places(elements) if isinstance(elements, np.memmap) else iter(())
     _expect(elements, coming, AHEAD)
     for place in _places(elements):

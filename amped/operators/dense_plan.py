@@ -12,7 +12,7 @@ import numpy as np
 from partitioner.shards import Cut
 
 from ..backend.base import Device
-from ..backend.dense import DenseKernel, Form
+from ..backend.dense import DenseKernel, Form, Rows
 from ..backend.mttkrp import Share
 from ..backend.providers import dense_kernels
 from ..backend.rows import block_rows
@@ -38,6 +38,7 @@ class DensePlan(Plan):
     double: Form | None  # of the same in double precision, where elements are held in single precision
     kernel: DenseKernel
     streamed: bool
+    rows: Rows | None  # of elements on the device, if they are to have gaps
     sent: np.dtype[Any]  # of elements on their way to the device, which converts them if it is not `dtype`
     counted: ClassVar[str] = "elements"
 
@@ -88,12 +89,13 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     sent = sent_as(source.value_dtype, options.dtype, device)
     parts = _Parts(kernel, modes, _fixed_bytes(modes, resident, setting), setting)
     elements = 0 if _in_place(source, ranks, setting) else math.prod(shape) * item
-    form, streamed, slots, working = _placed(resident, elements, sent, parts)
+    placed = _placed(resident, elements, sent, parts)
+    form, streamed = placed.form, placed.streamed
     used = {
-        "resident elements": 0 if streamed else elements,
-        "stream slots": slots,
+        "resident elements": placed.elements,
+        "stream slots": placed.slots,
         **parts.fixed,
-        "working memory": working,
+        "working memory": placed.working,
     }
     copies = parts.fixed["factor matrices"]
     ahead = setting.ahead and not streamed and sum(used.values()) + copies <= setting.memory
@@ -106,6 +108,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
         ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
+        rows=placed.rows,
     )  # fmt: skip
 
 
@@ -122,7 +125,7 @@ def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
 def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
     """Return whether the device computes with the elements where they are."""
     there = source.on_gpu != setting.device.on_host and not source.in_file
-    return there and ranks == 1 and source.value_dtype == setting.options.dtype
+    return there and source.lends and ranks == 1 and source.value_dtype == setting.options.dtype
 
 
 def _mode_plans(source: DenseSource, grid: Grid, rank: int, stride: int, setting: Setting) -> list[ModePlan]:
@@ -176,8 +179,19 @@ class _Parts(NamedTuple):
         return scratch + max(moving, *passing)
 
 
-def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> tuple[Form, bool, int, int]:
-    """Return the form of a block, whether it is streamed, and the bytes of slots and working memory."""
+class _Placed(NamedTuple):
+    """How a block is held; bytes of its elements on the device, of slots, and of working memory."""
+
+    form: Form
+    streamed: bool
+    elements: int
+    slots: int
+    working: int
+    rows: Rows | None = None
+
+
+def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+    """Return how a block is held that takes so many bytes of its own if it is `resident`."""
     placement = parts.setting.options.placement
     working = parts.working(resident)
     streamed = placement == "stream" or elements + working > parts.room
@@ -185,15 +199,39 @@ def _placed(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -
         _refuse(sum(parts.fixed.values()) + working + elements, parts.setting, "the resident tensor")
     if streamed and resident.elements:
         resident = resident._replace(slab=-(-resident.lengths[0] // SHARDS), whole=False)
-    form = _with_workspace(resident, parts, parts.room - (0 if streamed else elements))
-    if streamed and form.elements:
-        index = _index_bytes(form, sent)
-        form, working = _streamed_form(form, parts, index)
-        return form, True, form.slab * index, working
+    if not streamed:
+        spaced = _with_gaps(resident, elements, sent, parts) if elements else None
+        return spaced or _without_gaps(resident, elements, sent, parts)
+    form = _with_workspace(resident, parts, parts.room)
+    if not form.elements:
+        return _Placed(form, True, 0, 0, parts.working(form))
+    index = _index_bytes(form, sent)
+    form, working = _streamed_form(form, parts, index)
+    return _Placed(form, True, 0, form.slab * index, working)
+
+
+def _without_gaps(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+    form = _with_workspace(resident, parts, parts.room - elements)
     working = parts.working(form)
     if sent != form.dtype:  # while elements are converted; kernels need theirs later
-        working = max(working, min(PIECE, form.elements) * sent.itemsize)
-    return form, streamed, 0, working
+        working = max(working, _piece_bytes(form, sent))
+    return _Placed(form, False, elements, 0, working)
+
+
+def _with_gaps(resident: Form, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed | None:
+    """Return how a block is held with gaps between rows of elements, if these are read faster then, and fit."""
+    form = _with_workspace(resident._replace(gaps=True), parts, parts.room - elements)
+    rows = parts.kernel.rows(form)
+    if rows is None:
+        return None
+    elements = rows.numbers(form) * form.dtype.itemsize
+    working = max(parts.working(form), sum(_piece_bytes(form, each) for each in {sent, form.dtype}))
+    return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.room else None
+
+
+def _piece_bytes(form: Form, dtype: np.dtype[Any]) -> int:
+    """Return the bytes of elements that are converted, or looked at, at once."""
+    return min(PIECE, form.elements) * dtype.itemsize
 
 
 def _with_workspace(form: Form, parts: _Parts, room: int) -> Form:
@@ -245,7 +283,7 @@ def _double(form: Form) -> Form | None:
         return None
     index = max(1, math.prod(form.lengths[1:])) * 8
     slab = max(1, min(form.slab, DOUBLE_BYTES // index))
-    return form._replace(dtype=np.dtype(np.float64), slab=slab, pairs=False)
+    return form._replace(dtype=np.dtype(np.float64), slab=slab, pairs=False, gaps=False)
 
 
 def _refuse(need: int, setting: Setting, what: str) -> Any:

@@ -34,9 +34,12 @@ class DenseSource:
         Their lengths, in memory order.
     in_file : bool
         Whether elements stay in a file, which all ranks see, until they are used.
+    lends : bool
+        Whether a device whose memory they are in may use them where they are.
     """
 
     duplicates, zeros, stored = 0, 0, False
+    lends = True
 
     def __init__(
         self, tensor: DenseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None, in_file: bool = False

@@ -14,7 +14,8 @@ from amped.backend.base import Device
 from amped.backend.cpu.kernels import dense as cpu
 from amped.backend.cpu.pairs import pairs_on_cpu
 from amped.backend.cuda.pairs_code import pairs_on_gpu
-from amped.backend.dense import Form, Sweep
+from amped.backend.dense import Form, Rows, Sweep
+from amped.operators.dense_load import on_device
 
 EVERY = pytest.mark.parametrize(
     "backend", [("cpu", 2), pytest.param(("cuda", None), marks=pytest.mark.gpu)], indirect=True, ids=["cpu", "cuda"]
@@ -22,13 +23,13 @@ EVERY = pytest.mark.parametrize(
 
 
 class Case:
-    """A block, and factor matrices that may change."""
+    """A block, on the device in such rows or C-contiguous, and factor matrices that may change."""
 
-    def __init__(self, device: Device, form: Form) -> None:
+    def __init__(self, device: Device, form: Form, rows: Rows | None = None) -> None:
         self._rng = np.random.default_rng([form.rank, *form.lengths])
         self.device, self.form = device, form
         self.tensor = self._rng.random(form.lengths).astype(form.dtype)
-        self.on_device = self._moved(self.tensor)
+        self.on_device = on_device(self.tensor.copy(), form.dtype, form.dtype, device, 1, rows)
         self.factors = [self._rng.random((n, form.rank)).astype(form.dtype) for n in form.lengths]
         self.stored = [self._stored(factor) for factor in self.factors]
 

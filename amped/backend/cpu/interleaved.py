@@ -1,139 +1,68 @@
 """Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.interleaved`.
 
 A row of a group stays in registers. Models' values are sums over it that end in a vector with a number of each: so one
-division serves all of them.
+division serves all of them. Where nonzeros of a row have the same index of the first input mode in runs, their rows are
+multiplied by that mode's once for each run.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 
 from partitioner.jit import jit
 
-from .quotients import element, piece_of_row
-from .team import add, fork, join
-from .vectors import ADD, LANE, LINE, Vector, fused, input_rows, load_piece, operation, put, splat, zero
+from .quotients import element
+from .registers import (
+    EIGHT,
+    accumulate_divided,
+    accumulate_times_row,
+    add_to_row,
+    enlarge,
+    models_of,
+    multiply,
+    nothing,
+    ones,
+    own_row,
+    times,
+    times_row,
+)
+from .team import add, fork, inlined, join
+from .vectors import LANE, LINE
 
 MOST_FACTORS = 16  # of models' values: their product is a number in double precision
 WHOLE = 4  # so many times a value counts by multiplying, at most, and not by a logarithm of its own
 
 
-def _register(factors: Any) -> Vector:
-    """Return the type of the vector that has a number of each model, perhaps several times."""
-    stored = factors.types[0].dtype
-    return Vector(stored, LINE * 8 // stored.bitwidth)
+@inlined
+def _index(indices, order, q):  # type: ignore[no-untyped-def]
+    return np.int64(indices[0][q if order is None else order[q]])
 
 
-def _product(context: Any, builder: Any, signature: Any, args: Any, kind: Any) -> Any:
-    """Return the product of the input factor rows of a nonzero: `args` are indices, factors, its place, the column."""
-    stored = context.get_value_type(signature.args[1].types[0].dtype)
-    first, *others = input_rows(context, builder, signature, args, args[2], args[3])
-    product = load_piece(builder, first, stored, kind)
-    for address in others:
-        product = builder.fmul(product, load_piece(builder, address, stored, kind))
-    return product
-
-
-def _chosen(builder: Any, vector: Any, places: list[int]) -> Any:
-    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), len(places)), places))
-
-
-def _models(builder: Any, vector: Vector, product: Any, mine: Any, folds: int) -> Any:
-    """Return the sums over a row's columns, one of each model: as many as a `vector` halved so often has numbers."""
-    count, total = vector.count, None
-    for begin in range(0, product.type.count, count):
-        part, own = (_chosen(builder, each, list(range(begin, begin + count))) for each in (product, mine))
-        total = builder.fmul(part, own) if total is None else fused(builder, vector, part, own, total)
-    for _ in range(folds):
-        count //= 2
-        low, high = (_chosen(builder, total, list(range(begin, begin + count))) for begin in (0, count))
-        total = builder.fadd(low, high)
+@inlined
+def _sum_of_runs(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine):  # type: ignore[no-untyped-def]
+    """Return the sum of Phi over a piece of a row, run by run; `mine` is its row of the output mode's matrix."""
+    total, q = nothing(factors, lanes), start
+    while q < stop:
+        first, sums = _index(indices, order, q), nothing(factors, lanes)
+        scaled = times_row(factors[0], first, column, mine)
+        while q < stop and _index(indices, order, q) == first:
+            at = q if order is None else order[q]
+            sums = accumulate_divided(indices[1:], factors[1:], at, column, values[at], floor, folds, scaled, sums)
+            q += 1
+        total = accumulate_times_row(factors[0], first, column, sums, total)
     return total
 
 
-def _at_least(context: Any, builder: Any, floor: Any, dtype: Any, models: Any) -> Any:
-    least = splat(builder, context.cast(builder, floor, types.float64, dtype), models.type)
-    # In this order a model's NaN stays.
-    return builder.select(builder.fcmp_ordered("<", models, least), least, models)
-
-
-@operation
-def accumulate_divided(
-    typing: Any,
-    indices: Any,
-    factors: Any,
-    at: Any,
-    column: Any,
-    value: Any,
-    floor: Any,
-    lanes: Any,
-    folds: Any,
-    mine: Any,
-    total: Any,
-) -> Any:
-    """Return `total` plus a nonzero's input factor rows times its value, divided by the models'; see `models_of`."""
-    register = _register(factors)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number, floor, _, _, mine, total = args[4:]
-        product = _product(context, builder, signature, args, total.type)
-        models = _models(builder, register, product, mine, len(folds))
-        models = _at_least(context, builder, floor, register.dtype, models)
-        number = splat(builder, context.cast(builder, number, value, register.dtype), models.type)
-        quotients = builder.fdiv(number, models)
-        wide = _chosen(builder, quotients, [k % models.type.count for k in range(total.type.count)])
-        return fused(builder, signature.return_type, product, wide, total)
-
-    return total(indices, factors, types.intp, types.intp, value, types.float64, lanes, folds, mine, total), generate
-
-
-@operation
-def models_of(
-    typing: Any, indices: Any, factors: Any, at: Any, column: Any, floor: Any, lanes: Any, folds: Any, mine: Any
-) -> Any:
-    """Return the values of models at a nonzero, at least `floor`, in double precision.
-
-    `mine` is the output mode's row; `folds` is a tuple whose length says how often a register is halved until it has
-    one number of each model.
-    """
-    register = _register(factors)
-    wide = Vector(types.float64, register.count >> len(folds))
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        floor, mine = args[4], args[-1]
-        product = _product(context, builder, signature, args, mine.type)
-        models = _models(builder, register, product, mine, len(folds))
-        models = _at_least(context, builder, floor, register.dtype, models)
-        kind = context.get_value_type(wide)
-        return models if models.type == kind else builder.fpext(models, kind)
-
-    return wide(indices, factors, types.intp, types.intp, types.float64, lanes, folds, mine), generate
-
-
-@operation
-def ones(typing: Any, factors: Any, folds: Any) -> Any:
-    """Return a vector of ones, as many numbers as models have values."""
-    wide = Vector(types.float64, _register(factors).count >> len(folds))
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return ir.Constant(context.get_value_type(wide), [1.0] * wide.count)
-
-    return wide(factors, folds), generate
-
-
-@operation
-def times(typing: Any, one: Any, other: Any) -> Any:
-    """Return the product of two vectors."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fmul(*args)
-
-    return one(one, other), generate
+@inlined
+def _sum(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine):  # type: ignore[no-untyped-def]
+    """Return the same, nonzero by nonzero."""
+    total = nothing(factors, lanes)
+    for q in range(start, stop):
+        at = q if order is None else order[q]
+        total = accumulate_divided(indices, factors, at, column, values[at], floor, folds, mine, total)
+    return total
 
 
 @jit
@@ -152,6 +81,7 @@ def phis(  # type: ignore[no-untyped-def]
     shared,
     outs,
     order,
+    runs,
     lanes,
     folds,
 ):
@@ -171,8 +101,10 @@ def phis(  # type: ignore[no-untyped-def]
         See `layout.Parts`.
     outs : tuple
         The output, (rows, stride) float64, and the parts' carries, (parts, stride).
+    runs : tuple or None
+        None if the first input mode's indices are not in runs, or if there is no other input mode.
     lanes, folds : tuples
-        Of a group; see `vectors` and `models_of`.
+        Of a group: as long as its columns have lanes; see `vectors` and `models_of`.
     """
     starts, rows, indices, values = nonzeros
     out, carries = outs
@@ -186,14 +118,16 @@ def phis(  # type: ignore[no-untyped-def]
         carries[part, column : column + width] = 0.0
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
             row = np.int64(rows[c])
-            total, mine = zero(factors, lanes), piece_of_row(factors, own, row - row_begin, column, lanes)
-            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
-                at = q if order is None else order[q]
-                total = accumulate_divided(indices, factors, at, column, values[at], floor, lanes, folds, mine, total)
-            if row == shared[part]:
-                put(carries, part, column, total, ADD)
+            start, stop = np.int64(starts[c]), np.int64(starts[c + 1])
+            mine = own_row(factors, own, row - row_begin, column, lanes)
+            if runs is None:
+                total = _sum(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine)
             else:
-                put(out, row - row_begin, column, total, ADD)
+                total = _sum_of_runs(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine)
+            if row == shared[part]:
+                add_to_row(carries, part, column, total)
+            else:
+                add_to_row(out, row - row_begin, column, total)
         item = add(turn, 0, 1)
     faults = join(team, called)
     if number == 0:
@@ -222,11 +156,11 @@ def logs(  # type: ignore[no-untyped-def]
     while item < groups.size * sums.shape[0]:
         part, first = item % sums.shape[0], groups[item // sums.shape[0]]
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
-            mine = piece_of_row(factors, own, np.int64(rows[c]) - row_begin, first, lanes)
+            mine = own_row(factors, own, np.int64(rows[c]) - row_begin, first, lanes)
             together, count = ones(factors, folds), 0
             for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
                 at = q if order is None else order[q]
-                found = models_of(indices, factors, at, first, floor, lanes, folds, mine)
+                found = models_of(indices, factors, at, first, floor, folds, mine)
                 value = values[at]
                 if value == 1 or value == 2 or value == 3 or value == WHOLE:
                     for _ in range(int(value)):
@@ -248,35 +182,36 @@ def logs(  # type: ignore[no-untyped-def]
 
 @jit
 def measure(number, team, threads, turn, phi, matrix, groups, width, found):  # type: ignore[no-untyped-def]
-    """Write the largest ``|min(B, 1 - Phi)|`` of each column of the groups to `found`, (R,); NaN wins. See `phis`."""
+    """Write the largest ``|min(B, 1 - Phi)|`` of each column of the groups, of each of some parts of the rows.
+
+    They go to `found`, (parts, R) float64; NaN wins. See `phis`.
+    """
     if number == 0:
         turn[0] = 0
-    called = fork(team, number, threads)
-    g = add(turn, 0, 1)
-    while g < groups.size:
-        begin, end = groups[g], groups[g] + width
-        found[begin:end] = 0.0
-        for row in range(matrix.shape[0]):
-            for column in range(begin, end):
-                entry, left = matrix[row, column], 1 - phi[row, column]
-                size = abs(entry if entry < left else left)
-                if size > found[column] or size != size:
-                    found[column] = size
-        g = add(turn, 0, 1)
+    called, parts, rows = fork(team, number, threads), found.shape[0], matrix.shape[0]
+    part = add(turn, 0, 1)
+    while part < parts:
+        for g in range(groups.size):
+            found[part, groups[g] : groups[g] + width] = 0.0
+        for row in range(part * rows // parts, (part + 1) * rows // parts):
+            for g in range(groups.size):
+                for column in range(groups[g], groups[g] + width, EIGHT):
+                    enlarge(found, part, matrix, phi, row, column)
+        part = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
-def apply(number, team, threads, turn, phi, matrix, groups, width, live):  # type: ignore[no-untyped-def]
-    """Multiply the columns of the groups that are `live`, (R,) bool, by Phi. See `phis`."""
+def apply(number, team, threads, turn, phi, matrix, groups, width, still, parts):  # type: ignore[no-untyped-def]
+    """Multiply the columns of the groups by Phi but where `still`, (R,) float64, is not 0; see `measure`."""
     if number == 0:
         turn[0] = 0
-    called = fork(team, number, threads)
-    g = add(turn, 0, 1)
-    while g < groups.size:
-        for row in range(matrix.shape[0]):
-            for column in range(groups[g], groups[g] + width):
-                if live[column]:
-                    matrix[row, column] *= phi[row, column]
-        g = add(turn, 0, 1)
+    called, rows = fork(team, number, threads), matrix.shape[0]
+    part = add(turn, 0, 1)
+    while part < parts:
+        for row in range(part * rows // parts, (part + 1) * rows // parts):
+            for g in range(groups.size):
+                for column in range(groups[g], groups[g] + width, EIGHT):
+                    multiply(still, matrix, phi, row, column)
+        part = add(turn, 0, 1)
     return join(team, called)

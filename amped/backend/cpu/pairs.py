@@ -30,6 +30,10 @@ class CpuProducts:
         self._factor = room.take((max(form.lengths), form.rank), np.float64)
         self._pieces = [room.take((HEIGHT, form.rank), form.dtype) for _ in range(threads)]
 
+    def whole(self, block: Array) -> Array:
+        """See `Products`: it has no gaps."""
+        return block
+
     def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
         source, narrow = (matrix.T if transposed else matrix), factor[:, : self._rank]
         count = self._threads(matrix.size)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ..dense import Form
+from ..dense import Form, Rows
+from .layout import VECTOR
 from .source import REALS
 
 READ, PRODUCTS = 4.2e12, {8: 52e12, 4: 80e12}  # bytes and floating point operations a second of an H200
 CHUNKS = 2048  # blocks of threads that contract a partial result, about
 LEAST_CHUNK = 64  # numbers of a column
 DEPTH = 1024  # numbers that cuBLAS adds up in single precision: with more, sums are off by more than 1e-6
+ALIGNED = 128, 32, VECTOR  # bytes: rows of elements begin at a multiple of the first that costs little
+MOST_GAP = 1 / 32  # of a row, at most, is the gap behind it
+TILE, MOST_ACROSS, MOST_WAVES = 128, 4, 6  # numbers; of tiles, as they are side by side, and as all processors have one
 LEAST_PRODUCT = 128  # rows of a Khatri-Rao product, or its length
 STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
 TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
@@ -43,9 +47,36 @@ class Division(NamedTuple):
         return self.partial[group] >= rows_of(form, self.split, group)
 
 
+def whole_waves(rows: int, columns: int, processors: int) -> int:
+    """Return how many rows of a product with a transposed matrix are best multiplied apart from the others.
+
+    cuBLAS takes its fastest kernel, by tiles of 128 x 128 numbers, where all processors are busy all the time.
+    """
+    across = -(-columns // TILE)
+    wave = processors // across * TILE if TILE // 2 < columns <= MOST_ACROSS * TILE else 0
+    waves = rows // wave if wave else 0
+    return waves * wave if 0 < waves <= MOST_WAVES else rows
+
+
 def rows_of(form: Form, split: int, group: int) -> int:
     """Return the rows of a group's partial result."""
     return math.prod(form.lengths[split:] if group else form.lengths[:split])
+
+
+def whole_row(form: Form, split: int) -> int:
+    """Return the numbers of a row of elements, in whole vectors."""
+    numbers = VECTOR // form.dtype.itemsize
+    return -(-rows_of(form, split, 1) // numbers) * numbers
+
+
+def spaced(form: Form, split: int) -> Rows | None:
+    """Return how rows of elements are aligned, if they are not and gaps may be, and cost little memory."""
+    row = rows_of(form, split, 1)
+    for unit in ALIGNED if form.gaps else ():
+        pitch = -(-row * form.dtype.itemsize // unit) * unit // form.dtype.itemsize
+        if pitch <= row * (1 + MOST_GAP):
+            return Rows(split, pitch) if pitch > row else None
+    return None
 
 
 def divide(form: Form, processors: int = 0) -> Division:
@@ -54,7 +85,8 @@ def divide(form: Form, processors: int = 0) -> Division:
     With `processors`, Khatri-Rao products are made where they are multiplied with, by ``dense_multiply.cu``.
     """
     splits = list(range(1, len(form.lengths)))
-    if not processors and math.prod(form.lengths[1:]) * form.dtype.itemsize % 16:  # rows are not aligned
+    aligned = math.prod(form.lengths[1:]) * form.dtype.itemsize % VECTOR == 0
+    if not (processors or aligned or form.gaps):
         splits.reverse()  # of those that are alike, cuBLAS takes the one with short rows fastest
     return min((division_at(form, split, processors) for split in splits), key=lambda d: seconds(form, d))
 
@@ -69,8 +101,8 @@ def divide_for(form: Form, mode: int) -> Division:
 def division_at(form: Form, split: int, processors: int) -> Division:
     """Return the division of a split, within the workspace: pieces of whole indices of a group's first mode."""
     row, have = form.stride * form.dtype.itemsize, form.workspace - parts_bytes(form)
-    sides = rows_of(form, split, 0), rows_of(form, split, 1)
-    units = sides[0] // form.lengths[0], sides[1] // form.lengths[split]  # rows of an index of a group's first mode
+    sides = rows_of(form, split, 0), whole_row(form, split)
+    units = sides[0] // form.lengths[0], rows_of(form, split, 1) // form.lengths[split]  # rows of a group's first index
     partial, product = [], []
     for group in (0, 1):
         left = have - sides[group] * row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import cupy
 import numpy as np
 
 from partitioner.cuda_code import load
@@ -13,7 +14,7 @@ from ..base import Array
 from ..dense import Form
 from . import blas
 from .dense_code import macros
-from .pairs_code import MOST_BLOCKS, ROWS, VECTOR, WARP, pair_macros
+from .pairs_code import MOST_BLOCKS, ROWS, VECTOR, WARP, last_bytes, pair_macros
 from .source import unit
 
 THREADS = 256  # as in dense_pairs.cu
@@ -23,21 +24,38 @@ LEAST_CHUNK = 32  # numbers of a column
 class PairProducts:
     """See `Products`."""
 
-    def __init__(self, form: Form, parts: Array, device: int) -> None:
-        """Take `parts`, float64, for sums that are added up; `device` is its number."""
-        self._columns, self._parts = form.stride, parts
+    def __init__(self, form: Form, scratch: Array, device: int) -> None:
+        """Take `scratch`, float64, for sums that are added up and a factor matrix; `device` is its number."""
+        self._columns, self._last = form.stride, form.lengths[-1]
+        end = last_bytes(form) // scratch.itemsize
+        self._wide, self._parts = scratch[:end].reshape(end // form.stride, form.stride), scratch[end:]
         self._contract, self._add_up = _functions(form, device)
 
+    def whole(self, block: Array) -> Array:
+        if block.shape[2] == self._last:
+            return block
+        return cupy.lib.stride_tricks.as_strided(block, (*block.shape[:2], self._last), block.strides)
+
     def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
-        blas.multiply(matrix, factor, out, adds, transposed)
+        depth = matrix.shape[0 if transposed else 1]
+        blas.multiply(matrix, self._with_zeros(factor, depth), out, adds, transposed)
 
     def multiply_each(self, matrices: Array, factor: Array, out: Array, transposed: bool) -> None:
-        blas.multiply_each(matrices, factor, out, transposed)
+        depth = matrices.shape[1 if transposed else 2]
+        blas.multiply_each(matrices, self._with_zeros(factor, depth), out, transposed)
+
+    def _with_zeros(self, factor: Array, rows: int) -> Array:
+        """Return a factor matrix with so many rows."""
+        if len(factor) == rows:
+            return factor
+        wide = self._wide[:rows]
+        wide[: len(factor)], wide[len(factor) :] = factor, 0
+        return wide
 
     def contract(
         self, partial: Array, lengths: tuple[int, int], at: int, factor: Array, out: Array, adds: bool
     ) -> None:
-        columns, rows, count = self._columns, lengths[at], lengths[1 - at]
+        columns, rows, count = self._columns, min(lengths[at], len(out)), min(lengths[1 - at], len(factor))
         row_step, sum_step = (1, lengths[1]) if at else (lengths[1], 1)
         across, down = -(-columns * factor.itemsize // (WARP * VECTOR)), -(-rows // ROWS)
         chunks = max(1, min(-(-MOST_BLOCKS // (across * down)), count // LEAST_CHUNK))

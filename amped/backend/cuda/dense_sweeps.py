@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import cupy
 import numpy as np
 
 from partitioner.cuda_code import allow_shared, load
@@ -30,12 +31,15 @@ from .dense_code import (
     takes_wgmma,
     wgmma_macros,
     wgmma_shared,
+    whole_row,
+    whole_waves,
     width_of,
 )
 from .device import CudaDevice
 from .source import by_value, unit
 
 THREADS, WARP = 256, 32  # as in dense.cu
+WHOLE = 16  # rows of a Khatri-Rao product that cuBLAS multiplies are a multiple: 128 bytes of a row of elements
 FILLING = 16  # blocks of threads on a multiprocessor, for what has no order of its own
 FUNCTIONS = "khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"
 
@@ -114,7 +118,10 @@ class StoredProduct:
         depth, step = matrix.shape[0 if transposed else 1], self._step(len(out))
         for k in range(0, depth, step):
             rows, parts = self._memory[: min(step, depth - k)], self._memory[step:]
-            self._block.khatri_rao(piece.modes, piece.group, piece.begin + k, len(rows), rows)
+            count = min(len(rows), piece.rows(self._block.form) - k)
+            self._block.khatri_rao(piece.modes, piece.group, piece.begin + k, count, rows)
+            if count < len(rows):  # of the zeros behind rows of the matrix
+                rows[count:] = 0
             part = matrix[k : k + len(rows)] if transposed else matrix[:, k : k + len(rows)]
             self._multiply(part, rows, parts, out, adds or k > 0, transposed)
 
@@ -122,7 +129,7 @@ class StoredProduct:
         """Return how many rows of the Khatri-Rao product are there at once, beside parts of as many `rows` as `out`."""
         most = len(self._memory)
         if self._double:
-            return most
+            return most // WHOLE * WHOLE or most
         fitting = int(most / (1 + rows / DEPTH)) // DEPTH * DEPTH
         return fitting if fitting > DEPTH else min(DEPTH, most)
 
@@ -130,7 +137,10 @@ class StoredProduct:
         """Queue a product, in single precision as a sum of products that add up few numbers each."""
         whole = len(rows) // DEPTH
         if self._double or whole < 2:
-            multiply(part, rows, out, adds, transposed)
+            end = whole_waves(len(out), out.shape[1], self._block.processors) if transposed else len(out)
+            multiply(part[:, :end] if transposed else part, rows, out[:end], adds, transposed)
+            if end < len(out):
+                multiply(part[:, end:], rows, out[end:], adds, transposed)
             return
         end = whole * DEPTH
         multiply_parts(part[:end] if transposed else part[:, :end], rows[:end], parts, whole, len(out), transposed)
@@ -181,6 +191,10 @@ class Piece(NamedTuple):
     group: tuple[int, int]
     begin: int
 
+    def rows(self, form: Form) -> int:
+        """Return how many there are."""
+        return math.prod(form.lengths[slice(*self.group)]) - self.begin
+
     def product(self, form: Form) -> Any:
         """Return them as these kernels take them."""
         places = np.array([factor.data.ptr for factor in self.factors[slice(*self.group)]], np.uint64)
@@ -198,7 +212,7 @@ class SplitSweep:
         rows = max(a + b for a, b in zip(division.partial, division.product, strict=True))
         matrices = scratch[: rows * row].view(form.dtype).reshape(-1, form.stride)
         self._partial = [matrices[count:] for count in division.product]
-        kind = FusedProduct if fused else StoredProduct
+        self._fused, kind = fused, FusedProduct if fused else StoredProduct
         self._product = [kind(self._block, matrices[:count]) for count in division.product]
         self._parts = scratch[rows * row :].view(np.float64)
         self._there = -1  # the group whose partial result is there
@@ -225,7 +239,7 @@ class SplitSweep:
         """Multiply rows of X, those of the slab, with the Khatri-Rao product of the second group."""
         whole = self._division.whole(0, self._form)
         each = math.prod(slab.shape[1 : self._division.split])
-        matrix, piece = slab.reshape(len(slab) * each, -1), self._piece(factors, 1, 0)
+        matrix, piece = self._matrix(slab), self._piece(factors, 1, 0)
         step = len(slab) if whole else max(1, self._division.partial[0] // each)
         for i in range(0, len(slab), step):
             count = min(step, len(slab) - i)
@@ -239,15 +253,25 @@ class SplitSweep:
         """Multiply X^T, columns of the slab, with the Khatri-Rao product of the first group."""
         split, whole = self._division.split, self._division.whole(1, self._form)
         each, inside, length = math.prod(slab.shape[1:split]), math.prod(slab.shape[split + 1 :]), slab.shape[split]
-        matrix, piece = slab.reshape(len(slab) * each, -1), self._piece(factors, 0, start * each)
-        step = length if whole else max(1, self._division.partial[1] // inside)
+        matrix, piece = self._matrix(slab), self._piece(factors, 0, start * each)
+        if whole:
+            matrix = matrix[:, : len(self._partial[1])]
+            self._product[1].run(matrix, True, piece, self._partial[1][: matrix.shape[1]], start > 0)
+            return
+        step = max(1, self._division.partial[1] // inside)
         for i in range(0, length, step):
             count = min(step, length - i)
             target = self._partial[1][: count * inside]
-            columns = matrix[:, i * inside : (i + count) * inside]
-            self._product[1].run(columns, True, piece, target, whole and start > 0)
-            if not whole:
-                self._contract_piece(mode, 1, i, count, target, factors, out)
+            self._product[1].run(matrix[:, i * inside : (i + count) * inside], True, piece, target, False)
+            self._contract_piece(mode, 1, i, count, target, factors, out)
+
+    def _matrix(self, slab: Array) -> Array:
+        """Return a slab as a matrix, for cuBLAS with the zeros behind its rows that make them whole vectors."""
+        matrix = slab.reshape(math.prod(slab.shape[: self._division.split]), -1)
+        rows, columns = len(matrix), whole_row(self._form, self._division.split)
+        if self._fused or columns * matrix.itemsize > matrix.strides[0]:
+            return matrix
+        return cupy.lib.stride_tricks.as_strided(matrix, (rows, columns), matrix.strides)
 
     def _piece(self, factors: Sequence[Array], group: int, begin: int) -> Piece:
         return Piece(factors, self._block.modes(factors), self._groups[group], begin)

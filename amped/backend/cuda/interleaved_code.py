@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,6 @@ from numpy.typing import NDArray
 
 from partitioner.cubins import Source
 
-from ..interleaved import Groups
 from ..mttkrp import Share
 from .layout import VECTOR, Layout, Limits, gains
 from .source import REALS, unit
@@ -56,8 +56,11 @@ class Arranged(NamedTuple):
     parts: dict[int, slice]
 
 
-def arranged(groups: Groups, dtype: np.dtype[Any]) -> Arranged:
-    """Return the models of groups, those of units of as many lanes one after the other."""
+def arranged(groups: Mapping[int, NDArray[np.int64]], dtype: np.dtype[Any]) -> Arranged:
+    """Return the models of groups, those of units of as many lanes one after the other.
+
+    `groups` are by the number of their models: where the columns of each begin.
+    """
     models, units, parts, number = list[Any](), dict[int, list[Any]](), dict[int, slice](), 0
     for count, begins in sorted(groups.items()):  # those of many lanes come first
         columns = width(dtype) // count

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dense import Form
 from ..pairs import ORDER, TILES, Pairs, added, is_batch, next_of, pairs_bytes, pairs_of, step_of, third
-from .dense_code import PRODUCTS, READ
+from .dense_code import MOST_GAP, PRODUCTS, READ, whole_row
 from .source import REALS
 
 LINK = 55e9  # bytes a second from the host to an H200
@@ -26,12 +26,28 @@ def pairs_on_gpu(form: Form) -> Pairs | None:
     """
     if form.dtype != np.float64:
         return None
-    return pairs_of(form, form.workspace - parts_bytes(form.dtype.itemsize), form.stride, form.dtype.itemsize)
+    form, item = widened(form), form.dtype.itemsize
+    return pairs_of(form, form.workspace - parts_bytes(item) - last_bytes(form), form.stride, item)
+
+
+def widened(form: Form) -> Form:
+    """Return the form with a last length of whole vectors, if gaps may be: what is added is zero."""
+    if not form.gaps or len(form.lengths) != ORDER:
+        return form
+    *others, length = form.lengths
+    wide = whole_row(form, ORDER - 1)
+    return form._replace(lengths=(*others, wide)) if wide <= length * (1 + MOST_GAP) else form
 
 
 def scratch_bytes(form: Form, pairs: Pairs) -> int:
     """Return the bytes of scratch memory, with parts of sums."""
-    return pairs_bytes(form, pairs) + parts_bytes(form.dtype.itemsize)
+    wide = widened(form)
+    return pairs_bytes(wide, pairs) + parts_bytes(form.dtype.itemsize) + last_bytes(wide)
+
+
+def last_bytes(form: Form) -> int:
+    """Return the bytes of the last mode's factor matrix, to which zeros are added, if gaps may be."""
+    return form.lengths[-1] * form.stride * form.dtype.itemsize if form.gaps else 0
 
 
 def parts_bytes(itemsize: int) -> int:
@@ -41,6 +57,7 @@ def parts_bytes(itemsize: int) -> int:
 
 def seconds(form: Form, pairs: Pairs) -> float:
     """Return about how long the MTTKRPs of all modes take: half of those of two sweeps, which take three products."""
+    form = widened(form)
     return sum(_product_seconds(form, pairs, mode) for mode in range(ORDER)) / 2
 
 

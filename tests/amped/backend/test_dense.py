@@ -9,6 +9,7 @@ import pytest
 from denseblocks import EVERY, Case
 
 from amped.backend.base import Device
+from amped.backend.cuda.dense_code import whole_waves
 from amped.backend.dense import Form
 from amped.backend.providers import dense_kernels
 
@@ -22,6 +23,17 @@ SHAPES = [
     (5, 6, 7, 8),
     (33, 4, 5, 3, 6),
     (3, 4, 5, 2, 3, 4),
+]
+SPACED = [
+    (2, 59),
+    (7, 133),
+    (56, 1, 131),
+    (55, 57, 7),
+    (2, 7, 55),
+    (5, 7, 11, 13),
+    (3, 7, 5, 3, 57),
+    (2, 3, 1, 5, 7, 59),
+    (56, 57, 2, 7, 1, 5),
 ]
 PLENTY = 1 << 28
 RANKS = (
@@ -52,6 +64,44 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
             for mode in [*range(len(shape)), *rng.integers(0, len(shape), 4).tolist()]:
                 case.check(mode, sweep)
                 case.change(mode, sweep)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [("cuda", None)], indirect=True, ids=["cuda"])
+@pytest.mark.parametrize("shape", SPACED, ids=str)
+@pytest.mark.parametrize("precision", [np.float32, np.float64], ids=["fp32", "fp64"])
+def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any) -> None:
+    """Every kernel that wants gaps, with partial results that fit, and in pieces."""
+    dtype, seen = np.dtype(precision), set[str]()
+    for rank, workspace in (1, PLENTY), (7, 1), (16, PLENTY), (33, 1 << 16), (64, PLENTY), (100, 1 << 18):
+        form = Form(shape, shape[0], rank, backend.stride(rank, dtype.itemsize), dtype, workspace, gaps=True)
+        for kernel in dense_kernels(backend):
+            if (rows := kernel.rows(form)) is None:
+                continue
+            seen.add(kernel.name)
+            case, scratch = Case(backend, form, rows), backend.empty((kernel.bytes(form),), np.uint8)
+            assert case.on_device.strides[rows.split - 1] == rows.pitch * dtype.itemsize
+            scratch.fill(255)
+            sweep = kernel.make(form, scratch)
+            for mode in [*range(len(shape)), *range(len(shape))]:
+                case.check(mode, sweep)
+                case.change(mode, sweep)
+    assert seen == {"split", "split-stored", "split-fused"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", [("cuda", None)], indirect=True, ids=["cuda"])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_rows_that_are_multiplied_apart(backend: Device, gaps: bool) -> None:
+    """Of a product with the transposed block: it has more rows than occupy all processors."""
+    form = Form((66, 66, 65), 66, 500, 500, np.dtype("f8"), PLENTY, gaps=gaps)
+    kernel = next(kernel for kernel in dense_kernels(backend) if kernel.name == "split-stored")
+    assert whole_waves(66 * 65, 500, backend.limits.processors) < 66 * 65  # type: ignore[attr-defined]
+    case, scratch = Case(backend, form, kernel.rows(form)), backend.empty((kernel.bytes(form),), np.uint8)
+    scratch.fill(255)
+    sweep = kernel.make(form, scratch)
+    for mode in range(3):
+        case.check(mode, sweep)
 
 
 @EVERY

@@ -13,6 +13,7 @@ from oracle import PRECISIONS, coo_phi, random_factors, small_pieces, sum_of_log
 
 import amped
 from amped.assembly import counts_together, opened
+from amped.backend.interleaved import Kind
 from amped.backend.providers import interleaved
 from amped.decomp.poisson import Poisson
 from amped.options import Options
@@ -58,7 +59,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
             operator.work.outs[mode].fill(np.nan)
             operator.work.reserve(operator.work.scratch.size)
             operator.work.scratch.fill(255)
-            found = machine.device.to_host(operator.phis(mode, FLOOR, {models: begins}))
+            found = machine.device.to_host(operator.phis(mode, FLOOR, {Kind(models, rank): begins}))
             assert np.all(np.isnan(found[:, width : 2 * width])), "other columns"
             for place, factors in zip(places, held, strict=True):
                 want = coo_phi(tensor.columns, tensor.values, factors, mode, FLOOR)
@@ -66,7 +67,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
                     found[:, place], want, rtol=0, atol=ACCURACY[chosen.precision] * abs(want).max()
                 )
             sums = machine.device.zeros((operator.ranks[0],), np.float64)
-            operator.add_logs_of(mode, FLOOR, {models: begins}, sums)
+            operator.add_logs_of(mode, FLOOR, {Kind(models, rank): begins}, sums)
             total = machine.device.to_host(sums)
             for place, factors in zip(places, held, strict=True):
                 want_logs = sum_of_logs(tensor.columns, tensor.values, factors, FLOOR)
@@ -109,7 +110,8 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
         operator: Any = several._counts
         how, dtype, xp = operator.interleaved, chosen.dtype, machine.device.xp
         models, rng = how.models(5, dtype), np.random.default_rng(0)
-        groups, columns = {models: np.array([0], np.int64)}, operator.ranks[0]
+        columns = operator.ranks[0]
+        groups = {Kind(models, how.width(dtype) // models): np.array([0], np.int64)}
         places = [how.columns(model, models, dtype) for model in range(models)]
         phi, matrix = rng.random((9, columns)) * 2, rng.random((9, columns)).astype(dtype)
         matrix[:, places[1]] *= 1e-6

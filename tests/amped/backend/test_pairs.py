@@ -12,8 +12,8 @@ from denseblocks import EVERY, Case, paired
 from amped.backend import pairs
 from amped.backend.base import Device
 from amped.backend.cpu import pairs as cpu_pairs
-from amped.backend.cuda.pairs_code import parts_bytes
-from amped.backend.dense import Form
+from amped.backend.cuda.pairs_code import last_bytes, parts_bytes, widened
+from amped.backend.dense import Form, Rows
 from amped.backend.pairs import PairsSweep
 from amped.backend.providers import dense_kernels
 
@@ -38,6 +38,87 @@ class Blocks(Case):
         self.hold(mode, out)
 
 
+class PlainProducts:
+    """`Products` of NumPy, of blocks whose last length has the gaps in it."""
+
+    def __init__(self, form: Form) -> None:
+        self._last = form.lengths[-1]
+
+    def whole(self, block: Any) -> Any:
+        return np.lib.stride_tricks.as_strided(block, (*block.shape[:2], self._last), block.strides)
+
+    def multiply(self, matrix: Any, factor: Any, out: Any, adds: bool, transposed: bool) -> None:
+        given = (matrix.T if transposed else matrix)[:, : len(factor)]
+        out[...] = (out if adds else 0) + given @ factor
+
+    def multiply_each(self, matrices: Any, factor: Any, out: Any, transposed: bool) -> None:
+        for matrix, one in zip(matrices, out, strict=True):
+            self.multiply(matrix, factor, one, False, transposed)
+
+    def contract(self, partial: Any, lengths: tuple[int, int], at: int, factor: Any, out: Any, adds: bool) -> None:
+        rows, count = min(lengths[at], len(out)), min(lengths[1 - at], len(factor))
+        table = partial.reshape(*lengths, -1).transpose(at, 1 - at, 2)[:rows, :count]
+        out[:rows] = (out[:rows] if adds else 0) + np.einsum("ikr,kr->ir", table, factor[:count])
+
+
+def go_round(case: Blocks, sweep: PairsSweep, order: tuple[int, ...]) -> None:
+    """Compute MTTKRPs in turn, and in any order."""
+    reads, rng = 0, np.random.default_rng(1)
+    for turn in range(12):
+        mode, following = order[turn % 3], order[(turn + 1) % 3]
+        sweep.expect(mode, following)
+        reads += sweep.reads(mode)
+        if sweep.in_blocks and sweep.reads(mode):
+            case.pass_over(mode, sweep)
+        else:
+            case.check(mode, sweep)
+            case.change(mode, sweep)
+    assert reads == 6
+    for mode in rng.integers(0, 3, 8).tolist():
+        following = int(rng.integers(0, 3))
+        sweep.expect(mode, following)
+        if sweep.in_blocks and sweep.reads(mode):
+            case.pass_over(mode, sweep)
+            if following == mode:
+                assert not sweep.reads(mode)
+        else:
+            case.check(mode, sweep)
+        if rng.integers(0, 2):
+            case.change(mode, sweep)
+
+
+@EVERY
+@pytest.mark.parametrize("shape", [(6, 7, 33), (33, 5, 35), (1, 3, 57), (40, 56, 55)], ids=str)
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_pairs_of_modes_with_gaps(
+    backend: Device, shape: tuple[int, ...], order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last mode's length is odd, and made even by zeros; partial results are whole, and in blocks."""
+    paired(monkeypatch)
+    monkeypatch.setattr(pairs, "TILES", (8, 2))
+    for rank, blocks in ((5, 0), (33, 0), (16, 1), (7, 3), (9, 5)):
+        stride = backend.stride(rank, 8)
+        form = Form(shape, shape[0], rank, stride, np.dtype("f8"), PLENTY, whole=True, pairs=True, gaps=True)
+        wide = widened(form)
+        assert wide.lengths == (*shape[:2], shape[2] + 1)
+        room = (blocks + 1) * max(wide.lengths) * stride * 8
+        form = form._replace(workspace=room + parts_bytes(8) + last_bytes(wide) if blocks else PLENTY)
+        case = Blocks(backend, form, Rows(2, shape[2] + 1))
+        if backend.on_host:
+            found = pairs.pairs_of(wide, room if blocks else PLENTY, stride, 8)
+            assert found is not None
+            scratch = np.full(pairs.pairs_bytes(wide, found), 255, np.uint8)
+            sweep = PairsSweep(wide, found, scratch, PlainProducts(wide), shape)
+        else:
+            kernel = dense_kernels(backend)[0]
+            assert kernel.rows(form) == Rows(2, shape[2] + 1)
+            memory = backend.empty((kernel.bytes(form),), np.uint8)
+            memory.fill(255)
+            sweep = kernel.make(form, memory)  # type: ignore[assignment]
+        assert isinstance(sweep, PairsSweep)
+        go_round(case, sweep, order)
+
+
 @EVERY
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("precision", [np.float32, np.float64], ids=["fp32", "fp64"])
@@ -46,7 +127,7 @@ def test_pairs_of_modes(
     backend: Device, shape: tuple[int, ...], precision: Any, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As CP-ALS goes, several sweeps: 3 passes serve 2; then in any order, and with the same mode again."""
-    dtype, rng = np.dtype(precision), np.random.default_rng(1)
+    dtype = np.dtype(precision)
     if not backend.on_host and dtype == np.float32:
         pytest.skip("a GPU serves pairs in double precision alone")
     paired(monkeypatch)
@@ -67,25 +148,4 @@ def test_pairs_of_modes(
         sweep = kernel.make(form, scratch)
         assert isinstance(sweep, PairsSweep)
         assert sweep.in_blocks == (math.prod(shape) // min(shape) * columns * 8 > room) or not blocks
-        reads = 0
-        for turn in range(12):
-            mode, following = order[turn % 3], order[(turn + 1) % 3]
-            sweep.expect(mode, following)
-            reads += sweep.reads(mode)
-            if sweep.in_blocks and sweep.reads(mode):
-                case.pass_over(mode, sweep)
-            else:
-                case.check(mode, sweep)
-                case.change(mode, sweep)
-        assert reads == 6
-        for mode in rng.integers(0, 3, 8).tolist():
-            following = int(rng.integers(0, 3))
-            sweep.expect(mode, following)
-            if sweep.in_blocks and sweep.reads(mode):
-                case.pass_over(mode, sweep)
-                if following == mode:
-                    assert not sweep.reads(mode)
-            else:
-                case.check(mode, sweep)
-            if rng.integers(0, 2):
-                case.change(mode, sweep)
+        go_round(case, sweep, order)

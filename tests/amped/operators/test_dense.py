@@ -14,7 +14,10 @@ from densecases import dense_operator, low_rank
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
 import amped
+from amped.assembly import bring_up
+from amped.backend.cpu.kernels.dense import Split
 from amped.backend.cuda import probe
+from amped.backend.dense import Rows
 from amped.backend.equations import Told
 from amped.backend.pairs import PairsSweep
 from amped.decomp.als import CpAls
@@ -23,6 +26,7 @@ from amped.decomp.updates import LeastSquares, alone
 from amped.errors import InputError
 from amped.operators import dense_load, dense_plan
 from amped.operators.grid import Grid
+from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, SingleComm
 from partitioner.dense import DenseTensor
 
@@ -346,14 +350,88 @@ def test_an_array_on_a_gpu_stays_there(comm: Comm, kind: str) -> None:
         amped.cp_als(bad, 2)
 
 
+@pytest.mark.parametrize("kind", ["f4", "f8"])
+def test_gaps_between_rows_are_zero(comm: Comm, device: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_load, "PIECE", 200)
+    target, rows = bring_up(Options(device=device), comm).device, Rows(2, 80)
+    array = np.random.default_rng(0).random((4, 5, 7, 11)).astype(kind)
+    found = dense_load.on_device(array, np.dtype("f8"), array.dtype, target, 1, rows)
+    assert found.strides == (5 * 80 * 8, 80 * 8, 11 * 8, 8)
+    assert (target.to_host(found) == array).all()
+    whole = target.xp.lib.stride_tricks.as_strided(found, (20, 80), (80 * 8, 8))
+    assert not target.to_host(whole)[:, 77:].any()
+
+
+def test_gaps_are_planned(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements that are copied get gaps where their kernel wants these and they fit; those in place get none."""
+    monkeypatch.setattr(Split, "rows", lambda _, form: Rows(2, 80) if form.gaps else None)
+    array = np.random.default_rng(0).standard_normal((4, 5, 7, 11)).astype(np.float32)
+    factors = random_factors(0, array.shape, 3)
+    operator = dense_operator(array, factors, comm)
+    plan = operator.plan
+    assert (plan.rows, plan.form.gaps) == (Rows(2, 80), True)
+    assert plan.device_bytes["resident elements"] == 20 * 80 * 8
+    assert plan.device_bytes["working memory"] >= array.size * 8
+    assert operator.norm == pytest.approx(np.linalg.norm(array), rel=1e-6)
+    for mode in range(4):
+        got = operator.gathered(mode, operator.mttkrp(mode))
+        assert_rounding_only(got, dense_mttkrp(array.astype(np.float64), factors, mode), "fp64")
+    memory = sum(plan.device_bytes.values()) - plan.device_bytes.get("factor matrices before", 0)
+    assert dense_operator(array, factors, comm, device_memory=memory).plan.rows is not None
+    little = dense_operator(array, factors, comm, device_memory=memory - 1).plan
+    assert (little.rows, little.form.gaps, little.streamed) == (None, False, False)
+    for given, options in ((array.astype(np.float64), {}), (array, {"placement": "stream"})):
+        plan = dense_operator(given, factors, comm, **options).plan
+        assert (plan.rows, plan.form.gaps) == (None, False)
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_a_gpu_takes_what_is_planned(comm: Comm, tmp_path: Path, placement: str, kind: str, precision: str) -> None:
+def test_a_gpu_has_elements_with_gaps(comm: Comm, tmp_path: Path, kind: str, precision: str) -> None:
+    """Wherever they come from, but for those that are used where they are; in memory that is planned."""
     if missing := probe():
         pytest.skip(missing)
-    array = np.random.default_rng(0).random((150, 300, 200)).astype(kind)
+    cupy = pytest.importorskip("cupy")
+    array = np.random.default_rng(0).standard_normal((31, 5, 7, 57, 11)).astype(kind)
+    factors, options = random_factors(0, array.shape, 40), {"precision": precision, "device": "cuda"}
+    given = [*kinds(tmp_path, array[..., 0]), DenseTensor(cupy.asarray(array[..., 0])), array]
+    for tensor in given:
+        host = array if tensor is array else array[..., 0]
+        operator = dense_operator(tensor, factors[: host.ndim], comm, **options)
+        plan, lent = operator.plan, tensor is given[-2] and array.dtype == DTYPES[precision]
+        assert (plan.rows is None) == lent
+        assert operator.norm == pytest.approx(np.linalg.norm(host.astype(np.float64)), rel=1e-7)
+        if not lent:
+            item = DTYPES[precision].itemsize
+            assert plan.device_bytes["resident elements"] == plan.rows.numbers(plan.form) * item
+        for mode in (*range(host.ndim), 1):
+            for double in (False, True):
+                got = operator.gathered(mode, operator.mttkrp(mode, double=double))
+                assert_rounding_only(got, dense_mttkrp(host.astype(np.float64), factors[: host.ndim], mode), precision)
+    little = sum(plan.device_bytes.values()) - plan.rows.numbers(plan.form) * item + array.size * item
+    assert dense_operator(array, factors, comm, device_memory=little, **options).plan.rows is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("shape", "placement"),
+    [
+        ((150, 300, 200), "resident"),
+        ((150, 300, 200), "stream"),
+        ((61, 59, 57, 45), "resident"),  # with gaps between rows, as this one
+        ((150, 299, 201), "resident"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_a_gpu_takes_what_is_planned(
+    comm: Comm, shape: tuple[int, ...], placement: str, kind: str, precision: str
+) -> None:
+    if missing := probe():
+        pytest.skip(missing)
+    array = np.random.default_rng(0).random(shape).astype(kind)
     options = {"placement": placement, "precision": precision, "device": "cuda"}
     operator = dense_operator(array, random_factors(0, array.shape, 40), comm, **options)
     method = CpAls(operator)

@@ -47,6 +47,9 @@ class Split:
             return scratch_bytes(form, pairs, self._threads)
         return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
 
+    def rows(self, form: Form) -> None:
+        """See `DenseKernel`: a BLAS copies parts of its matrices in any case."""
+
     def make(self, form: Form, scratch: Array) -> Sweep:
         if pairs := self.paired(form):
             room = scratch[rounded(pairs_bytes(form, pairs)) :]
@@ -239,6 +242,9 @@ class Elem:
     def bytes(self, form: Form) -> int:
         sums = self._threads * self._threads
         return rounded(sum(form.lengths) * form.rank * 8) + rounded(sums * form.rank * 8)
+
+    def rows(self, form: Form) -> None:
+        """See `DenseKernel`: elements are read one by one."""
 
     def make(self, form: Form, scratch: Array) -> Sweep:
         return _Elements(form, self._threads, scratch)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...base import NOTHING, Array
-from ...interleaved import Groups, Interleaved
+from ...interleaved import Groups, Interleaved, Kind, joined
 from ...mttkrp import Kernel, Share
 from .. import interleaved
 from ..device import CpuDevice
@@ -18,7 +19,9 @@ from ..threads import check
 from ..vectors import LANE, LINE
 from .mttkrp import TURNS
 
-LANES = 8 * (0,)  # of a group: 256 bytes, in registers
+LEAST = 1 << 14  # numbers of a part of a matrix
+LEAST_RUN, LOOKED_AT = 3, 4096  # nonzeros of a run from which it gains; nonzeros by which that is decided
+LANES = 8  # that a group has at most: 256 bytes, in registers
 
 
 class ByVectors:
@@ -28,7 +31,7 @@ class ByVectors:
         self._threads = device.threads
 
     def width(self, dtype: np.dtype[Any]) -> int:
-        return len(LANES) * LANE // dtype.itemsize
+        return LANES * LANE // dtype.itemsize
 
     def models(self, rank: int, dtype: np.dtype[Any]) -> int:
         """See `Interleaved`: as many as a register has numbers, or a power of two less."""
@@ -63,17 +66,17 @@ class ByVectors:
         groups: Groups | None = None,
         done: Array = None,
     ) -> None:
-        groups = self._all(out.shape[1], own.dtype) if groups is None else groups
-        width = self.width(own.dtype)
-        for begin in (begin for each in groups.values() for begin in each.tolist()):
-            out[new, begin : begin + width] = 0
+        sorts = self._sorts(groups, out.shape[1], own.dtype)
+        for sort, begins in sorts.items():
+            for begin in begins.tolist():
+                out[new, begin : begin + sort.width] = 0
         if not shard.nnz:
             return
         outs = out, Room(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
-        bounds = shard.parts.bounds, shard.parts.shared, outs, shard.permutation, LANES
-        for models, begins in groups.items():
+        bounds = shard.parts.bounds, shard.parts.shared, outs, shard.permutation, _runs(shard)
+        for sort, begins in sorts.items():
             given = *self._begun(shard, factors, own), float(floor), begins, *bounds
-            check(interleaved.phis(0, self._threads.team, *given, _folds(models, own.dtype)))
+            check(interleaved.phis(0, self._threads.team, *given, *sort.compiled))
 
     def add_logs(
         self,
@@ -89,10 +92,10 @@ class ByVectors:
             return
         sums = Room(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
         sums.fill(0)
-        for models, begins in (groups or self._all(total.size, own.dtype)).items():
-            bounds = begins, shard.parts.bounds, sums, shard.permutation, LANES
+        for sort, begins in self._sorts(groups, total.size, own.dtype).items():
+            bounds = begins, shard.parts.bounds, sums, shard.permutation
             given = *self._begun(shard, factors, own), float(floor), *bounds
-            check(interleaved.logs(0, self._threads.team, *given, _folds(models, own.dtype)))
+            check(interleaved.logs(0, self._threads.team, *given, *sort.compiled))
         for each in sums:  # in order, so that they are the same every time
             total += each
 
@@ -103,39 +106,50 @@ class ByVectors:
         size = min(threads_worth(self._threads.count, shard, factors[0]), shard.parts.shared.size)
         return size, np.zeros(1, np.int64), nonzeros, inputs, constant(own), shard.row_begin
 
-    def _all(self, columns: int, dtype: np.dtype[Any]) -> Groups:
-        width = self.width(dtype)
-        return {LINE // dtype.itemsize: np.arange(0, columns // width * width, width)}
+    def _sorts(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> dict[_Sort, Array]:
+        """Return where groups begin, by how they are computed."""
+        if groups is None:
+            models = LINE // dtype.itemsize
+            width = self.width(dtype)
+            groups = {Kind(models, width // models): np.arange(0, columns // width * width, width)}
+        return joined(groups, lambda kind: _sort(kind, dtype))
 
     def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
-        for begin in (begin for begins in groups.values() for begin in begins.tolist()):
-            place = slice(begin, begin + self.width(dtype))
-            target[place] = source[place]
+        for sort, begins in self._sorts(groups, source.size, dtype).items():
+            for begin in begins.tolist():
+                target[begin : begin + sort.width] = source[begin : begin + sort.width]
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
-        width, found = self.width(matrix.dtype), np.empty(matrix.shape[1])
-        for models, begins in groups.items():
-            check(interleaved.measure(0, *self._team(begins), phi, matrix, begins, width, found))
+        parts = self._parts(matrix)
+        found = np.empty((parts, matrix.shape[1]))
+        for sort, begins in self._sorts(groups, matrix.shape[1], matrix.dtype).items():
+            check(interleaved.measure(0, *self._team(parts), phi, matrix, begins, sort.width, found))
             for begin in begins.tolist():
-                violations[begin : begin + models] = found[begin : begin + width].reshape(-1, models).max(axis=0)
+                of_models = found[:, begin : begin + sort.width].reshape(-1, sort.models)
+                violations[begin : begin + sort.models] = of_models.max(axis=0)
 
     def apply(
         self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
     ) -> None:
-        width, live = self.width(matrix.dtype), np.zeros(matrix.shape[1], bool)
-        for models, begins in groups.items():
-            firsts = (begins[:, None] + np.arange(models)).reshape(-1)
+        still, parts = np.ones(matrix.shape[1]), self._parts(matrix)
+        for sort, begins in self._sorts(groups, matrix.shape[1], matrix.dtype).items():
+            firsts = (begins[:, None] + np.arange(sort.models)).reshape(-1)
             going = firsts[done[firsts] == 0]
             stops = violations[going] < tol
             facts[going, 0] = violations[going]
             facts[going, 1] += ~stops
             done[going[stops]] = 1
             for begin in begins.tolist():
-                live[begin : begin + width].reshape(-1, models)[:] = done[begin : begin + models] == 0
-            check(interleaved.apply(0, *self._team(begins), phi, matrix, begins, width, live))
+                of_models = still[begin : begin + sort.width].reshape(-1, sort.models)
+                of_models[:] = done[begin : begin + sort.models]
+            check(interleaved.apply(0, *self._team(parts), phi, matrix, begins, sort.width, still, parts))
 
-    def _team(self, begins: Array) -> Sequence[Any]:
-        return self._threads.team, min(self._threads.count, begins.size), np.zeros(1, np.int64)
+    def _parts(self, matrix: Array) -> int:
+        """Return how many parts of a matrix's rows threads take, one after the other."""
+        return int(max(1, min(self._threads.count * TURNS, matrix.size // LEAST)))
+
+    def _team(self, parts: int) -> Sequence[Any]:
+        return self._threads.team, min(self._threads.count, parts), np.zeros(1, np.int64)
 
 
 def providers(device: CpuDevice) -> Sequence[Interleaved]:
@@ -143,6 +157,25 @@ def providers(device: CpuDevice) -> Sequence[Interleaved]:
     return [ByVectors(device)]
 
 
-def _folds(models: int, dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Return a tuple as long as a register can be halved until there is one number of each model."""
-    return (0,) * ((LINE // dtype.itemsize // models).bit_length() - 1)
+def _runs(shard: HostShard) -> tuple[()] | None:
+    """Return what `interleaved.phis` is told of runs of the first input mode's indices, by those in the middle."""
+    middle = slice(shard.nnz // 2, shard.nnz // 2 + LOOKED_AT)
+    places = middle if shard.permutation is None else shard.permutation[middle]
+    found = np.diff(shard.indices[0][places])
+    return () if len(shard.indices) > 1 and np.count_nonzero(found) * LEAST_RUN <= found.size else None
+
+
+class _Sort(NamedTuple):
+    """How groups are computed: for how many models, in so many of their columns, by code for such tuples."""
+
+    models: int
+    width: int
+    compiled: tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@cache
+def _sort(kind: Kind, dtype: np.dtype[Any]) -> _Sort:
+    """Return whole lanes, and as many folds as halve a register until there is one number of each model."""
+    lanes = max(LINE // LANE, -(-kind.models * kind.columns * dtype.itemsize // LANE))
+    folds = (LINE // dtype.itemsize // kind.models).bit_length() - 1
+    return _Sort(kind.models, lanes * LANE // dtype.itemsize, (lanes * (0,), folds * (0,)))

@@ -9,10 +9,10 @@ import numpy as np
 from partitioner.cuda_code import prepare
 
 from ...base import Array
-from ...dense import DenseKernel, Form, Sweep
-from ...pairs import PASSES, Pairs, PairsSweep, pairs_bytes
+from ...dense import DenseKernel, Form, Rows, Sweep
+from ...pairs import ORDER, PASSES, Pairs, PairsSweep, pairs_bytes
 from .. import pairs_code
-from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes, seconds
+from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes, seconds, spaced
 from ..dense_pairs import PairProducts
 from ..dense_sweeps import MatrixFreeSweep, ModeByMode, SplitSweep
 from ..device import CudaDevice
@@ -51,6 +51,12 @@ class Split:
         pairs = self.paired(form)
         return pairs_code.scratch_bytes(form, pairs) if pairs else scratch_bytes(form, self.divided(form))
 
+    def rows(self, form: Form) -> Rows | None:
+        if not self.paired(form):
+            return spaced(form, self.divided(form).split)
+        wide = pairs_code.widened(form).lengths[-1]
+        return Rows(ORDER - 1, wide) if wide > form.lengths[-1] else None
+
     def passes(self, form: Form) -> float:
         return PASSES if self.paired(form) else self._divided_passes(form)
 
@@ -74,8 +80,9 @@ class Split:
 
     def make(self, form: Form, scratch: Array) -> Sweep:
         if pairs := self.paired(form):
-            parts = scratch[pairs_bytes(form, pairs) :].view(np.float64)
-            return PairsSweep(form, pairs, scratch, PairProducts(form, parts, self._device.number))
+            wide = pairs_code.widened(form)
+            rest = scratch[pairs_bytes(wide, pairs) :].view(np.float64)
+            return PairsSweep(wide, pairs, scratch, PairProducts(wide, rest, self._device.number), form.lengths)
         return SplitSweep(form, self.divided(form), scratch, self._device, self._fuses(form))
 
 
@@ -95,6 +102,9 @@ class Gemm:
 
     def bytes(self, form: Form) -> int:
         return max(scratch_bytes(form, division) for division in self._divisions(form))
+
+    def rows(self, form: Form) -> None:
+        """See `DenseKernel`: a mode's rows are not another's."""
 
     def passes(self, form: Form) -> int:
         return len(form.lengths)
@@ -121,6 +131,9 @@ class MatrixFree:
 
     def bytes(self, form: Form) -> int:
         return 0
+
+    def rows(self, form: Form) -> None:
+        """See `DenseKernel`: elements are read one by one."""
 
     def passes(self, form: Form) -> int:
         return len(form.lengths)

@@ -15,7 +15,7 @@ import numpy as np
 from partitioner.cuda_code import load, prepare
 
 from ...base import NOTHING, Array
-from ...interleaved import Groups, Interleaved
+from ...interleaved import Groups, Interleaved, Kind, joined
 from ...mttkrp import Kernel, Share
 from ..device import CudaDevice
 from ..interleaved_code import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
@@ -162,8 +162,9 @@ class OfLanes:
     def _given(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _Given:
         if groups is None:
             size = width(dtype)
-            groups = {self.models(1, dtype): np.arange(0, columns // size * size, size)}
-        held = tuple((models, begins.tobytes()) for models, begins in groups.items())
+            groups = {Kind(self.models(1, dtype), 1): np.arange(0, columns // size * size, size)}
+        by_models = joined(groups, lambda kind: kind.models)
+        held = tuple((models, begins.tobytes()) for models, begins in sorted(by_models.items()))
         return _on_device(held, dtype, self._number)
 
 
