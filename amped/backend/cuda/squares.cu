@@ -4,8 +4,9 @@
 // Jordan's elimination, which keeps them symmetric: squares on and below the diagonal are stored). What is taken from the others
 // is made with the inverse X of the square's Cholesky factor, as rounding errors of the square's own inverse, X^T X, would be
 // multiplied with its condition number. The block of threads that computes the next square on the diagonal makes its X at once.
+//
+//   SIDE  rows and columns of a square: 64, or 32 where a block of threads has less shared memory
 
-constexpr int SIDE = 64;  // rows and columns of a square
 constexpr int THREADS = 256, WARPS = THREADS / 32, ACROSS = SIDE / 16;  // inverting, a thread has ACROSS x ACROSS numbers
 constexpr int EIGHT = 8, DEPTH = 4;                                     // tensor cores: EIGHT x DEPTH by DEPTH x EIGHT
 constexpr int BESIDE = WARPS / (SIDE / EIGHT), EACH = SIDE / EIGHT / BESIDE;  // warps in the same rows; their results

@@ -2,6 +2,7 @@
 // are, and equations.cu, which computes the same of few columns. Nothing waits for the host.
 //
 //   REAL  type of the factor matrices
+//   SIDE  see squares.cu
 //
 // Matrices are inverted square by square (squares.cu). Sums are added up in the same order every time.
 
@@ -180,23 +181,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) constrain(State s, System 
 // Takes the norms out of the columns of a factor matrix whose rows are solved, and keeps its Gram matrix, from the totals. If a
 // number of a Gram matrix is none, there is one on its diagonal. Every block of threads looks at all columns.
 extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits limits, int rank, int mode, int again) {
-  extern __shared__ double shared[];
-  double *scale = shared, *norms = scale + rank;
+  extern __shared__ double scale[];
   __shared__ int found;  // flags
   const double* gram = s.totals;
   const long long entries = (long long)rank * rank;
-  if (!threadIdx.x) found = 0;
-  __syncthreads();
   const bool unit = s.constrained || !s.facts[ITERATIONS];
-  for (int t = threadIdx.x; t < rank; t += THREADS) {
-    const double square = gram[t * (rank + 1LL)], divisor = s.divisor[t];
+  const auto largest_of = [&](int t) {
     double largest = 0;
     for (int p = 0; p < s.parts; p++) largest = larger(gram[entries + (2LL + p) * rank + t], largest);
+    return largest;
+  };
+  const auto norm_of = [&](int t, double largest) {
+    const double length = (unit ? sqrt(gram[t * (rank + 1LL)]) : largest) * s.divisor[t], norm = unit ? length : larger(length, 1);
+    return norm > 0 ? norm : 1;
+  };
+  if (!threadIdx.x) found = 0;
+  __syncthreads();
+  for (int t = threadIdx.x; t < rank; t += THREADS) {
+    const double largest = largest_of(t);
     if (gram[entries + rank + t] != 0) atomicOr(&found, NOISY);
     if (!again && largest != 0 && !(largest > 1 / limits.most && largest < limits.most)) atomicOr(&found, RANGE);
-    if (!isfinite(square)) atomicOr(&found, NOT_FINITE);
-    const double length = unit ? sqrt(square) * divisor : larger(largest * divisor, 1), norm = length > 0 ? length : 1;
-    scale[t] = divisor / norm, norms[t] = norm;
+    if (!isfinite(gram[t * (rank + 1LL)])) atomicOr(&found, NOT_FINITE);
+    scale[t] = s.divisor[t] / norm_of(t, largest);
   }
   __syncthreads();
   if (found) {  // the first thing to be done about it
@@ -204,8 +210,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) finish(State s, Limits lim
     return;
   }
   for (int t = threadIdx.x; !blockIdx.x && t < rank; t += THREADS) {
-    s.norms[mode * rank + t] = norms[t];
-    if (s.constrained) s.weights[t] = norms[t];
+    const double norm = norm_of(t, largest_of(t));
+    s.norms[mode * rank + t] = norm;
+    if (s.constrained) s.weights[t] = norm;
     s.scales[mode * rank + t] = scale[t];
   }
   for (long long e = blockIdx.x * (long long)THREADS + threadIdx.x; e < entries; e += gridDim.x * (long long)THREADS)

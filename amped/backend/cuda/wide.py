@@ -18,8 +18,9 @@ from .device import CudaDevice
 from .held import Held, addresses
 from .source import REALS, by_value, unit
 
-SIDE, THREADS, COLUMNS = 64, 256, 32  # as in squares.cu and wide.cu
-SHARED = 8 * 3 * SIDE * (SIDE + 4)  # of a block of threads that sweeps
+THREADS, COLUMNS = 256, 32  # as in squares.cu and wide.cu
+SIDES = 64, 32  # rows and columns of a square
+STATIC_SHARED = 4 << 10  # bytes at most, of a block of threads that sweeps, beside squares
 DOT_BLOCKS, FIT_BLOCKS = 64, 128
 EACH = 8  # numbers of a thread, where each is computed for itself
 MOST_BLOCKS = 1024
@@ -47,9 +48,11 @@ class WideEquations(Held):
 
     def __init__(self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any], bounds: Bounds | None = None) -> None:
         super().__init__(terms, bounds, DOT_BLOCKS)
-        self._functions = _compiled(dtype, device.number)
-        self._rank, self._squares = np.int32(terms.rank), -(-terms.rank // SIDE)
-        self._matrices = cupy.empty((2, *2 * [self._squares * SIDE]), np.float64)
+        side = side_of(device)
+        self._functions = _compiled(dtype, side, device.number)
+        self._rank, self._squares = np.int32(terms.rank), -(-terms.rank // side)
+        self._shared = swept_bytes(side)
+        self._matrices = cupy.empty((2, *2 * [self._squares * side]), np.float64)
         self._parts = cupy.zeros(parts_of(self._squares), np.float64)
         sizes = np.array([terms.rank, self._squares], np.int32)
         self._wide = by_value(addresses([*self._matrices, self._parts]), sizes)
@@ -63,7 +66,7 @@ class WideEquations(Held):
         squares, one = 2 * (self._squares,), (THREADS,)
         self._functions.prepare(squares, one, (self._state, self._wide, np.int32(mode), self._ridge(mode)))
         for k in range(self._squares):
-            self._functions.sweep(squares, one, (self._wide, np.int32(k)), shared_mem=SHARED)
+            self._functions.sweep(squares, one, (self._wide, np.int32(k)), shared_mem=self._shared)
         self._functions.unpack(squares, one, (self._state, self._wide, np.int32(mode)))
         numbers = self._limits, self._wide, np.int32(mode), np.int32(double)
         self._functions.settle((1,), one, (self._state, *numbers))
@@ -86,7 +89,7 @@ class WideEquations(Held):
 
     def finish(self, mode: int, again: bool = False) -> None:
         arguments = self._state, self._limits, self._rank, np.int32(mode), np.int32(again)
-        self._functions.finish((self._blocks,), (THREADS,), arguments, shared_mem=16 * int(self._rank))
+        self._functions.finish((self._blocks,), (THREADS,), arguments, shared_mem=8 * int(self._rank))
 
     def multiply(self, source: Array, target: Array) -> None:
         strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
@@ -102,24 +105,35 @@ class WideEquations(Held):
         self._keep(self._functions.keep, source, target)
 
 
+def swept_bytes(side: int) -> int:
+    """Return the shared memory of a block of threads that sweeps: three squares."""
+    return 8 * 3 * side * (side + 4)
+
+
+def side_of(device: CudaDevice) -> int:
+    """Return the rows of a square: the most that a block of threads has shared memory for."""
+    large, small = SIDES
+    return large if swept_bytes(large) + STATIC_SHARED <= device.limits.shared else small
+
+
 def parts_of(squares: int) -> int:
     """Return how many numbers are left to be added up, at most."""
     return 3 * squares * (squares + 1) // 2 + squares + 2 * FIT_BLOCKS
 
 
-def wide_bytes(rank: int) -> int:
+def wide_bytes(rank: int, side: int) -> int:
     """Return the device memory that `WideEquations` take beside what they hold."""
-    squares = -(-rank // SIDE)
-    return 8 * (2 * (squares * SIDE) ** 2 + parts_of(squares) + DOT_BLOCKS * rank)
+    squares = -(-rank // side)
+    return 8 * (2 * (squares * side) ** 2 + parts_of(squares) + DOT_BLOCKS * rank)
 
 
-def wide_unit(dtype: np.dtype[Any]) -> Source:
-    return unit("wide", {"REAL": REALS[dtype]})
+def wide_unit(dtype: np.dtype[Any], side: int) -> Source:
+    return unit("wide", {"REAL": REALS[dtype], "SIDE": side})
 
 
 @cache
-def _compiled(dtype: np.dtype[Any], device: int) -> Functions:
-    module = load(wide_unit(dtype))
+def _compiled(dtype: np.dtype[Any], side: int, device: int) -> Functions:
+    module = load(wide_unit(dtype, side))
     found = Functions(*map(module.get_function, Functions._fields))
     for function in (found.sweep, found.finish):
         allow_shared(function)

@@ -18,7 +18,7 @@ from ...small import doubles
 from ..device import CudaDevice
 from ..held import Held
 from ..source import ALONE, REALS, by_value, unit
-from ..wide import WideEquations, wide_bytes, wide_unit
+from ..wide import WideEquations, side_of, wide_bytes, wide_unit
 
 MOST_COLUMNS = 128  # a block of threads has a matrix in registers
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
@@ -113,11 +113,11 @@ class Wide:
         return True
 
     def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        prepare([wide_unit(dtype)])
+        prepare([wide_unit(dtype, side_of(self._device))])
 
     def bytes(self, order: int, rank: int, parts: int) -> int:
         """See `Provider`: also what finding a pseudo-inverse takes."""
-        return _held_bytes(order, rank, parts) + wide_bytes(rank) + 8 * INVERTING * rank * rank
+        return _held_bytes(order, rank, parts) + wide_bytes(rank, side_of(self._device)) + 8 * INVERTING * rank * rank
 
     def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return WideEquations(self._device, terms, dtype)
