@@ -20,13 +20,15 @@ from . import pictures, record
 from .measure import place, tensor_facts
 from .synthetic import SHAPES, SyntheticSource, recipe
 
+RANK = 32
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's flags."""
     parser.add_argument("--shape", choices=sorted(SHAPES), default="nell2")
     parser.add_argument("--nonzeros", type=int, help="instead of the shape's own number")
     parser.add_argument("--skew", type=float, default=0.6)
-    parser.add_argument("--rank", type=int, default=32)
+    parser.add_argument("--rank", type=int, default=RANK)
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="fp32")
@@ -64,6 +66,7 @@ def run(args: argparse.Namespace) -> None:
         "fits": fits,
     }
     name = f"cp_als-{args.shape}-{operator.machine.device.name}-{comm.size}-{args.precision}-{args.placement}"
+    name += "" if args.rank == RANK else f"-rank{args.rank}"
     path = record.write(name, devices, facts, args.output)
     pictures.draw(path)
     text = f"{statistics.median(seconds) * 1e3:.2f} ms an iteration, {facts['share_outside_mttkrp']:.1%} outside MTTKRP"

@@ -120,6 +120,8 @@ def _say(facts: dict[str, Any]) -> None:
     if "floor_milliseconds" in facts and "split" in times:
         gain += f"; {times['split'] / facts['floor_milliseconds']:.2f} x the floor"
     iteration = facts["cp_als_milliseconds"]
+    if "split" in times:
+        gain = f", {iteration / times['split']:.2f} x the sweep{gain}"
     print(f"{shape} {facts['precision']} rank {facts['rank']}, ms: {told}; CP-ALS {iteration:.3g}{gain}", flush=True)
 
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from .base import Array
-from .solve import Sums, Takes
 
 BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # of rows that are solved, and multiplied with themselves, at once
 STEP, FEW = 1024, 4096  # rows
@@ -26,39 +24,6 @@ def block_rows(rank: int) -> int:
 def blocks_of(rows: int, step: int) -> Iterator[slice]:
     """Yield slices of at most `step` rows."""
     return (slice(b, min(b + step, rows)) for b in range(0, rows, step))
-
-
-class RowSolver:
-    """Solves rows by matrix products of blocks of rows; suits all. See `solve.Solver`."""
-
-    name = "rows"
-    allocates = True
-
-    def __init__(self, xp: ModuleType, blocks: int) -> None:
-        """Compute with NumPy or CuPy, `xp`; that many `blocks` of rows, as doubles, are in memory at once."""
-        self._xp, self._blocks = xp, blocks
-
-    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
-        return True
-
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        """See `Solver`: nothing is compiled."""
-
-    def bytes(self, rows: int, rank: int) -> Takes:
-        return Takes(8 * rank * 4 * rank, 8 * rank * self._blocks * min(rows, block_rows(rank)))
-
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> None:
-        """See `Solver`: nothing is prepared."""
-
-    def run(self, made: None, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        xp, largest = self._xp, sums.largest
-        for block in blocks_of(len(source), block_rows(source.shape[1])):
-            rows = xp.matmul(source[block], inverse)
-            target[block] = rows
-            xp.maximum(largest, down(xp, xp.max, xp.abs(rows, out=rows)), out=largest)
-            add_gram(xp, target[block], sums.gram)
-            if sums.dots is not None:
-                sums.dots[...] += down(xp, xp.sum, source[block] * target[block])
 
 
 def add_gram(xp: ModuleType, matrix: Array, total: Array) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import Any
@@ -116,17 +115,13 @@ class HostEquations:
             self._raise(NOT_FINITE)
             return
         most = np.inf if double else noise_limit(self._terms, state.facts[FIT])
-        inverse, condition = inverted(product, self._terms.cutoff, most, self._xp, self._inverse)
+        inverse, condition = inverted(product, self._terms.cutoff, most, self._xp)
         if condition > most:
             self.totals[self._terms.rank + 1] = 1.0
         state.divisor[...] = state.norms[mode] * state.scales[mode]
         inverse *= self._up(self._other_scales(mode))[:, None]
         inverse /= self._up(state.divisor)
         self.inverse[...] = inverse
-
-    def _inverse(self, gram: Array) -> Array:
-        """Return the inverse of a matrix that is positive definite, or raise `LinAlgError`."""
-        return self._xp.linalg.inv(gram)
 
     def _product(self, mode: int) -> Array:
         """Return what is inverted to solve a mode."""
@@ -244,13 +239,13 @@ def widened(largest: Any, divisor: Any) -> Any:
     return np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
 
 
-def inverted(gram: Array, cutoff: float, most: float, xp: Any, invert: Callable[[Array], Array]) -> tuple[Array, float]:
+def inverted(gram: Array, cutoff: float, most: float, xp: Any) -> tuple[Array, float]:
     """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or a larger number.
 
     It is exact where it is above `most`, and eigenvalues below `cutoff` times the largest count as 0.
     """
     try:
-        inverse = invert(gram)
+        inverse = xp.linalg.inv(gram)
     except np.linalg.LinAlgError:
         return pseudo_inverse(gram, cutoff, xp)
     condition = float(xp.linalg.norm(gram) * xp.linalg.norm(inverse))

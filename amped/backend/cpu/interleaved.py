@@ -1,8 +1,7 @@
 """Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.interleaved`.
 
 A row of a group stays in registers. Models' values are sums over it that end in a vector with a number of each: so one
-division serves all of them. Where nonzeros of a row have the same index of the first input mode in runs, their rows are
-multiplied by that mode's once for each run.
+division serves all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from .quotients import element
 from .registers import (
     EIGHT,
     accumulate_divided,
-    accumulate_times_row,
     add_to_row,
     enlarge,
     models_of,
@@ -26,43 +24,12 @@ from .registers import (
     ones,
     own_row,
     times,
-    times_row,
 )
-from .team import add, fork, inlined, join
-from .vectors import LANE, LINE
+from .team import add, fork, join
+from .vectors import LANE, LINE, prefetch
 
 MOST_FACTORS = 16  # of models' values: their product is a number in double precision
 WHOLE = 4  # so many times a value counts by multiplying, at most, and not by a logarithm of its own
-
-
-@inlined
-def _index(indices, order, q):  # type: ignore[no-untyped-def]
-    return np.int64(indices[0][q if order is None else order[q]])
-
-
-@inlined
-def _sum_of_runs(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine):  # type: ignore[no-untyped-def]
-    """Return the sum of Phi over a piece of a row, run by run; `mine` is its row of the output mode's matrix."""
-    total, q = nothing(factors, lanes), start
-    while q < stop:
-        first, sums = _index(indices, order, q), nothing(factors, lanes)
-        scaled = times_row(factors[0], first, column, mine)
-        while q < stop and _index(indices, order, q) == first:
-            at = q if order is None else order[q]
-            sums = accumulate_divided(indices[1:], factors[1:], at, column, values[at], floor, folds, scaled, sums)
-            q += 1
-        total = accumulate_times_row(factors[0], first, column, sums, total)
-    return total
-
-
-@inlined
-def _sum(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine):  # type: ignore[no-untyped-def]
-    """Return the same, nonzero by nonzero."""
-    total = nothing(factors, lanes)
-    for q in range(start, stop):
-        at = q if order is None else order[q]
-        total = accumulate_divided(indices, factors, at, column, values[at], floor, folds, mine, total)
-    return total
 
 
 @jit
@@ -81,7 +48,7 @@ def phis(  # type: ignore[no-untyped-def]
     shared,
     outs,
     order,
-    runs,
+    ahead,
     lanes,
     folds,
 ):
@@ -89,7 +56,7 @@ def phis(  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    number, team, threads, nonzeros, factors, order
+    number, team, threads, nonzeros, factors, order, ahead
         As in `segmented`.
     turn : a word
     own : (rows, stride) array
@@ -101,8 +68,6 @@ def phis(  # type: ignore[no-untyped-def]
         See `layout.Parts`.
     outs : tuple
         The output, (rows, stride) float64, and the parts' carries, (parts, stride).
-    runs : tuple or None
-        None if the first input mode's indices are not in runs, or if there is no other input mode.
     lanes, folds : tuples
         Of a group: as long as its columns have lanes; see `vectors` and `models_of`.
     """
@@ -118,12 +83,13 @@ def phis(  # type: ignore[no-untyped-def]
         carries[part, column : column + width] = 0.0
         for c in range(bounds[part * units], bounds[(part + 1) * units]):
             row = np.int64(rows[c])
-            start, stop = np.int64(starts[c]), np.int64(starts[c + 1])
-            mine = own_row(factors, own, row - row_begin, column, lanes)
-            if runs is None:
-                total = _sum(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine)
-            else:
-                total = _sum_of_runs(indices, values, factors, floor, order, start, stop, column, lanes, folds, mine)
+            total, mine = nothing(factors, lanes), own_row(factors, own, row - row_begin, column, lanes)
+            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                at = q if order is None else order[q]
+                if ahead:
+                    then = min(q + ahead, values.size - 1)
+                    prefetch(indices, factors, then if order is None else order[then], column, lanes)
+                total = accumulate_divided(indices, factors, at, column, values[at], floor, folds, mine, total)
             if row == shared[part]:
                 add_to_row(carries, part, column, total)
             else:
@@ -177,6 +143,21 @@ def logs(  # type: ignore[no-untyped-def]
                 for k in range(models):
                     sums[part, first + k] += math.log(element(together, k))
         item = add(turn, 0, 1)
+    return join(team, called)
+
+
+@jit
+def clear(number, team, threads, turn, out, begin, end, groups, width, parts):  # type: ignore[no-untyped-def]
+    """Write zeros to the columns of the groups in rows `begin` to `end`, so many parts of them in turn; see `phis`."""
+    if number == 0:
+        turn[0] = 0
+    called, rows = fork(team, number, threads), end - begin
+    part = add(turn, 0, 1)
+    while part < parts:
+        for row in range(begin + part * rows // parts, begin + (part + 1) * rows // parts):
+            for g in range(groups.size):
+                out[row, groups[g] : groups[g] + width] = 0.0
+        part = add(turn, 0, 1)
     return join(team, called)
 
 

@@ -133,31 +133,6 @@ def own_row(typing: Any, factors: Any, own: Any, row: Any, column: Any, lanes: A
 
 
 @operation
-def times_row(typing: Any, factor: Any, row: Any, column: Any, piece: Any) -> Any:
-    """Return a piece times a row of a factor matrix, from `column` on."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        *where, piece = args
-        row = _loaded(builder, row_address(context, builder, factor, *where), piece.type)
-        return _together(builder, [builder.fmul(a, b) for a, b in zip(_parts(builder, piece), row, strict=True)])
-
-    return piece(factor, types.intp, types.intp, piece), generate
-
-
-@operation
-def accumulate_times_row(typing: Any, factor: Any, row: Any, column: Any, piece: Any, total: Any) -> Any:
-    """Return `total` plus a piece times a row of a factor matrix, from `column` on."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        *where, piece, total = args
-        row = _loaded(builder, row_address(context, builder, factor, *where), piece.type)
-        parts = zip(row, _parts(builder, piece), _parts(builder, total), strict=True)
-        return _together(builder, [fused(builder, Vector(factor.dtype, a.type.count), a, b, c) for a, b, c in parts])
-
-    return total(factor, types.intp, types.intp, piece, total), generate
-
-
-@operation
 def accumulate_divided(
     typing: Any,
     indices: Any,

@@ -30,24 +30,30 @@ PARAMETERS = {
 }
 
 
-def multiply(matrix: Array, product: Array, out: Array, adds: bool, transposed: bool) -> None:
-    """Queue ``out = matrix @ product``, or that of the transposed matrix, or add that to `out`."""
+def multiply(matrix: Array, product: Array, out: Array, adds: bool, transposed: bool, beside: bool = False) -> None:
+    """Queue ``out = matrix @ product``, or that of the transposed matrix, or add that to `out`.
+
+    `beside`: while other products are computed, which take other scratch memory.
+    """
     columns, (depth, rows) = product.shape[1], matrix.shape if transposed else matrix.shape[::-1]
     one, other = (_constant(number, matrix.dtype.char).ctypes.data for number in (1, int(adds)))
     _call(
         f"{LETTERS[matrix.itemsize]}gemm_v2_64", cublas.CUBLAS_OP_N, _operation(transposed), columns, rows, depth,
-        one, *_matrix(product), *_matrix(matrix), other, *_matrix(out),
+        one, *_matrix(product), *_matrix(matrix), other, *_matrix(out), beside=beside,
     )  # fmt: skip
 
 
-def multiply_parts(matrix: Array, product: Array, parts: Array, count: int, rows: int, transposed: bool) -> None:
-    """Queue `count` products of equal shares of the depth, in single precision: into `parts`, `rows` each, in turn."""
+def multiply_parts(
+    matrix: Array, product: Array, parts: Array, count: int, rows: int, transposed: bool, beside: bool = False
+) -> None:
+    """Queue `count` products of equal shares of the depth: into `parts`, `rows` each, in turn. `beside`: see above."""
     columns, depth, pitch = product.shape[1], len(product) // count, matrix.strides[0] // matrix.itemsize
     one, none = (_constant(number, matrix.dtype.char).ctypes.data for number in (1, 0))
     step = depth * (pitch if transposed else 1)
     _call(
-        "SgemmStridedBatched_64", cublas.CUBLAS_OP_N, _operation(transposed), columns, rows, depth,
-        one, *_matrix(product), depth * columns, *_matrix(matrix), step, none, *_matrix(parts), rows * columns, count,
+        f"{LETTERS[matrix.itemsize]}gemmStridedBatched_64", cublas.CUBLAS_OP_N, _operation(transposed),
+        columns, rows, depth, one, *_matrix(product), depth * columns, *_matrix(matrix), step,
+        none, *_matrix(parts), rows * columns, count, beside=beside,
     )  # fmt: skip
 
 
@@ -65,11 +71,11 @@ def multiply_each(matrices: Array, product: Array, out: Array, transposed: bool)
         )  # fmt: skip
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: Any, beside: bool = False) -> None:
     """Queue a call on the current stream, with scratch memory of its own: a graph then allocates nothing."""
     handle, stream = cupy.cuda.device.get_cublas_handle(), cupy.cuda.get_current_stream().ptr
     _function("SetStream_v2")(handle, stream)
-    _function("SetWorkspace_v2")(handle, _scratch(cupy.cuda.runtime.getDevice()).ptr, SCRATCH_BYTES)
+    _function("SetWorkspace_v2")(handle, _scratch(cupy.cuda.runtime.getDevice(), beside).ptr, SCRATCH_BYTES)
     if status := _function(name)(handle, *arguments):
         raise RuntimeError(f"cublas{name}: status {status}")
 
@@ -84,7 +90,7 @@ def _function(name: str) -> Callable[..., int]:
 
 
 @cache
-def _scratch(device: int) -> Any:
+def _scratch(device: int, beside: bool) -> Any:
     return cupy.cuda.MemoryPointer(cupy.cuda.Memory(SCRATCH_BYTES), 0)
 
 

@@ -11,21 +11,6 @@ constexpr int MOST = RANK > 96 ? 512 : 1024;  // threads: each has its part of a
 constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
 constexpr double VANISHED = 1e-30;  // as in small.py
-struct State {  // addresses; `order` matrices of each kind where they are plural
-  double *facts, *norms, *scales, *divisor, *grams, *weights, *totals, *inverse;
-  int order, parts, constrained, part;  // `weights` are the last norms unless it is
-};
-struct System { double *gram, *right, *begin; };  // as in nonnegative.py
-struct Limits {  // as in equations.py
-  double norm, most, noise, condition, accuracy, rounding, near;
-  int gains;
-};
-
-__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
-__device__ void raise(const State& s, int flag, int mode) {
-  s.facts[FLAGS] = (int)s.facts[FLAGS] | flag;
-  s.facts[MODE] = mode;
-}
 
 __device__ State state_of(State s, const Runs& runs, int number) {
 #if SEVERAL  // `totals` and `inverse` lie elsewhere than the others
@@ -38,18 +23,6 @@ __device__ State state_of(State s, const Runs& runs, int number) {
 
 __device__ System system_of(System system, int number) {
   return {system.gram + number * ENTRIES, system.right + number * RANK, system.begin + number * RANK};
-}
-
-__device__ double add_up(double value) {  // over the block, to all of its threads
-  __shared__ double of_warp[32];
-  for (int step = 16; step; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
-  __syncthreads();
-  double total = 0;
-#pragma unroll 4
-  for (int w = 0; w < THREADS / 32; w++) total += of_warp[w];
-  return total;
 }
 
 // Writes the inverse of the elementwise product of the other modes' Gram matrices, with the scales of the stored columns in
@@ -111,10 +84,7 @@ prepare(State all, Limits limits, Runs runs, int mode, int exactly, double ridge
   size = add_up(size), inverse_size = add_up(inverse_size);
   finite = __syncthreads_and(finite);
   if (t) return;
-  const double fit = s.facts[FIT], distance = isnan(fit) ? 1 : fmax(1 - fit, limits.accuracy);
-  const double most = exactly ? limits.condition : fmin(limits.condition, limits.noise * distance);
-  if (!finite) raise(s, NOT_FINITE, mode);
-  else if (!positive || !(sqrt(size) * sqrt(inverse_size) <= most)) raise(s, SINGULAR, mode);
+  judge(s, limits, mode, exactly, finite, positive, sqrt(size) * sqrt(inverse_size));
 }
 
 // Writes what rows without negative numbers are to minimise, and clears the totals; `again`: `divisor` and `begin` are there.
@@ -256,17 +226,7 @@ fit(State all, Limits limits, Runs runs, const double* dots, int blocks, int exa
   if (s.constrained) length = add_up(length);
   const double inner = add_up(part), size = add_up(fabs(part)) / limits.norm / limits.norm;
   if (t) return;
-  const double left = limits.norm * limits.norm + squared - 2 * inner, distance = sqrt(left < 0 ? 0 : left) / limits.norm;
-  const bool rounded = limits.rounding * size > limits.accuracy * distance || s.facts[BEST] > limits.near;
-  if (!isfinite(distance)) raise(s, NOT_FINITE, s.order);
-  else if (limits.gains && !exact && rounded) raise(s, NEAR, s.order);
-  else {
-    s.facts[FIT] = 1 - distance;
-    s.facts[BEST] = larger(1 - distance, s.facts[BEST]);
-    s.facts[ITERATIONS] += 1;
-    s.facts[SQUARED_NORMS] = length;
-    s.facts[FLAGS] = flags & ~NEAR;
-  }
+  take_fit(s, limits, squared, inner, size, length, exact);
 }
 
 // Writes, per thread block, the inner products of two matrices' columns.
@@ -287,11 +247,4 @@ add_dots(Runs runs, const double* __restrict__ source, long long source_stride, 
   if (threadIdx.x >= RANK) return;
   for (int k = 1; k < TOGETHER; k++) dot += dots[k * RANK + column];
   parts[blockIdx.x * RANK + column] = dot;
-}
-
-// Copies memory unless a flag is set: what led to it is kept.
-extern "C" __global__ void keep(const double* facts, const uint4* __restrict__ source, uint4* __restrict__ target, long long count) {
-  if (facts[FLAGS]) return;
-  for (long long k = blockIdx.x * (long long)blockDim.x + threadIdx.x; k < count; k += gridDim.x * (long long)blockDim.x)
-    target[k] = source[k];
 }

@@ -16,8 +16,6 @@ constexpr int PATIENT = 8;                                    // more sweeps are
 constexpr double SETTLED = 1e-13;                             // as in hals.py
 constexpr unsigned ALL = 0xffffffff;
 
-__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
-
 __device__ double over_group(double value) {  // the largest of a row's lanes
 #pragma unroll
   for (int far = LANES / 2; far; far /= 2) value = larger(__shfl_xor_sync(ALL, value, far, LANES), value);

@@ -10,8 +10,6 @@
 #define SEVERAL 0
 #endif
 
-enum Fact { ITERATIONS, FIT, BEST, FLAGS, SQUARED_NORMS, MODE, FACTS };  // of a run; MODE is where a flag was raised
-enum Flag { SINGULAR = 1, NOISY = 2, RANGE = 4, NOT_FINITE = 8, NEAR = 16 };
 struct Runs {
   const int2* places;   // for each run its first column, and how many it has: 0 if there is no run
   const double* facts;  // for each run FACTS, `apart` numbers from those of the one before

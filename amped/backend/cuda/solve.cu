@@ -16,8 +16,6 @@ constexpr int SOLVED = (WIDE + BESIDE - 1) / BESIDE, SQUARES = (WIDE * WIDE + WA
 constexpr int TOGETHER = THREADS / RANK;            // rows processed together, one thread per column
 constexpr int ENTRIES = (RANK + 2) * RANK;          // a block's partial result: Gram matrix, dots, largest
 
-__device__ double larger(double a, double b) { return a > b || isnan(a) ? a : b; }  // NaN wins
-
 // Each lane holds element (lane / DEPTH, lane % DEPTH) of both operands and two adjacent elements of a result row.
 __device__ void multiply_add(double (&result)[2], double left, double right) {
   asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"

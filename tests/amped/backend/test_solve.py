@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amped.backend import rows as rows_module
 from amped.backend.choose import choose
 from amped.backend.cpu.kernels.solve import PART_ROWS, HostSolver
 from amped.backend.providers import solver
 from amped.backend.solve import Sums
 from amped.parallel.mpi import world
 
-RANKS = (1, 7, 16, 33, 64, 128, 130)
+RANKS = (1, 7, 16, 33, 64, 128, 130, 257)
 ROWS = (0, 1, 63, 64, 65, 20_011)
 
 
@@ -31,6 +32,7 @@ def solved(backend: Any, rows: np.ndarray, inverse: np.ndarray, dtype: str, padd
     made = solve.make(count, rank, np.dtype(dtype))
     fixed = np.ascontiguousarray(inverse)
     solve.run(made, source[:, :rank], backend.to_device(fixed), target[:, :rank], Sums(*totals))
+    backend.meet()
     matrix: np.ndarray = backend.to_host(target)
     assert np.all(np.isnan(matrix[:, rank:]))
     return matrix[:, :rank]
@@ -67,13 +69,28 @@ def test_the_same_bits_each_time_and_no_dots(backend: Any, rank: int) -> None:
     assert len(bits) == 1
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_more_rows_than_are_solved_at_once(backend: Any, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, rng = 130, np.random.default_rng(0)
+    monkeypatch.setattr(rows_module, "BLOCK_BYTES", 8 * rank * 700)
+    rows, inverse = rng.random((2900, rank)), rng.random((rank, rank)) - 0.5
+    totals = [backend.zeros(shape, np.float64) for shape in ((rank, rank), (rank,), (rank,))]
+    matrix = solved(backend, rows, inverse, dtype, 1, totals).astype(np.float64)
+    np.testing.assert_allclose(matrix, rows @ inverse, rtol=0, atol=rank * np.finfo(dtype).eps)
+    gram, largest, dots = map(backend.to_host, totals)
+    np.testing.assert_allclose(gram, matrix.T @ matrix, rtol=1e-11, atol=1e-9)
+    np.testing.assert_allclose(largest, np.abs(rows @ inverse).max(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(dots, (rows * matrix).sum(axis=0), rtol=1e-10, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [9, 135])
 @pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_what_is_not_finite_is_seen(backend: Any, number: float) -> None:
-    rows = np.ones((1000, 9))
+def test_what_is_not_finite_is_seen(backend: Any, number: float, rank: int) -> None:
+    rows = np.ones((1000, rank))
     rows[700, 4] = number
-    gram, largest = backend.zeros((9, 9), np.float64), backend.zeros((9,), np.float64)
+    gram, largest = backend.zeros((rank, rank), np.float64), backend.zeros((rank,), np.float64)
     with np.errstate(invalid="ignore"):
-        solved(backend, rows, np.ones((9, 9)), "f4", 0, (gram, largest, None))
+        solved(backend, rows, np.ones((rank, rank)), "f4", 0, (gram, largest, None))
     assert not np.any(np.isfinite(backend.to_host(gram)))
     assert not np.any(np.isfinite(backend.to_host(largest)))
 

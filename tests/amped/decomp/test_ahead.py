@@ -105,6 +105,19 @@ def test_every_bit_is_the_same_under_constraints(
     assert ("objective" in ahead.state.series) == (wanted.ridge > 0)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(ridge=0.4), Wanted(fixed_modes=(0,))], ids=str)
+def test_every_bit_is_the_same_of_many_columns(
+    comm: Comm, where: str, wanted: Wanted, precision: str, returns: list[int]
+) -> None:
+    tensor = random_tensor(1, (30, 28, 26))
+    ahead, checked = methods(tensor, 140, where, comm, precision=precision, wanted=wanted)
+    for _ in zip(iterate(ahead, Rule(6, 0)), iterate(checked, Rule(6, 0)), strict=True):
+        assert_equal(ahead, checked)
+    assert ahead.state.iterations == 6
+    assert len(returns) < 3, "the host is not asked in each iteration"
+
+
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("wanted", [Wanted(), Wanted(nonnegative=(1,), ridge=0.4), Wanted(fixed_modes=(0,))], ids=str)
 def test_iterations_of_dense_tensors_take_turns(

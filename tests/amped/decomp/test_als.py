@@ -59,6 +59,26 @@ def test_the_same_path_as_a_dense_oracle(device: str, shape: tuple[int, ...], pr
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rank", [130, 200])
+def test_many_columns_take_the_same_path(device: str, rank: int, precision: str) -> None:
+    dense, start = random_dense(4, (25, 24, 23)), random_factors(0, (25, 24, 23), rank)
+    model = amped.cp_als(sparse(dense), rank, init=start, tol=0, max_iters=4, device=device, precision=precision)
+    full, fits = dense_als(dense, start, 4)
+    accuracy = {"fp32": 1e-5, "fp64": 1e-10}[precision]
+    np.testing.assert_allclose(model.fits, fits, rtol=0, atol=accuracy)
+    np.testing.assert_allclose(model.full(), full, rtol=0, atol=100 * accuracy * abs(full).max())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_many_columns_that_depend_on_each_other(device: str, precision: str) -> None:
+    """Of a matrix all is found, and its equations are singular."""
+    dense = random_dense(4, (90, 80))
+    model = amped.cp_als(sparse(dense), 200, tol=0, max_iters=4, device=device, precision=precision)
+    np.testing.assert_allclose(model.fits, 1, atol=2e-6)
+    np.testing.assert_allclose(model.full(), dense, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("rank", [1, 4, 30])
 def test_the_model_is_arranged_and_its_fit_is_the_one_reported(device: str, precision: str, rank: int) -> None:
     model = amped.cp_als(TENSOR, rank, max_iters=20, device=device, precision=precision)

@@ -39,14 +39,16 @@ def assert_same_on_all_ranks(comm: Comm, model: amped.KruskalTensor) -> None:
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", [(9, 7), (6, 1, 7), (4, 6, 5, 3), (3, 3, 2, 3, 3)])
+@pytest.mark.parametrize(
+    ("shape", "rank"), [((9, 7), 2), ((6, 1, 7), 2), ((4, 6, 5, 3), 2), ((3, 3, 2, 3, 3), 2), ((25, 24, 23), 140)]
+)
 def test_the_same_path_as_a_dense_oracle(
-    comm: Comm, device: str, shape: tuple[int, ...], precision: str, placement: str
+    comm: Comm, device: str, shape: tuple[int, ...], rank: int, precision: str, placement: str
 ) -> None:
     dense, tensor = random_tensor(len(shape), shape)
-    start = random_factors(0, shape, 2)
+    start = random_factors(0, shape, rank)
     model = amped.cp_als(
-        tensor if comm.rank == 0 else None, 2, init=start, tol=0, max_iters=6,
+        tensor if comm.rank == 0 else None, rank, init=start, tol=0, max_iters=6,
         device=device, precision=precision, placement=placement,
     )  # fmt: skip
     full, fits = dense_als(dense, start, 6)

@@ -67,6 +67,19 @@ def test_the_same_path_as_a_dense_oracle(device: str, shape: tuple[int, ...], pr
     np.testing.assert_allclose(model.full(), want.full, rtol=0, atol=100 * accuracy * abs(want.full).max())
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("name", ["one", "ridges"])
+def test_many_columns_take_the_same_path(device: str, precision: str, name: str) -> None:
+    shape = (18, 17, 16)
+    dense, tensor = signed_tensor(5, shape)
+    start, (how, oracle) = random_factors(0, shape, 140), kind_of(name, 3)
+    model = amped.cp_als(tensor, 140, init=start, tol=0, max_iters=2, device=device, precision=precision, **how)
+    want = dense_constrained_als(dense, start, 2, **oracle)
+    accuracy = {"fp32": 2e-5, "fp64": 1e-10}[precision]
+    np.testing.assert_allclose(model.fits, want.fits, rtol=0, atol=accuracy)
+    np.testing.assert_allclose(model.full(), want.full, rtol=0, atol=100 * accuracy * abs(want.full).max())
+
+
 @pytest.mark.parametrize("rank", [1, 7, 16, 33, 64])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_ranks_up_to_many_times_the_lengths_of_modes(device: str, rank: int, precision: str) -> None:

@@ -12,6 +12,7 @@ from ...base import NOTHING, Array
 from ...interleaved import Groups, Interleaved, Kind, joined
 from ...mttkrp import Kernel, Share
 from .. import interleaved
+from ..caches import own_cache
 from ..device import CpuDevice
 from ..shard import HostShard, constant
 from ..sums import Room, threads_worth
@@ -20,7 +21,7 @@ from ..vectors import LANE, LINE
 from .mttkrp import TURNS
 
 LEAST = 1 << 14  # numbers of a part of a matrix
-LEAST_RUN, LOOKED_AT = 3, 4096  # nonzeros of a run from which it gains; nonzeros by which that is decided
+AHEAD = 6  # prefetch distance in nonzeros, where a core's own cache does not hold the rows
 LANES = 8  # that a group has at most: 256 bytes, in registers
 
 
@@ -67,16 +68,17 @@ class ByVectors:
         done: Array = None,
     ) -> None:
         sorts = self._sorts(groups, out.shape[1], own.dtype)
+        parts, rows = self._parts(out[new]), (new.start, new.stop)
         for sort, begins in sorts.items():
-            for begin in begins.tolist():
-                out[new, begin : begin + sort.width] = 0
+            check(interleaved.clear(0, *self._team(parts), out, *rows, begins, sort.width, parts))
         if not shard.nnz:
             return
         outs = out, Room(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
-        bounds = shard.parts.bounds, shard.parts.shared, outs, shard.permutation, _runs(shard)
+        bounds = shard.parts.bounds, shard.parts.shared, outs, shard.permutation
         for sort, begins in sorts.items():
             given = *self._begun(shard, factors, own), float(floor), begins, *bounds
-            check(interleaved.phis(0, self._threads.team, *given, *sort.compiled))
+            held = sum(map(len, factors)) * sort.width * own.itemsize  # bytes of rows that are read again and again
+            check(interleaved.phis(0, self._threads.team, *given, AHEAD * (held > own_cache()), *sort.compiled))
 
     def add_logs(
         self,
@@ -155,14 +157,6 @@ class ByVectors:
 def providers(device: CpuDevice) -> Sequence[Interleaved]:
     """Return the providers of the family."""
     return [ByVectors(device)]
-
-
-def _runs(shard: HostShard) -> tuple[()] | None:
-    """Return what `interleaved.phis` is told of runs of the first input mode's indices, by those in the middle."""
-    middle = slice(shard.nnz // 2, shard.nnz // 2 + LOOKED_AT)
-    places = middle if shard.permutation is None else shard.permutation[middle]
-    found = np.diff(shard.indices[0][places])
-    return () if len(shard.indices) > 1 and np.count_nonzero(found) * LEAST_RUN <= found.size else None
 
 
 class _Sort(NamedTuple):

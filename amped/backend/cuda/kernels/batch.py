@@ -19,6 +19,7 @@ from ...constrained import take_lengths_out
 from ...equations import ACCURACY, CONDITION, NEARBY, ROUNDING, Bounds
 from ...small import BEST, FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, State, doubles
 from ..device import CudaDevice
+from ..held import addresses
 from ..source import REALS, by_value, lanes, unit
 from . import nonnegative, solve
 from .equations import DOT_BLOCKS, DOT_THREADS, Functions
@@ -61,11 +62,11 @@ class CudaBatch:
         numbers = np.array([terms.order, terms.parts, self._case.bounds is not None, terms.part], np.int32)
         limits = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
         self._all = (
-            by_value(_addresses(places), numbers),
+            by_value(addresses(places), numbers),
             by_value(np.array(limits), np.array([terms.gains, 0], np.int32)),
         )
-        self._runs = by_value(_addresses([self._columns, held]), np.array([held.shape[1]], np.int64))
-        self._systems = by_value(_addresses(self._system))
+        self._runs = by_value(addresses([self._columns, held]), np.array([held.shape[1]], np.int64))
+        self._systems = by_value(addresses(self._system))
 
     def _state(self, memory: Array) -> State:
         return State(cupy, self._case.terms.order, self._rank, memory)
@@ -195,10 +196,6 @@ def blocks_of(rows: int, places: int, device: CudaDevice) -> int:
     """Return how many blocks of threads solve the rows of a run, at most."""
     each = -(-FILLING * device.limits.processors // places)
     return max(1, min(each, -(-rows // solve.FEWEST)))
-
-
-def _addresses(places: Sequence[Array]) -> NDArray[np.uint64]:
-    return np.array([place.data.ptr for place in places], np.uint64)
 
 
 @cache

@@ -13,10 +13,10 @@ from partitioner.cubins import Source
 from partitioner.cuda_code import allow_shared, load, prepare
 
 from ...base import Array
-from ...rows import RowSolver
 from ...solve import Solver, Sums, Takes
 from ..device import CudaDevice
 from ..source import ALONE, REALS, unit
+from ..wide_rows import ProductSolver
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
 MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
@@ -87,7 +87,7 @@ class FusedSolver:
 
 def providers(device: CudaDevice) -> Sequence[Solver]:
     """Return the solvers of the family; the last one suits all."""
-    return [FusedSolver(device), RowSolver(cupy, blocks=3)]
+    return [FusedSolver(device), ProductSolver(device)]
 
 
 def _unit(rank: int, dtype: np.dtype[Any]) -> Source:

@@ -35,6 +35,7 @@ VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
 DTYPES = {"fp32": np.dtype(np.float32), "fp64": np.dtype(np.float64)}
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 STEPS = {"begin_rows", "end_rows", "clear_rows", "step", "advance"}
+WIDE = {"prepare", "sweep", "unpack", "settle", "constrain", "finish", "add_squares", "fit", "add_dots", "keep"}
 EQUATIONS = {"prepare", "constrain", "widen", "finish", "fit", "add_dots", "keep"}
 MEANT = {"177-D", "68-D"}  # a constant that a layout does not use; an unsigned sum with a negative VALUE_LOW
 FEW = 8  # bytes; a layout has as many threads as registers allow, and each more costs speed
@@ -276,8 +277,17 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
         check(compiled("solve", macros, architecture), {"solve", "add_parts"}, FEW)
         check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         check(compiled("nonnegative", macros | {"LANES": lanes(rank)}, architecture), {"hals"}, FEW)
+    for real in REALS.values():
+        check(compiled("wide", {"REAL": real, "SIDE": 64}, architecture), WIDE)
+        check(compiled("wide_rows", {"REAL": real}, architecture), {"store", "add"}, FEW)
     for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "sum_counts", "pack"})
+
+
+def test_products_of_squares_without_tensor_cores() -> None:
+    """And smaller ones: blocks of threads have less shared memory than three large ones take."""
+    for architecture in ("sm_75", "sm_89"):
+        check(compiled("wide", {"REAL": "float", "SIDE": 32}, architecture), WIDE)
 
 
 @pytest.mark.parametrize("architecture", LIMITS)
