@@ -121,11 +121,16 @@ def test_a_tensor_that_does_not_fit_is_streamed(comm: Comm, device: str, tmp_pat
     array = np.random.default_rng(0).random((64, 30, 20))
     np.save(tmp_path / "x.npy", array)
     factors = random_factors(0, array.shape, 3)
-    plan = dense_operator(tmp_path / "x.npy", factors, comm, device=device).plan
-    assert not plan.streamed
-    memory = sum(n for use, n in plan.device_bytes.items() if use != "factor matrices before") - 1
-    operator = dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, device=device)
-    assert operator.plan.streamed
+    memory, plans = None, []
+    for _ in range(3):  # resident, with rows that are aligned or as they are, then streamed
+        operator = dense_operator(tmp_path / "x.npy", factors, comm, device_memory=memory, device=device)
+        plans.append(operator.plan)
+        if operator.plan.streamed:
+            break
+        memory = sum(n for use, n in operator.plan.device_bytes.items() if use != "factor matrices before") - 1
+    assert [plan.streamed for plan in plans] == [False] * (len(plans) - 1) + [True]
+    assert len(plans) == 2 + any(plan.rows is not None for plan in plans)
+    assert memory is not None
     assert sum(operator.plan.device_bytes.values()) <= memory
     for mode in (2, 0, 1):
         got = operator.gathered(mode, operator.mttkrp(mode))
