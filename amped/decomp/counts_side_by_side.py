@@ -134,7 +134,8 @@ class Counting(SideBySide[Key, CpApr]):
                 left = [place for place in places if not done[place.start]]
                 if not left:
                     break
-                groups = self._groups(left) if self._on_host else groups
+                if self._on_host and len(left) < len(places):
+                    places, groups = left, self._groups(left)
         return phi
 
 

@@ -26,7 +26,7 @@ from .registers import (
     times,
 )
 from .team import add, fork, join
-from .vectors import LANE, LINE, prefetch
+from .vectors import LANE, LINE
 
 MOST_FACTORS = 16  # of models' values: their product is a number in double precision
 WHOLE = 4  # so many times a value counts by multiplying, at most, and not by a logarithm of its own
@@ -48,7 +48,6 @@ def phis(  # type: ignore[no-untyped-def]
     shared,
     outs,
     order,
-    ahead,
     lanes,
     folds,
 ):
@@ -56,7 +55,7 @@ def phis(  # type: ignore[no-untyped-def]
 
     Parameters
     ----------
-    number, team, threads, nonzeros, factors, order, ahead
+    number, team, threads, nonzeros, factors, order
         As in `segmented`.
     turn : a word
     own : (rows, stride) array
@@ -86,9 +85,6 @@ def phis(  # type: ignore[no-untyped-def]
             total, mine = nothing(factors, lanes), own_row(factors, own, row - row_begin, column, lanes)
             for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
                 at = q if order is None else order[q]
-                if ahead:
-                    then = min(q + ahead, values.size - 1)
-                    prefetch(indices, factors, then if order is None else order[then], column, lanes)
                 total = accumulate_divided(indices, factors, at, column, values[at], floor, folds, mine, total)
             if row == shared[part]:
                 add_to_row(carries, part, column, total)
@@ -147,52 +143,49 @@ def logs(  # type: ignore[no-untyped-def]
 
 
 @jit
-def clear(number, team, threads, turn, out, begin, end, groups, width, parts):  # type: ignore[no-untyped-def]
-    """Write zeros to the columns of the groups in rows `begin` to `end`, so many parts of them in turn; see `phis`."""
+def clear(number, team, threads, turn, out, begin, end, eights, parts):  # type: ignore[no-untyped-def]
+    """Write zeros to rows `begin` to `end`, so many parts of them in turn, from each column of `eights` on to eight."""
     if number == 0:
         turn[0] = 0
     called, rows = fork(team, number, threads), end - begin
     part = add(turn, 0, 1)
     while part < parts:
         for row in range(begin + part * rows // parts, begin + (part + 1) * rows // parts):
-            for g in range(groups.size):
-                out[row, groups[g] : groups[g] + width] = 0.0
+            for column in eights:
+                out[row, column : column + EIGHT] = 0.0
         part = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
-def measure(number, team, threads, turn, phi, matrix, groups, width, found):  # type: ignore[no-untyped-def]
-    """Write the largest ``|min(B, 1 - Phi)|`` of each column of the groups, of each of some parts of the rows.
+def measure(number, team, threads, turn, phi, matrix, eights, found):  # type: ignore[no-untyped-def]
+    """Write the largest ``|min(B, 1 - Phi)|`` of each column, of each of some parts of the rows; see `clear`.
 
-    They go to `found`, (parts, R) float64; NaN wins. See `phis`.
+    They go to `found`, (parts, R) float64; NaN wins.
     """
     if number == 0:
         turn[0] = 0
     called, parts, rows = fork(team, number, threads), found.shape[0], matrix.shape[0]
     part = add(turn, 0, 1)
     while part < parts:
-        for g in range(groups.size):
-            found[part, groups[g] : groups[g] + width] = 0.0
+        found[part] = 0.0
         for row in range(part * rows // parts, (part + 1) * rows // parts):
-            for g in range(groups.size):
-                for column in range(groups[g], groups[g] + width, EIGHT):
-                    enlarge(found, part, matrix, phi, row, column)
+            for column in eights:
+                enlarge(found, part, matrix, phi, row, column)
         part = add(turn, 0, 1)
     return join(team, called)
 
 
 @jit
-def apply(number, team, threads, turn, phi, matrix, groups, width, still, parts):  # type: ignore[no-untyped-def]
-    """Multiply the columns of the groups by Phi but where `still`, (R,) float64, is not 0; see `measure`."""
+def apply(number, team, threads, turn, phi, matrix, eights, still, parts):  # type: ignore[no-untyped-def]
+    """Multiply columns by Phi but where `still`, (R,) float64, is not 0; see `clear`."""
     if number == 0:
         turn[0] = 0
     called, rows = fork(team, number, threads), matrix.shape[0]
     part = add(turn, 0, 1)
     while part < parts:
         for row in range(part * rows // parts, (part + 1) * rows // parts):
-            for g in range(groups.size):
-                for column in range(groups[g], groups[g] + width, EIGHT):
-                    multiply(still, matrix, phi, row, column)
+            for column in eights:
+                multiply(still, matrix, phi, row, column)
         part = add(turn, 0, 1)
     return join(team, called)

@@ -12,8 +12,8 @@ from ...base import NOTHING, Array
 from ...interleaved import Groups, Interleaved, Kind, joined
 from ...mttkrp import Kernel, Share
 from .. import interleaved
-from ..caches import own_cache
 from ..device import CpuDevice
+from ..registers import EIGHT
 from ..shard import HostShard, constant
 from ..sums import Room, threads_worth
 from ..threads import check
@@ -21,7 +21,7 @@ from ..vectors import LANE, LINE
 from .mttkrp import TURNS
 
 LEAST = 1 << 14  # numbers of a part of a matrix
-AHEAD = 6  # prefetch distance in nonzeros, where a core's own cache does not hold the rows
+NONE: Groups = {}
 LANES = 8  # that a group has at most: 256 bytes, in registers
 
 
@@ -29,7 +29,7 @@ class ByVectors:
     """See `Interleaved`; of shards in the order of their rows."""
 
     def __init__(self, device: CpuDevice) -> None:
-        self._threads = device.threads
+        self._threads, self._known = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
 
     def width(self, dtype: np.dtype[Any]) -> int:
         return LANES * LANE // dtype.itemsize
@@ -67,18 +67,14 @@ class ByVectors:
         groups: Groups | None = None,
         done: Array = None,
     ) -> None:
-        sorts = self._sorts(groups, out.shape[1], own.dtype)
-        parts, rows = self._parts(out[new]), (new.start, new.stop)
-        for sort, begins in sorts.items():
-            check(interleaved.clear(0, *self._team(parts), out, *rows, begins, sort.width, parts))
+        work, parts = self._work(groups, out.shape[1], own.dtype), self._parts(out[new])
+        check(interleaved.clear(0, *self._team(parts), out, new.start, new.stop, work.eights, parts))
         if not shard.nnz:
             return
         outs = out, Room(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
-        bounds = shard.parts.bounds, shard.parts.shared, outs, shard.permutation
-        for sort, begins in sorts.items():
-            given = *self._begun(shard, factors, own), float(floor), begins, *bounds
-            held = sum(map(len, factors)) * sort.width * own.itemsize  # bytes of rows that are read again and again
-            check(interleaved.phis(0, self._threads.team, *given, AHEAD * (held > own_cache()), *sort.compiled))
+        given, bounds = self._given(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
+        for sort, begins in work.sorts.items():
+            check(interleaved.phis(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
 
     def add_logs(
         self,
@@ -94,57 +90,50 @@ class ByVectors:
             return
         sums = Room(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
         sums.fill(0)
-        for sort, begins in self._sorts(groups, total.size, own.dtype).items():
-            bounds = begins, shard.parts.bounds, sums, shard.permutation
-            given = *self._begun(shard, factors, own), float(floor), *bounds
-            check(interleaved.logs(0, self._threads.team, *given, *sort.compiled))
+        given, bounds = self._given(shard, factors, own), (shard.parts.bounds, sums)
+        for sort, begins in self._work(groups, total.size, own.dtype).sorts.items():
+            check(interleaved.logs(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
         for each in sums:  # in order, so that they are the same every time
             total += each
 
-    def _begun(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
-        """Return the arguments that all have in common: from the number of threads to the first row."""
+    def _given(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
+        """Return the arguments that all have in common: from the team to the first row."""
         inputs = tuple(map(constant, factors))
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         size = min(threads_worth(self._threads.count, shard, factors[0]), shard.parts.shared.size)
-        return size, np.zeros(1, np.int64), nonzeros, inputs, constant(own), shard.row_begin
+        return self._threads.team, size, np.zeros(1, np.int64), nonzeros, inputs, constant(own), shard.row_begin
 
-    def _sorts(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> dict[_Sort, Array]:
-        """Return where groups begin, by how they are computed."""
+    def _work(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _Work:
+        """Return how groups are computed; those of the last call are known."""
         if groups is None:
-            models = LINE // dtype.itemsize
-            width = self.width(dtype)
+            models, width = LINE // dtype.itemsize, self.width(dtype)
             groups = {Kind(models, width // models): np.arange(0, columns // width * width, width)}
-        return joined(groups, lambda kind: _sort(kind, dtype))
+        if groups is not self._known[0]:
+            self._known = groups, _work(groups, dtype)
+        return self._known[1]
 
     def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
-        for sort, begins in self._sorts(groups, source.size, dtype).items():
-            for begin in begins.tolist():
-                target[begin : begin + sort.width] = source[begin : begin + sort.width]
+        columns = self._work(groups, source.size, dtype).columns
+        target[columns] = source[columns]
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
-        parts = self._parts(matrix)
+        work, parts = self._work(groups, matrix.shape[1], matrix.dtype), self._parts(matrix)
         found = np.empty((parts, matrix.shape[1]))
-        for sort, begins in self._sorts(groups, matrix.shape[1], matrix.dtype).items():
-            check(interleaved.measure(0, *self._team(parts), phi, matrix, begins, sort.width, found))
-            for begin in begins.tolist():
-                of_models = found[:, begin : begin + sort.width].reshape(-1, sort.models)
-                violations[begin : begin + sort.models] = of_models.max(axis=0)
+        check(interleaved.measure(0, *self._team(parts), phi, matrix, work.eights, found))
+        violations[work.firsts] = np.maximum.reduceat(found[:, work.columns].max(axis=0), work.bounds)
 
     def apply(
         self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
     ) -> None:
-        still, parts = np.ones(matrix.shape[1]), self._parts(matrix)
-        for sort, begins in self._sorts(groups, matrix.shape[1], matrix.dtype).items():
-            firsts = (begins[:, None] + np.arange(sort.models)).reshape(-1)
-            going = firsts[done[firsts] == 0]
-            stops = violations[going] < tol
-            facts[going, 0] = violations[going]
-            facts[going, 1] += ~stops
-            done[going[stops]] = 1
-            for begin in begins.tolist():
-                of_models = still[begin : begin + sort.width].reshape(-1, sort.models)
-                of_models[:] = done[begin : begin + sort.models]
-            check(interleaved.apply(0, *self._team(parts), phi, matrix, begins, sort.width, still, parts))
+        work, parts = self._work(groups, matrix.shape[1], matrix.dtype), self._parts(matrix)
+        going = work.firsts[done[work.firsts] == 0]
+        stops = violations[going] < tol
+        facts[going, 0] = violations[going]
+        facts[going, 1] += ~stops
+        done[going[stops]] = 1
+        still = np.ones(matrix.shape[1])
+        still[work.columns] = np.repeat(done[work.firsts], work.counts)
+        check(interleaved.apply(0, *self._team(parts), phi, matrix, work.eights, still, parts))
 
     def _parts(self, matrix: Array) -> int:
         """Return how many parts of a matrix's rows threads take, one after the other."""
@@ -160,11 +149,48 @@ def providers(device: CpuDevice) -> Sequence[Interleaved]:
 
 
 class _Sort(NamedTuple):
-    """How groups are computed: for how many models, in so many of their columns, by code for such tuples."""
+    """By which code groups are computed: tuples as long as their columns have lanes, and as registers are halved."""
 
-    models: int
-    width: int
-    compiled: tuple[tuple[int, ...], tuple[int, ...]]
+    lanes: tuple[int, ...]
+    folds: tuple[int, ...]
+
+
+class _Work(NamedTuple):
+    """How groups are computed.
+
+    Attributes
+    ----------
+    sorts : dict
+        Where the groups of each sort begin.
+    eights : int64 array
+        Columns at which eight columns begin that are computed.
+    firsts, bounds, counts : int64 arrays
+        Of each model: its first column, and where its columns begin in `columns`, and how many there are.
+    columns : int64 array
+        Model by model.
+    """
+
+    sorts: dict[_Sort, Array]
+    eights: Array
+    firsts: Array
+    bounds: Array
+    counts: Array
+    columns: Array
+
+
+def _work(groups: Groups, dtype: np.dtype[Any]) -> _Work:
+    firsts, counts, columns, eights = ([np.zeros(0, np.int64)] for _ in range(4))
+    for kind, begins in groups.items():
+        width = len(_sort(kind, dtype).lanes) * LANE // dtype.itemsize
+        models = (begins[:, None] + np.arange(kind.models)).reshape(-1)
+        firsts.append(models)
+        counts.append(np.full(models.size, width // kind.models))
+        columns.append((models[:, None] + np.arange(0, width, kind.models)).reshape(-1))
+        eights.append((begins[:, None] + np.arange(0, width, EIGHT)).reshape(-1))
+    each = np.concatenate(counts)
+    sorts = joined(groups, lambda kind: _sort(kind, dtype))
+    places = np.sort(np.concatenate(eights))
+    return _Work(sorts, places, np.concatenate(firsts), np.cumsum(each) - each, each, np.concatenate(columns))
 
 
 @cache
@@ -172,4 +198,4 @@ def _sort(kind: Kind, dtype: np.dtype[Any]) -> _Sort:
     """Return whole lanes, and as many folds as halve a register until there is one number of each model."""
     lanes = max(LINE // LANE, -(-kind.models * kind.columns * dtype.itemsize // LANE))
     folds = (LINE // dtype.itemsize // kind.models).bit_length() - 1
-    return _Sort(kind.models, lanes * LANE // dtype.itemsize, (lanes * (0,), folds * (0,)))
+    return _Sort(lanes * (0,), folds * (0,))
