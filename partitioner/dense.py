@@ -62,10 +62,9 @@ class Stored:
         """Return the modes, the one that varies slowest first; those of length 1 come last."""
         return tuple(sorted(range(len(self.shape)), key=lambda m: (self.shape[m] == 1, self._modes[m])))
 
-    def held(self) -> NDArray[Any] | None:
-        """Return them where they are mapped, if they are `plain` and the system has all of them in memory."""
-        found = self._elements.held(self._ranges) if self.plain and math.prod(self.shape) else None
-        return None if found is None else found.transpose(self._modes)
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the elements themselves: where they are wanted, the file may be another one."""
+        return np.asarray, (self[:],)
 
     def into(self, target: NDArray[Any], look: Callable[[NDArray[Any]], object] | None = None) -> None:
         """Copy them to a C-contiguous array, perhaps of another type, and look at them as they are.

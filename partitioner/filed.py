@@ -1,14 +1,12 @@
 """Elements of an ``.npy`` file, which are read where they are used: any number of threads may do so at once.
 
-They are read, not mapped, unless the system has them in memory: so a file that is cut short meanwhile is an error, and
-not the end of the process, and what was read is no memory of this process.
+They are read, not mapped: so a file that is cut short meanwhile is an error, and not the end of the process, and what
+was read is no memory of this process.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
 import os
 import weakref
 from collections.abc import Iterator, Sequence
@@ -47,7 +45,6 @@ class FileElements:
         self.shape, self.dtype, self._begin, self._path = shape, dtype, begin, path
         self._handles, self._lock = [os.dup(file.fileno())], Lock()
         self._free = {self._handles[0]: 0}  # those that nobody reads from: where they stopped, the first one first
-        self._mapped: NDArray[Any] | None = None
         weakref.finalize(self, _close, self._handles)
 
     def __getitem__(self, ranges: tuple[slice, ...]) -> NDArray[Any]:
@@ -76,23 +73,6 @@ class FileElements:
         """Return where in the file the first element is that has these indices of the first modes."""
         steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
         return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
-
-    def held(self, ranges: tuple[slice, ...]) -> NDArray[Any] | None:
-        """Return ranges where they are mapped, if the system has all of them in memory: they need not be copied."""
-        end = self._begin + self.dtype.itemsize * math.prod(self.shape)
-        if os.fstat(self._handles[0]).st_size < end:
-            return None
-        with self._lock:
-            if self._mapped is None:
-                with os.fdopen(os.dup(self._handles[0]), "rb") as file:
-                    self._mapped = np.memmap(file, self.dtype, "r", self._begin, self.shape)
-        found = self._mapped[ranges]
-        low, high = np.lib.array_utils.byte_bounds(found)
-        low -= low % mmap.PAGESIZE
-        pages = np.zeros(-(-(high - low) // mmap.PAGESIZE), np.uint8)
-        asked = ctypes.c_void_p(low), ctypes.c_size_t(high - low), ctypes.c_void_p(pages.ctypes.data)
-        failed = ctypes.CDLL(None).mincore(*asked)
-        return None if failed or not np.all(pages & 1) else found
 
     def in_turn(self, ranges: tuple[slice, ...], count: int, out: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
         """Yield the elements of ranges, so many at a time: in a 1-d array, else in memory that the next ones take."""
@@ -132,7 +112,7 @@ class FileElements:
                 count = os.preadv(handle, [room[at - end :]], at)
                 if not count:
                     size = os.fstat(handle).st_size
-                    cause = f"truncated while it was read: byte {at:,} was there, it has {size:,} now"
+                    cause = f"truncated while it was read: it had at least {end:,} bytes, and has {size:,} now"
                     raise InputError(cause, path=self._path)
                 at += count
         except OSError as error:
@@ -151,16 +131,19 @@ class FileElements:
         with self._lock:
             handle = next((each for each, stopped in self._free.items() if stopped == at), None)
             if handle is None and (len(self._handles) < HANDLES or not self._free):
-                return self._opened()
+                try:
+                    return self._opened()
+                except OSError:  # the process may open no more
+                    if not self._free:
+                        raise
             handle = next(iter(self._free)) if handle is None else handle
             del self._free[handle]
             return handle
 
     def _opened(self) -> int:
         try:
-            handle = os.open(
-                f"/proc/self/fd/{self._handles[0]}", os.O_RDONLY | os.O_CLOEXEC
-            )  # whatever its name is now
+            name = f"/proc/self/fd/{self._handles[0]}"  # whatever it is called now
+            handle = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:  # there is no such folder, or the file may no longer be opened
             handle = os.dup(self._handles[0])
         self._handles.append(handle)

@@ -66,9 +66,6 @@ def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, l
 
     A device with memory of its own goes on meanwhile, where a file has elements as they are; else all is done at once.
     """
-    if device.on_host and look is None and isinstance(elements, Stored):
-        held = elements.held()
-        elements = elements if held is None else held
     if isinstance(elements, Stored) and elements.plain:
         size = PART * RUN if device.on_host else PART  # a host needs no parts
         places = list(pieces(elements.shape, (), size // max(target.itemsize, elements.dtype.itemsize)))

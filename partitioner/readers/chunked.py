@@ -40,10 +40,10 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
         raise InputError("no such file", path=path)
     with naming(path):
         array = _array(file, name)
-        return DenseTensor(Stored(_as_it_lies(array, file, path) or array), path)
+        return DenseTensor(Stored(_as_it_lies(array, path) or array), path)
 
 
-def _as_it_lies(array: Any, file: str, path: Any) -> FileElements | None:
+def _as_it_lies(array: Any, path: Any) -> FileElements | None:
     """Return the elements of an HDF5 dataset that are in one part of the file, neither compressed nor in chunks."""
     if not hasattr(array, "id") or array.chunks is not None or array.is_virtual or array.external:
         return None
@@ -53,7 +53,9 @@ def _as_it_lies(array: Any, file: str, path: Any) -> FileElements | None:
     check_elements(array.shape, array.dtype)
     if array.id.get_storage_size() != array.size * array.dtype.itemsize:
         return None
-    with open_regular(file) as opened:
+    if array.id.get_type() != import_module("h5py").h5t.py_create(array.dtype, logical=True):
+        return None  # numbers of fewer bits than they take, which HDF5 converts
+    with open_regular(array.file.filename) as opened:  # another file, where a link leads there
         return FileElements(opened, offset, array.shape, array.dtype, path)
 
 

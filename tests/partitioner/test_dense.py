@@ -262,6 +262,32 @@ def read_dense_norm(file: Path) -> float:
     return tensor.norm()
 
 
+def test_a_link_leads_to_another_file(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    array = np.random.default_rng(0).random((4, 5, 6))
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["y"] = array
+    with h5py.File(tmp_path / "main.h5", "w") as file:
+        file["other"], file["x"] = np.full((40, 5, 6), 3.0), h5py.ExternalLink("data.h5", "/y")
+    assert np.array_equal(amped.read(f"{tmp_path}/main.h5:x").array(), array)
+
+
+def test_numbers_of_fewer_bits_are_converted(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    array = np.arange(-60, 60, dtype=np.int16).reshape(4, 5, 6)
+    for name, bits, first in (("a", 12, 0), ("b", 12, 3), ("c", 16, 0)):
+        kind = h5py.h5t.STD_I16LE.copy()
+        kind.set_precision(bits)
+        kind.set_offset(first)
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            space = h5py.h5s.create_simple(array.shape)
+            made = h5py.h5d.create(file.id, b"x", kind, space)
+            made.write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+        tensor: Any = amped.read(tmp_path / f"{name}.h5")
+        assert tensor.memory.plain == (bits == 16)
+        assert np.array_equal(tensor.array(), array)
+
+
 def test_an_array_of_several_is_named(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "x.h5", "w") as file:
