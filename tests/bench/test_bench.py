@@ -240,7 +240,7 @@ def test_results_figures_and_table(quick: None, folder: Path, capsys: pytest.Cap
     pytest.importorskip("matplotlib", reason="Matplotlib is not installed (extra: bench)")
     main(["figures", "--input", str(folder)])
     assert "skipped" not in capsys.readouterr().out
-    for name in (*figures.FIGURES, "mttkrp-small", "ceilings-cpu-1", "cp_als-uber-cpu-1-fp32-auto"):
+    for name in (*figures.FIGURES, "mttkrp-small", "ceilings-cpu-1", "cp_als-uber-cpu-1-fp32-auto-rank4"):
         assert (folder / f"{name}.png").stat().st_size > 2000, name
 
 
