@@ -139,11 +139,12 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
             check(compiled("mttkrp", dict(macros), architecture), {"mttkrp"}, MOST_IN_DOUBLE)
 
 
+@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize(
-    ("order", "architecture", "precision"),
+    ("order", "architecture"),
     [
-        *((order, "sm_90", precision) for order in range(2, 9) for precision in DTYPES),
-        *((order, other, {3: "fp32", 5: "fp64"}[order]) for other in ("sm_80", "sm_100") for order in (3, 5)),
+        *((order, "sm_90") for order in range(2, 9)),
+        *((order, other) for other in ("sm_80", "sm_100") for order in (3, 5)),
     ],
 )
 def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> None:
@@ -163,14 +164,13 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
     assert {"segmented", "tiled-1"} <= compiled_for
 
 
+@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize(
     ("order", "architecture"), [*((order, "sm_90") for order in range(2, 9)), (3, "sm_80"), (3, "sm_100")]
 )
-def test_phi_and_logarithms_of_several_models(order: int, architecture: str) -> None:
-    """Of models of few and of many columns, of rows of any length; precisions come in turn."""
-    kernels = ("segmented", "fibre") if order > 2 else ("segmented",)
-    first, second = list(DTYPES)[:: 1 if order % 4 > 1 else -1]
-    for (kernel, logs), precision in zip(product(kernels, (False, True)), cycle((first, second, second, first))):
+def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
+    """Of models of few and of many columns, of rows of any length."""
+    for kernel, logs in product(("segmented", "fibre") if order > 2 else ("segmented",), (False, True)):
         lanes = interleaved_code.LEAST_LANES if logs == (order % 2 > 0) else interleaved_code.MOST_LANES
         made = layout(order, precision, kernel, 960, "coded" if lanes < 16 else "raw", LIMITS[architecture])
         log = compiled("interleaved", interleaved_code.macros(made, lanes, logs), architecture)
@@ -271,11 +271,8 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     own = {"clear", "copy", "combine_models", "measure", "apply", "sum_logs"}
     for real in REALS.values():
         check(compiled("interleaved_sums", {"REAL": real}, architecture), sums | own)
-    # Compiling takes long: real numbers come in turn, so that few and many columns have both.
-    columns = [(33, {}), (128, {}), (8, {"SEVERAL": 1}), (32, {"SEVERAL": 1})]
-    if architecture == "sm_90":
-        columns += [(1, {}), (7, {}), (64, {}), (33, {}), (128, {})]
-    for (rank, more), real in zip(columns, cycle(REALS.values())):
+    ranks, one, several = (1, 7, 33, 64, 128) if architecture == "sm_90" else (33, 128), {}, {"SEVERAL": 1}
+    for (rank, more), real in product([*((r, one) for r in ranks), (8, several), (32, several)], REALS.values()):
         macros = {"RANK": rank, "REAL": real} | more
         check(compiled("solve", macros, architecture), {"solve", "add_parts"}, FEW)
         check(compiled("equations", macros, architecture), EQUATIONS, FEW)
@@ -283,7 +280,7 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     for real in REALS.values():
         check(compiled("wide", {"REAL": real, "SIDE": 64}, architecture), WIDE)
         check(compiled("wide_rows", {"REAL": real}, architecture), {"store", "add"}, FEW)
-    for inputs, real in zip(range(1, 8) if architecture == "sm_90" else (2, 7), cycle(REALS.values())):
+    for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "sum_counts", "pack"})
 
 
