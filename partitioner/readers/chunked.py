@@ -53,7 +53,7 @@ def _as_it_lies(array: Any, path: Any) -> FileElements | None:
     check_elements(array.shape, array.dtype)
     if array.id.get_storage_size() != array.size * array.dtype.itemsize:
         return None
-    if array.id.get_type() != import_module("h5py").h5t.py_create(array.dtype, logical=True):
+    if array.id.get_type() != _library("h5py", "hdf5").h5t.py_create(array.dtype, logical=True):
         return None  # numbers of fewer bits than they take, which HDF5 converts
     with open_regular(array.file.filename) as opened:  # another file, where a link leads there
         return FileElements(opened, offset, array.shape, array.dtype, path)
