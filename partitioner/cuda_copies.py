@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .filed import PART, READERS
+from .threads import submit
 
 PIECE = PART  # bytes of one copy
 COPIERS = 6  # copying threads at most: more are not faster
@@ -85,7 +86,7 @@ class Copies:
         `source` must not change until `wait` has returned.
         """
         ready = cupy.cuda.get_current_stream().record()  # what used the target's memory before
-        return [self._pool.submit(self._send, source[piece], target[piece], ready) for piece in self._pieces(target)]
+        return [submit(self._pool, self._send, source[piece], target[piece], ready) for piece in self._pieces(target)]
 
     def _send(self, source: NDArray[Any], target: Array, ready: Any) -> None:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
@@ -101,7 +102,7 @@ class Copies:
             for target, write in run:
                 self._write(write, target, ready)
 
-        return Coming(self, runs, [self._readers.submit(copy, run) for run in runs])
+        return Coming(self, runs, [submit(self._readers, copy, run) for run in runs])
 
     def give_up(self, sent: Sent) -> None:
         """Return when nothing of these copies will be written any more."""
@@ -133,7 +134,7 @@ class Copies:
         """Copy 1-d arrays to the host, after all work queued so far."""
         ready = cupy.cuda.get_current_stream().record()
         fetched = [
-            self._pool.submit(self._fetch, source[piece], target[piece], ready)
+            submit(self._pool, self._fetch, source[piece], target[piece], ready)
             for source, target in zip(sources, targets, strict=True)
             for piece in self._pieces(target)
         ]

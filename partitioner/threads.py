@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Condition
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from .ranks import Ranks
 
@@ -59,6 +59,18 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, items))
+
+
+def submit(pool: ThreadPoolExecutor, work: Callable[..., R], *args: Any) -> Future[R]:
+    """Begin some work in a pool. Once its result is there, the pool no longer holds the arguments.
+
+    By itself it may hold them a moment longer: memory that they take would not be free when it is needed next.
+    """
+    return pool.submit(_let_go, work, [args])
+
+
+def _let_go(work: Callable[..., R], held: list[tuple[Any, ...]]) -> R:
+    return work(*held.pop())
 
 
 class Turns:
