@@ -1,5 +1,5 @@
 // The small matrices of CP-ALS between the modes of an iteration; see amped/backend/equations.py for what they are. Nothing
-// waits for the host. All but `add_dots` and `keep` run as one thread block for each run: a matrix has at most 128 columns.
+// waits for the host. All but `add_dots` and `keep` run as one thread block for each run: a matrix has at most 48 columns.
 //
 //   RANK  columns, or, of several runs (several.cu), the most of one
 //   REAL  type of the factor matrices
@@ -7,7 +7,7 @@
 // Sums are added up in the same order every time.
 
 constexpr int ENTRIES = RANK * RANK;
-constexpr int MOST = RANK > 96 ? 512 : 1024;  // threads: each has its part of a matrix in registers
+constexpr int MOST = 1024;  // threads: each has its part of a matrix in registers
 constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
 constexpr int DOT_THREADS = 256, TOGETHER = DOT_THREADS / RANK;
 constexpr double VANISHED = 1e-30;  // as in small.py

@@ -35,9 +35,15 @@ NORM, MOST, CUTOFF = 5.0, 100.0, 1e-14
 Make = Callable[..., tuple[Equations, Device]]
 
 
-@pytest.fixture(params=["host", "null", "device"])
+@pytest.fixture(params=["host", "null", "device", "small squares"])
 def make(request: pytest.FixtureRequest, device: str) -> Make:
-    """Return what makes equations: in NumPy, on the null device, and on each device as its provider does."""
+    """Return what makes equations: in NumPy, on the null device, and on each device as its provider does.
+
+    And with the squares of a GPU whose blocks of threads have little shared memory, of any number of columns.
+    """
+    small = request.param == "small squares"
+    if small and device != "cuda":
+        pytest.skip("of a GPU")
 
     def made(
         order: int, rank: int, parts: int = 1, gains: bool = True, dtype: str = "f4", bounds: Bounds | None = None
@@ -46,6 +52,11 @@ def make(request: pytest.FixtureRequest, device: str) -> Make:
         where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
         if request.param == "host":
             return HostConstrained(where, terms, bounds) if bounds else HostEquations(where, terms), where
+        if small:
+            from amped.backend.cuda import wide
+
+            request.getfixturevalue("monkeypatch").setattr(wide, "SIDES", (32, 32))
+            return wide.WideEquations(where, terms, np.dtype(dtype), bounds), where  # type: ignore[arg-type]
         if bounds:
             return equations_of(where, rank).make_constrained(terms, np.dtype(dtype), bounds), where
         return equations_of(where, rank).make(terms, np.dtype(dtype)), where

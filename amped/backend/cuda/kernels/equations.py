@@ -20,7 +20,7 @@ from ..held import Held
 from ..source import ALONE, REALS, by_value, unit
 from ..wide import WideEquations, side_of, wide_bytes, wide_unit
 
-MOST_COLUMNS = 128  # a block of threads has a matrix in registers
+MOST_COLUMNS = 48  # a block of threads has a matrix in registers; of more, many are faster
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
 NO_SYSTEM = by_value(np.zeros(3, np.uint64))
 
@@ -44,7 +44,7 @@ class CudaEquations(Held):
         super().__init__(terms, bounds, DOT_BLOCKS)
         rank = terms.rank
         self._functions = _compiled(rank, dtype, device.number)
-        self._threads = min(512 if rank > 96 else 1024, -(-rank * rank // 32) * 32)  # as in equations.cu
+        self._threads = min(1024, -(-rank * rank // 32) * 32)  # as in equations.cu
 
     def _launch(self, function: Any, *arguments: Any) -> None:
         function((1,), (self._threads,), (self._state, self._limits, ALONE, *arguments))

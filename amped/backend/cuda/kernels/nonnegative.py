@@ -18,10 +18,11 @@ from ...nonnegative import NonnegativeSolver, System
 from ...solve import Sums, Takes
 from ..device import CudaDevice
 from ..source import ALONE, REALS, lanes, unit
-from .solve import APART, MOST_COLUMNS, NOWHERE, ONCE, Made, adder
+from .solve import APART, NOWHERE, ONCE, Made, adder
 
 THREADS = 256  # as in nonnegative.cu
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
+MOST_COLUMNS = 128  # a row is in the registers of a warp
 
 
 def shared_bytes(rank: int) -> int:

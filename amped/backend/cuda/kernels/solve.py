@@ -19,7 +19,7 @@ from ..source import ALONE, REALS, unit
 from ..wide_rows import ProductSolver
 
 SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
-MOST_COLUMNS = 128  # a warp has its share of the Gram matrix in registers
+MOST_COLUMNS = 64  # a warp has its share of the Gram matrix in registers; of more, products of cuBLAS are faster
 LEAST_CAPABILITY = 80  # ten times: tensor cores compute in double precision
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
 FEWEST = 2 * ROWS  # rows of a block: its part takes as much as rank + 2 rows
