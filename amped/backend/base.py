@@ -129,6 +129,9 @@ class Device(Protocol):
     def rest(self) -> None:
         """Give back the memory that is kept for later use."""
 
+    def trim(self) -> None:
+        """Give back free memory: arrays of other sizes are needed next."""
+
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return a new array of unset contents."""
 

@@ -6,7 +6,7 @@ Modes are numbered in memory order here: mode 0 varies slowest, the last one fas
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,13 +27,14 @@ class Form(NamedTuple):
     slab: int
     rank: int
     stride: int
-    dtype: np.dtype[Any]  # of elements and of factor matrices: float32 or float64
+    dtype: np.dtype[Any]  # of factor matrices, and of elements unless they are `held` otherwise: float32 or float64
     workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
     whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
     pairs: bool = False  # whether what is computed at the end of a sweep may serve the next one
     gaps: bool = (
         False  # whether rows of elements have gaps if that helps: they are copied to the device, and stay there
     )
+    held: np.dtype[Any] | None = None  # of elements: float32, where factor matrices are in double precision
 
     @property
     def streamed(self) -> bool:
@@ -96,6 +97,12 @@ class Sweep(Protocol):
         Once all are, nothing in scratch memory counts: another sweep may use it before this one is used again.
         """
 
+    def kept(self) -> Hashable:
+        """Return what is kept that a later sweep may use; None if that is nothing."""
+
+    def resume(self, kept: Hashable) -> None:
+        """Keep what was kept then: scratch memory and factor matrices are as they were."""
+
 
 class DenseKernel(Protocol):
     """One way to compute the MTTKRPs of a dense block on a device: a provider of the family.
@@ -115,6 +122,9 @@ class DenseKernel(Protocol):
 
     def bytes(self, form: Form) -> int:
         """Return the bytes of scratch memory that `make` is given."""
+
+    def mixes(self, form: Form) -> bool:
+        """Tell whether it computes in double precision from elements that are held in single precision."""
 
     def rows(self, form: Form) -> Rows | None:
         """Return how a block with gaps is to lie on the device; None if it is to have none."""

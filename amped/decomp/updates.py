@@ -18,6 +18,8 @@ from ..options import Options
 
 T = TypeVar("T")
 
+AT_ONCE = 16  # MTTKRPs in double precision, after one in single precision that did not suffice
+
 FEW = 1 << 20  # numbers of a factor matrix that the host multiplies before a device has loaded what it needs for it
 
 
@@ -75,6 +77,8 @@ class LeastSquares:
         self._solver = solver(device, rank, dtype)
         self._made = self._solver.make(count, rank, dtype)
         self.equations = self._made_equations(device, terms_of(operator, rank), dtype)
+        self._in_double = dict[int, int]()  # by mode, how many MTTKRPs are still in double precision at once
+        self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a run that is resumed knows of none
 
     def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return equations_of(device, terms.rank).make(terms, dtype)
@@ -142,11 +146,16 @@ class LeastSquares:
         """Do what `queue` does, and what only the host can.
 
         Where columns of the other modes nearly depend on each other, a small rounding error of the MTTKRP becomes a
-        large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision.
+        large error of the solution. Where it may be too large, the MTTKRP is computed again in double precision; of
+        that mode the next ones are so at once.
         """
-        solved = yield from self.queue(mode, checked=True)
+        at_once = self._in_double.get(mode, 0) > 0
+        solved = yield from self.queue(mode, double=at_once, checked=True)
         told = self.told()
-        if told.flags & NOISY:
+        if at_once:
+            self._in_double[mode] -= 1
+        elif told.flags & NOISY:
+            self._in_double[mode] = self._at_once
             solved = yield from self.queue(mode, double=True, checked=True)
             told = self.told()
         if told.flags & RANGE:  # products could overflow

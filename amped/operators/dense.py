@@ -15,13 +15,14 @@ from partitioner.stages import STAGES
 from partitioner.threads import fair_threads
 
 from ..backend.base import Array, Device, Slot
-from ..backend.dense import Form, Sweep
+from ..backend.dense import Sweep
 from ..backend.exchange import Machine
 from ..backend.pairs import PairsSweep
 from ..errors import InputError
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
+from .dense_double import Doubled, forget
 from .dense_load import PIECE, Look, begin_copy, known_of, on_device
 from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
@@ -102,8 +103,12 @@ class _Slabs:
         if self._slots or self._seen or not self._count:
             return joined(self._seen)
         block, elements = self._block, self._form.elements
-        places = pieces(block.shape, (), elements if block.flags.c_contiguous else PIECE)  # one with gaps is copied
-        return joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
+        gaps = not block.flags.c_contiguous
+        places = pieces(block.shape, (), PIECE if gaps else elements)  # one with gaps is copied
+        found = joined([DenseTensor(block[place]).facts(threads=self._threads) for place in places])
+        if gaps:
+            self._device.trim()
+        return found
 
     def _look(self, elements: NDArray[Any]) -> None:
         found = known_of(elements, self._form.lengths)
@@ -157,20 +162,6 @@ class _Slabs:
             self._filled += 1
 
 
-class _Doubled(NamedTuple):
-    """What MTTKRPs in double precision take, of elements in single precision."""
-
-    sweep: Sweep
-    factors: list[Array]  # (I_m, stride)
-    cast: Array  # a few indices of the block
-
-
-def _doubled(plan: DensePlan, form: Form, scratch: Array, inputs: Sequence[Array], device: Device) -> _Doubled:
-    factors = [device.empty(factor.shape, np.float64) for factor in inputs]
-    cast = device.empty((form.slab, *form.lengths[1:]), np.float64)
-    return _Doubled(plan.kernel.make(form, scratch), factors, cast)
-
-
 class DenseOperator(Factors):
     """MTTKRP of one dense tensor. See `Operator`; making one is collective."""
 
@@ -198,7 +189,7 @@ class DenseOperator(Factors):
             self._measure()
         self._sweep: Sweep | None = None
         self._passed_on = -1  # the mode whose new rows were used for the next one already
-        self._doubled: _Doubled | None = None
+        self._doubled: Doubled | None = None  # made when it is needed
         if plan.form.elements:
             forms = [plan.form, *([plan.double] if plan.double else [])]
             self._scratch = machine.device.empty((max(map(plan.kernel.bytes, forms)),), np.uint8)
@@ -235,21 +226,30 @@ class DenseOperator(Factors):
 
     def changed(self, mode: int) -> None:
         super().changed(mode)
+        place = self._modes.index(mode)
         if self._sweep is not None and mode != self._passed_on:
-            self._sweep.changed(self._modes.index(mode))
+            self._sweep.changed(place)
+        if self._doubled is not None:
+            self._doubled.changed(place)
 
     def forget(self) -> None:
-        if self._sweep is not None:
-            for place in range(self.order):
-                self._sweep.changed(place)
+        for sweep in (self._sweep, self._doubled):
+            if sweep is not None:
+                forget(sweep, self.order)
 
     def kept(self) -> Hashable:
-        return self._sweep.kept() if isinstance(self._sweep, PairsSweep) else None
+        plain = self._sweep.kept() if isinstance(self._sweep, PairsSweep) else None
+        double = self._doubled.kept() if self._doubled is not None else None
+        return None if plain is None and double is None else (plain, double)
 
     def resume(self, kept: Hashable) -> None:
         self.forget()
+        assert kept is None or isinstance(kept, tuple)
+        plain, double = kept or (None, None)
         if isinstance(self._sweep, PairsSweep):
-            self._sweep.resume(kept)
+            self._sweep.resume(plain)
+        if self._doubled is not None:
+            self._doubled.resume(double)
 
     def mttkrp(
         self,
@@ -263,8 +263,8 @@ class DenseOperator(Factors):
         self.machine.exchange.join()
         plan, work = self.plan, self.work
         out, share = work.outs[mode], plan.modes[mode]
-        if double and plan.double is not None:
-            self._reading(lambda: self._compute_double(mode, out))
+        if (double and plan.double is not None) or self._serves(mode):
+            self._reading(lambda: self._compute(mode, out, True))
         elif self._computes_in_blocks(mode, then):
             self._compute_in_blocks(mode, out, solve, bool(then))
             if solve:
@@ -273,7 +273,7 @@ class DenseOperator(Factors):
                 self._passed_on = -1
             return work.sums[mode]
         else:
-            self._reading(lambda: self._compute(mode, out))
+            self._reading(lambda: self._compute(mode, out, False))
         if not plan.grid.alone(self._modes.index(mode)):
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce_rows(out, share.cut.rows)
@@ -281,6 +281,10 @@ class DenseOperator(Factors):
             solve(work.sums[mode], work.owned[mode])
             self.publish(mode, sums)
         return work.sums[mode]
+
+    def _serves(self, mode: int) -> bool:
+        """Return whether an MTTKRP in double precision has left what this one can be made of."""
+        return self._doubled is not None and self._doubled.serves(self._modes.index(mode))
 
     def _computes_in_blocks(self, mode: int, then: Sequence[int]) -> bool:
         """Return whether rows are to be solved as they are done; the modes that follow are `then`."""
@@ -294,6 +298,7 @@ class DenseOperator(Factors):
         """Queue the MTTKRP of all elements in blocks of rows, which are solved and used for a mode that follows."""
         sweep, place, work = self._sweep, self._modes.index(mode), self.work
         assert isinstance(sweep, PairsSweep)
+        self._let_go(sweep)
         for _, block in self._slabs.slabs(mode):  # one, the whole
             for rows in sweep.blocks(place):
                 with self.clock.span("compute", mode):
@@ -305,13 +310,15 @@ class DenseOperator(Factors):
                 with self.clock.span("compute", mode):
                     sweep.pass_on(place, rows, self._inputs, out)
 
-    def _compute(self, mode: int, out: Array) -> None:
+    def _compute(self, mode: int, out: Array, double: bool) -> None:
         """Queue the MTTKRP of this rank's block."""
         rows = self._block_rows(mode, out)
         if self._sweep is None:
             return
-        sweep, place = self._sweep, self._modes.index(mode)
-        if self.reads(mode):
+        sweep = self._in_double() if double else self._sweep
+        place = self._modes.index(mode)
+        if sweep.reads(place):
+            self._let_go(sweep)
             with self.clock.span("compute", mode):
                 sweep.begin(place, self._inputs, rows)
             for start, slab in self._slabs.slabs(mode):
@@ -320,30 +327,16 @@ class DenseOperator(Factors):
         with self.clock.span("compute", mode):
             sweep.end(place, self._inputs, rows)
 
-    def _compute_double(self, mode: int, out: Array) -> None:
-        """Queue the same from numbers that are cast to double precision, a few indices at a time."""
-        rows = self._block_rows(mode, out)
-        if self._sweep is None or self.plan.double is None:
-            return
-        place, form = self._modes.index(mode), self.plan.double
-        self.forget()  # scratch memory is the other sweep's from now on
+    def _in_double(self) -> Doubled:
         if self._doubled is None:  # what is noted down in a graph allocates nothing
-            self._doubled = _doubled(self.plan, form, self._scratch, self._inputs, self.machine.device)
-        sweep, factors, cast = self._doubled
-        for factor, exact in zip(self._inputs, factors, strict=True):
-            exact[...] = factor
-        for m in range(self.order):
-            sweep.changed(m)
-        with self.clock.span("compute", mode):
-            sweep.begin(place, factors, rows)
-        for start, slab in self._slabs.slabs(mode):
-            with self.clock.span("compute", mode):
-                for begin in range(0, len(slab), form.slab):
-                    piece = slab[begin : begin + form.slab]
-                    cast[: len(piece)] = piece
-                    sweep.add(place, cast[: len(piece)], start + begin, factors, rows)
-        with self.clock.span("compute", mode):
-            sweep.end(place, factors, rows)
+            self._doubled = Doubled(self.plan, self._scratch, self._inputs, self.machine.device)
+        return self._doubled
+
+    def _let_go(self, sweep: Sweep) -> None:
+        """Give scratch memory to a sweep: the other one keeps nothing."""
+        for other in (self._sweep, self._doubled):
+            if other is not None and other is not sweep:
+                forget(other, self.order)
 
     def _block_rows(self, mode: int, out: Array) -> Array:
         """Return the rows of the output that the block has; the others get zeros."""

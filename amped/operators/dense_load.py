@@ -48,6 +48,7 @@ def on_device(
         target[...] = elements
     elif sent != dtype or rows is not None:
         _convert(target, elements, sent, device)
+        device.trim()
     elif device.on_host and not isinstance(elements, Stored):
         side_by_side(lambda place: _copy(target, elements, place), list(_places(elements)), threads)
     else:

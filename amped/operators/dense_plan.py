@@ -35,7 +35,7 @@ class DensePlan(Plan):
 
     grid: Grid
     form: Form  # of the rank's block
-    double: Form | None  # of the same in double precision, where elements are held in single precision
+    double: Form | None  # of MTTKRPs in double precision, where elements are held in single precision
     kernel: DenseKernel
     streamed: bool
     rows: Rows | None  # of elements on the device, if they are to have gaps
@@ -107,7 +107,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
         host += sum(used.values())
     return DensePlan(
         tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
-        ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form), kernel=kernel, streamed=streamed,
+        ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form, kernel), kernel=kernel, streamed=streamed,
         rows=placed.rows,
     )  # fmt: skip
 
@@ -170,10 +170,10 @@ class _Parts(NamedTuple):
     def working(self, form: Form) -> int:
         """Return the bytes of what is there for a while, and of scratch memory."""
         kernel, modes = self.kernel, self.modes
-        scratch, double = kernel.bytes(form) if form.elements else 0, _double(form)
+        scratch, double = kernel.bytes(form) if form.elements else 0, _double(form, kernel)
         if double is not None and form.elements:
-            cast = double.slab * math.prod(form.lengths[1:]) + sum(form.lengths) * form.stride
-            scratch = max(scratch, kernel.bytes(double)) + cast * 8
+            cast = 0 if double.held else double.slab * math.prod(form.lengths[1:])
+            scratch = max(scratch, kernel.bytes(double)) + (cast + sum(form.lengths) * form.stride) * 8
         moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * form.dtype.itemsize
         passing = [self.setting.solving(m.owned.stop - m.owned.start, m.rank).passing for m in modes]
         return scratch + max(moving, *passing)
@@ -277,13 +277,16 @@ def _index_bytes(form: Form, sent: np.dtype[Any]) -> int:
     return max(1, math.prod(form.lengths[1:])) * (SLOTS * sent.itemsize + converted)
 
 
-def _double(form: Form) -> Form | None:
-    """Return the form of the same block in double precision, a few indices at a time."""
+def _double(form: Form, kernel: DenseKernel) -> Form | None:
+    """Return the form of the same block in double precision: a few indices at a time, where these are to be cast."""
     if form.dtype == np.float64:
         return None
+    mixed = form._replace(dtype=np.dtype(np.float64), pairs=False, held=form.dtype)
+    if kernel.mixes(mixed):
+        return mixed
     index = max(1, math.prod(form.lengths[1:])) * 8
     slab = max(1, min(form.slab, DOUBLE_BYTES // index))
-    return form._replace(dtype=np.dtype(np.float64), slab=slab, pairs=False, gaps=False)
+    return mixed._replace(slab=slab, gaps=False, held=None)
 
 
 def _refuse(need: int, setting: Setting, what: str) -> Any:

@@ -27,9 +27,9 @@ class Case:
 
     def __init__(self, device: Device, form: Form, rows: Rows | None = None) -> None:
         self._rng = np.random.default_rng([form.rank, *form.lengths])
-        self.device, self.form = device, form
-        self.tensor = self._rng.random(form.lengths).astype(form.dtype)
-        self.on_device = on_device(self.tensor.copy(), form.dtype, form.dtype, device, 1, rows)
+        self.device, self.form, held = device, form, form.held or form.dtype
+        self.tensor = self._rng.random(form.lengths).astype(held)
+        self.on_device = on_device(self.tensor.copy(), held, held, device, 1, rows)
         self.factors = [self._rng.random((n, form.rank)).astype(form.dtype) for n in form.lengths]
         self.stored = [self._stored(factor) for factor in self.factors]
 

@@ -58,6 +58,9 @@ class CpuDevice:
     def rest(self) -> None:
         """See `Device`: nothing is kept."""
 
+    def trim(self) -> None:
+        """See `Device`: nothing is kept."""
+
     def peak_bytes(self) -> None:
         """See `Device`: there is no memory but the host's."""
 

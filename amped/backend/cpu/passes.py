@@ -11,7 +11,7 @@ numbers in single precision are as exact as those of a thousand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -93,6 +93,8 @@ class Sizes(NamedTuple):
         longest = max(math.prod(group) for at in cuts for group in (form.lengths[:at], form.lengths[at:]))
         depth = min(longest, max(LEAST_DEPTH, min(DEPTH, most)))
         height = min(longest, max(LEAST_ROWS, min(HEIGHT, most)))
+        if form.held:
+            height = min(height, max(LEAST_ROWS, form.workspace // PIECES_SHARE // threads // (depth * 8)))
         kept = [rows_of(form, c, mode) for mode, c in enumerate(cuttings) if c.kept]
         others = [
             min(rows_of(form, c, mode), piece_rows(form))
@@ -101,11 +103,13 @@ class Sizes(NamedTuple):
         ]
         return cls(depth, height, 2 * LEAST_ROWS * threads, max([*kept, *others, 1]))
 
+    def pieces(self, form: Form) -> Sequence[tuple[int, ...]]:
+        """Return the shapes of what a thread has: of a Khatri-Rao product, a product, and elements that are cast."""
+        return (self.depth, form.rank), (self.height, form.rank), (self.height * self.depth if form.held else 0,)
+
     def bytes(self, form: Form, threads: int) -> int:
         """Return the scratch memory that they take."""
-        pieces = rounded(self.depth * form.rank * form.dtype.itemsize) + rounded(
-            self.height * form.rank * form.dtype.itemsize
-        )
+        pieces = sum(rounded(math.prod(shape) * form.dtype.itemsize) for shape in self.pieces(form))
         doubles = self.spare, self.partial, sum(form.lengths)
         return threads * pieces + sum(rounded(rows * form.rank * 8) for rows in doubles)
 
@@ -143,8 +147,7 @@ class Passes:
         self._form, self._cuttings, self._pool = form, cuttings, Pool(threads)
         self._sizes = sizes = Sizes.of(form, cuttings, threads)
         room, rank = Room(scratch), form.rank
-        pieces = (sizes.depth, rank), (sizes.height, rank)
-        self._pieces = [[room.take(shape, form.dtype) for shape in pieces] for _ in range(threads)]
+        self._pieces = [[room.take(shape, form.dtype) for shape in sizes.pieces(form)] for _ in range(threads)]
         self._spare = room.take((sizes.spare, rank), np.float64)
         self._partial = room.take((sizes.partial, rank), np.float64)
         self._rows = room.take((sum(form.lengths), rank), np.float64)
@@ -213,6 +216,13 @@ class Passes:
         if self._held is not None and mode not in range(len(self._lengths))[self._held]:
             self._held = None
 
+    def kept(self) -> Hashable:
+        return None if self._held is None else (self._held.start, self._held.stop)
+
+    def resume(self, kept: Hashable) -> None:
+        assert kept is None or isinstance(kept, tuple)
+        self._held = None if kept is None else slice(*kept)
+
     def _multiply(self, matrix: Matrix, group: slice, first: int, target: Matrix, add: bool) -> None:
         """Compute a matrix times rows `first` and the next ones of the Khatri-Rao product of a group.
 
@@ -226,7 +236,7 @@ class Passes:
         lengths, begins, sizes = self._lengths[group], self._begins[group], self._sizes
 
         def work(task: int) -> None:
-            khatri, product = self._pieces[task]
+            khatri, product, room = self._pieces[task]
             part, cut = task % parts, task // parts
             low, high = height * part // parts, height * (part + 1) // parts
             to = self._spare[(cut - 1) * height :] if cut else target
@@ -236,11 +246,11 @@ class Passes:
                 khatri_rao(self._rows, begins, lengths, first + k, khatri[: stop - k])
                 for p in range(low, high, sizes.height):
                     q = min(p + sizes.height, high)
-                    adds = k > begin or (add and not cut)
+                    adds, piece = k > begin or (add and not cut), _cast(matrix[p:q, k:stop], room)
                     if not adds and to.dtype == khatri.dtype and to.shape[1] == khatri.shape[1]:
-                        np.matmul(matrix[p:q, k:stop], khatri[: stop - k], out=to[p:q])
+                        np.matmul(piece, khatri[: stop - k], out=to[p:q])
                         continue
-                    np.matmul(matrix[p:q, k:stop], khatri[: stop - k], out=product[: q - p])
+                    np.matmul(piece, khatri[: stop - k], out=product[: q - p])
                     put(to[p:q], product[: q - p], adds)
 
         self._pool.run(work, range(parts * cuts))
@@ -270,3 +280,16 @@ class Passes:
 
         self._pool.run(own_sums, range(threads))
         out[:, :rank] += sums.sum(axis=0)
+
+
+def _cast(piece: Matrix, room: Matrix) -> Matrix:
+    """Return elements as they are computed with: in `room`, in the same order, if they are held otherwise."""
+    if not room.size:
+        return piece
+    rows, columns = piece.shape
+    if piece.strides[0] < piece.strides[1]:
+        found = room[: piece.size].reshape(columns, rows).T
+    else:
+        found = room[: piece.size].reshape(rows, columns)
+    found[...] = piece
+    return found

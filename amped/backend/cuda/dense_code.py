@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 from ..dense import Form, Rows
@@ -18,6 +19,8 @@ MOST_GAP = 1 / 32  # of a row, at most, is the gap behind it
 TILE, MOST_ACROSS, MOST_WAVES = 128, 4, 6  # numbers; of tiles, as they are side by side, and as all processors have one
 LEAST_PRODUCT = 128  # rows of a Khatri-Rao product, or its length
 STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
+MOST_PIECES = 4  # of a Khatri-Rao product, for a partial result to be whole
+WHOLE = 16  # rows of a Khatri-Rao product that cuBLAS multiplies are a multiple: 128 bytes of a row of elements
 TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
 WIDTHS = {8: 0.25, 16: 0.4, 32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
 LEAST_WIDE = {8: 32, 4: 8}  # such columns
@@ -25,9 +28,8 @@ LEAST_CAPABILITY = 90  # ten times: of tensor cores
 WGMMA_CAPABILITY = 90  # of the GPUs that have wgmma, these alone
 WGMMA = {32: (4, 2), 64: (5, 1), 128: (4, 1)}  # of dense_wgmma.cu, by columns: stages, and blocks on a multiprocessor
 WGMMA_THREADS, WGMMA_DEEP = 256, 32  # of a block of threads; rows of a step of a Khatri-Rao product
-LEAST_SHARE = 32  # steps of a part of the depth
-MOST_PARTS = 32
-FULL = 0.95  # of the blocks that could run at once do, on average
+BESIDE = 6  # steps of the depth that a block of threads could make while it begins, stores, and its sums are added up
+MOST_ROUNDS = 6  # in which parts occupy a device, at most
 
 
 class Division(NamedTuple):
@@ -107,16 +109,30 @@ def division_at(form: Form, split: int, processors: int) -> Division:
     for group in (0, 1):
         left = have - sides[group] * row
         if processors:
-            parts = parts_of(sides[group], sides[1 - group], form, processors)
-            more = parts * sides[group] if parts > 1 and parts * sides[group] * row <= left else 0
+            tiling = tiling_of(sides[group], sides[1 - group], form, processors, left // row)
+            pieces = min(
+                left // row, TALL * blocks_of(form) * processors // across_of(form)
+            )  # of fewer rows, or a slab
+            more = max(0, pieces, tiling.parts * tiling.rest)
         else:
             other = sides[1] if group == 0 else min(sides[0], units[0] * form.slab)
             parts = 0 if form.dtype.itemsize == 8 else other // DEPTH * sides[group]
-            more = min(other + parts, max(LEAST_PRODUCT, max(int(have * STORED), left) // row))
+            more = stored_rows(other + parts, left // row, int(have * STORED) // row)
         room = (have - more * row) // row // units[group] * units[group]
         product.append(more)
         partial.append(min(sides[group], max(units[group], room)))
     return Division(split, (partial[0], partial[1]), (product[0], product[1]))
+
+
+def stored_rows(rows: int, beside: int, share: int) -> int:
+    """Return how many rows of a Khatri-Rao product are stored at once, in few pieces of equal size if it is cut.
+
+    `beside`: rows that fit beside a whole partial result; `share`: those that count if it does not fit.
+    """
+    if beside * MOST_PIECES < rows:
+        return min(rows, max(LEAST_PRODUCT, share, beside))
+    pieces = -(-rows // beside)
+    return min(beside, -(-rows // (pieces * WHOLE)) * WHOLE)
 
 
 def width_of(form: Form) -> int:
@@ -125,31 +141,61 @@ def width_of(form: Form) -> int:
     return min(known, key=lambda width: -(-form.stride // width) * width / WIDTHS[width])
 
 
-def blocks_of(width: int) -> int:
-    """Return how many blocks of threads that multiply so many columns a multiprocessor has room for."""
+def blocks_of(form: Form) -> int:
+    """Return how many blocks of threads that multiply a multiprocessor has room for."""
+    width = width_of(form)
     return 1 if width == 128 else 2 if width >= 32 else 3
 
 
-def parts_of(rows: int, depth: int, form: Form, processors: int) -> int:
-    """Return the parts of the depth of a product that occupy a device: they are computed side by side."""
-    width, deep = width_of(form), DEPTH_BYTES // form.dtype.itemsize
-    tiles, slots = -(-rows // TALL) * -(-form.stride // width), processors * blocks_of(width)
-    most = max(1, min(MOST_PARTS * -(-slots // tiles), depth // (deep * LEAST_SHARE)))
+def across_of(form: Form) -> int:
+    """Return how many blocks of threads multiply the columns of the same rows."""
+    return -(-form.stride // width_of(form))
 
-    def full(parts: int) -> float:
-        return tiles * parts / (-(-tiles * parts // slots) * slots)
 
-    return next((parts for parts in range(1, most + 1) if full(parts) >= FULL), max(range(1, most + 1), key=full))
+class Tiling(NamedTuple):
+    """Which blocks of rows of a product are computed whole, and the others in parts; see ``dense_tiles.cu``."""
+
+    whole: int
+    parts: int  # of each of the others
+    share: int  # of the depth that a part has
+    rest: int  # rows of the others
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of rows, and parts of such, there are."""
+        return self.whole + -(-self.rest // TALL) * self.parts
+
+
+@cache
+def tiling_of(rows: int, depth: int, form: Form, processors: int, most_rows: int) -> Tiling:
+    """Return how a product occupies a device; parts have no more than so many rows in all."""
+    deep, places = DEPTH_BYTES // form.dtype.itemsize, blocks_of(form) * processors
+    tiles, across = -(-rows // TALL), across_of(form)
+    whole = tiles * across // places * places // across
+    left, rest = (tiles - whole) * across, rows - whole * TALL
+    if rest <= 0:
+        return Tiling(tiles, 1, depth, 0)
+    steps = -(-depth // deep)
+    most = min(steps, most_rows // rest, -(-MOST_ROUNDS * places // left))
+    parts = min(range(1, max(1, most) + 1), key=lambda n: -(-left * n // places) * (-(-steps // n) + BESIDE))
+    share = -(-steps // parts) * deep
+    parts = -(-depth // share)
+    return Tiling(whole, parts, share, rest) if parts > 1 else Tiling(tiles, 1, depth, 0)
 
 
 def multiply_shared(form: Form, transposed: bool) -> int:
     """Return the bytes of shared memory of a block of threads of ``dense_multiply.cu``."""
     size = form.dtype.itemsize
     deep, pad, width = DEPTH_BYTES // size, 4 if size == 8 else 8, width_of(form)
-    held = deep * (TALL + pad) if transposed else TALL * (deep + 4)
+    item = (form.held or form.dtype).itemsize
+    held = deep * (TALL + (4 if item == 8 else 8)) if transposed else TALL * (deep + 4)
     span = width + (0 if width == 8 else pad)
-    stages, halves = (4 if size == 8 and width == 128 else 3), (1 if size == 8 else 2)
-    return stages * size * (held + halves * deep * span)
+    return stages_of(form) * (item * held + (1 if size == 8 else 2) * size * deep * span)
+
+
+def stages_of(form: Form) -> int:
+    """Return how many steps ``dense_multiply.cu`` has in shared memory."""
+    return 4 if form.dtype.itemsize == 8 and (form.held or width_of(form) == 128) else 3
 
 
 def multiply_threads(form: Form) -> int:
@@ -162,7 +208,8 @@ def multiply_macros(form: Form, parts: int, transposed: bool, vector: int) -> di
     """Return the macros with which ``dense_multiply.cu`` is compiled."""
     return {
         "REAL": REALS[form.dtype], "REAL_IS_DOUBLE": int(form.dtype.itemsize == 8), "PARTS": parts,
-        "TRANSPOSED": int(transposed), "WIDE": width_of(form), "BLOCKS": blocks_of(width_of(form)), "VECTOR": vector,
+        "ITEM": REALS[form.held or form.dtype], "STAGES": stages_of(form), "VECTOR": vector,
+        "TRANSPOSED": int(transposed), "WIDE": width_of(form), "BLOCKS": blocks_of(form),
     }  # fmt: skip
 
 

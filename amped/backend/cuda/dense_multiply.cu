@@ -1,28 +1,32 @@
 // The product of a dense block, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or X^T K. Tensor cores;
 // single precision by three products of parts of numbers (TF32), to the rounding of single precision. Needs a Hopper GPU.
 //
-//   REAL        type of all matrices; REAL_IS_DOUBLE
+//   REAL        type of what is computed, and of all matrices but X; REAL_IS_DOUBLE
+//   ITEM        type of X
 //   PARTS       factor matrices of the Khatri-Rao product, the last of which varies fastest
 //   TRANSPOSED  1: the rows of C are the columns of X
 //   WIDE        columns of C that a block of threads computes: 32, 64 or 128; in single precision 8 or 16, too
 //   BLOCKS      of threads that a multiprocessor is to have room for
+//   STAGES      steps of the depth that are in shared memory at once
 //   VECTOR      bytes of X that are copied at once: 16, if all rows of X are aligned to that, else those of a number
 //
-// A block of threads computes TALL x WIDE numbers of C; grid: (columns, rows, parts of the depth). X comes to shared memory by
+// A block of threads computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cu. X comes to shared memory by
 // asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made as far ahead: what it is made of is read one step before.
 
 typedef REAL real;
+typedef ITEM item;
 constexpr bool DOUBLE = sizeof(real) == 8;
-constexpr int TALL = 128, STAGES = DOUBLE && WIDE == 128 ? 4 : 3, DEEP = 128 / sizeof(real), EIGHT = 8;
+constexpr int TALL = 128, DEEP = 128 / sizeof(real), EIGHT = 8;
 constexpr int TILES = WIDE <= 32 ? 2 : 4, FEW = WIDE < 32 ? WIDE / 8 : 4;  // of a warp: tiles of 16 x 8
 constexpr int ACROSS = WIDE < 32 ? 1 : WIDE / 32;                         // warps side by side
 constexpr int THREADS = TALL / (16 * TILES) * ACROSS * 32;
-constexpr int PAD = DOUBLE ? 4 : 8;                        // rows of fragments then lie in different banks
-constexpr int PITCH = TRANSPOSED ? TALL + PAD : DEEP + 4;  // of X in shared memory: DEEP rows, or TALL
-constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH, SPAN = WIDE + (WIDE == 8 ? 0 : PAD), MADE = DEEP * SPAN;
+__device__ constexpr int pad(int bytes) { return bytes == 8 ? 4 : 8; }  // rows of fragments then lie in different banks
+constexpr int PITCH = TRANSPOSED ? TALL + pad(sizeof(item)) : DEEP + 4;  // of X in shared memory: DEEP rows, or TALL
+constexpr int HELD = (TRANSPOSED ? DEEP : TALL) * PITCH * sizeof(item) / sizeof(real);  // of X, as many numbers of K
+constexpr int SPAN = WIDE + (WIDE == 8 ? 0 : pad(sizeof(real))), MADE = DEEP * SPAN;
 constexpr int HALVES = DOUBLE ? 1 : 2, STAGE = HELD + HALVES * MADE;  // of K: what is above, then what is below
 constexpr int PAIRS = WIDE / 2, LINES = THREADS / PAIRS, EACH = DEEP / LINES;  // of K, that a thread makes in a step
-constexpr int NUMBERS = VECTOR / sizeof(real), LENGTH = TRANSPOSED ? TALL : DEEP;  // of X, copied at once; side by side
+constexpr int NUMBERS = VECTOR / sizeof(item), LENGTH = TRANSPOSED ? TALL : DEEP;  // of X, copied at once; side by side
 constexpr int ROWS = THREADS / (LENGTH / NUMBERS), COPIES = TALL * DEEP / NUMBERS / THREADS;
 
 struct Product {
@@ -37,7 +41,7 @@ struct __align__(2 * sizeof(real)) Pair {
 
 #if REAL_IS_DOUBLE
 typedef double Fragment;
-__device__ __forceinline__ Fragment part(const real* from) { return *from; }
+__device__ __forceinline__ Fragment part(const item* from) { return *from; }
 __device__ __forceinline__ Fragment made(const real* from) { return *from; }
 __device__ __forceinline__ void multiply(double (&sum)[4], const Fragment (&a)[4], const Fragment (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -49,7 +53,7 @@ struct Fragment {  // a number is high + low; tensor cores cut off what is beyon
   unsigned high, low;
 };
 __device__ __forceinline__ float rounded(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000u) & 0xffffe000u); }
-__device__ __forceinline__ Fragment part(const real* from) {
+__device__ __forceinline__ Fragment part(const item* from) {
   const float x = *from, high = rounded(x);
   return {__float_as_uint(high), __float_as_uint(x - high)};
 }
@@ -68,7 +72,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const Fragment (&a)[4]
 #endif
 
 // Copy to shared memory, `count` bytes of VECTOR; the others are zero.
-__device__ __forceinline__ void copy(real* to, const real* from, int count) {
+__device__ __forceinline__ void copy(item* to, const item* from, int count) {
   const unsigned place = (unsigned)__cvta_generic_to_shared(to);
 #if VECTOR == 16
 #if TRANSPOSED
@@ -83,11 +87,11 @@ __device__ __forceinline__ void copy(real* to, const real* from, int count) {
 
 // A thread's part of the copies of X: COPIES vectors of each step, ROWS rows of shared memory apart.
 struct Copies {
-  const real* from;        // of the next step, the first vector
+  const item* from;        // of the next step, the first vector
   long long apart, ahead;  // to the next vector, and to that of the next step
   int to, rows, across;    // the place in a stage; how many of the vectors' rows are there; numbers that are there
 
-  __device__ Copies(const real* x, long long pitch, int row, int rows_of_c, unsigned begin) {
+  __device__ Copies(const item* x, long long pitch, int row, int rows_of_c, unsigned begin) {
     const int down = threadIdx.x / (LENGTH / NUMBERS), side = threadIdx.x % (LENGTH / NUMBERS) * NUMBERS;
     to = down * PITCH + side;
     apart = ROWS * pitch;
@@ -105,9 +109,9 @@ struct Copies {
   }
 
   // Begin to copy a step; its depth is `left`, at least. What is not there becomes zero.
-  __device__ __forceinline__ void step(real* stage, int left) {
+  __device__ __forceinline__ void step(item* stage, int left) {
     const int lines = TRANSPOSED ? left - (int)(threadIdx.x / (LENGTH / NUMBERS)) : rows, numbers = TRANSPOSED ? across : left - across;
-    const int bytes = numbers <= 0 ? 0 : numbers < NUMBERS ? numbers * (int)sizeof(real) : VECTOR;
+    const int bytes = numbers <= 0 ? 0 : numbers < NUMBERS ? numbers * (int)sizeof(item) : VECTOR;
 #pragma unroll
     for (int k = 0; k < COPIES; k++) {
       const int count = k * ROWS < lines ? bytes : 0;
@@ -165,23 +169,23 @@ __device__ __forceinline__ void store_step(real* to, const Pair (&pairs)[PARTS][
 
 extern __shared__ __align__(16) unsigned char memory[];
 
-// x: of rows `pitch` numbers apart; `rows` and `columns` of C, which is (parts of the depth, rows, columns): blockIdx.z takes
-// `share` of `depth`. `adds`: to what is there.
+// x: of rows `pitch` numbers apart; `rows` and `columns` of C. `adds`: to what is there.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned depth, unsigned share, const Product product,
-               int columns, int adds, real* __restrict__ c) {
+multiply_block(const item* __restrict__ x, long long pitch, int rows, unsigned depth, const __grid_constant__ Tiling<real> tiling,
+               const Product product, int columns, int adds, real* __restrict__ c) {
   real* stages = (real*)memory;
-  const int row = blockIdx.y * TALL, column = blockIdx.x * WIDE, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Tile<real, TALL, WIDE> tile(tiling, depth, columns);
+  const int row = tile.row, column = tile.column, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = lane / 4, place = lane % 4, own = column + threadIdx.x % PAIRS * 2;
   const int top = warp / ACROSS * 16 * TILES, left = warp % ACROSS * 32;
-  const unsigned begin = blockIdx.z * share, end = min(begin + share, depth);
+  const unsigned begin = tile.begin, end = tile.end;
   const int steps = (end - begin + DEEP - 1) / DEEP;
   __shared__ const real* lines[2][DEEP][PARTS];
   Pair pairs[PARTS][EACH];
   Copies copies(x, pitch, row, rows, begin);
   find_step(lines[0], product, begin, end, columns);
   for (int s = 0; s < STAGES - 1; s++) {
-    if (s < steps) copies.step(stages + s * STAGE, end - begin - s * DEEP);
+    if (s < steps) copies.step((item*)(stages + s * STAGE), end - begin - s * DEEP);
     else asm volatile("cp.async.commit_group;" ::: "memory");
     __syncthreads();
     read_step(pairs, lines[s % 2], own, columns);
@@ -198,12 +202,13 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
     const int next = s + STAGES - 1;
     if (next < steps) {
       real* target = stages + next % STAGES * STAGE;
-      copies.step(target, end - begin - next * DEEP);
+      copies.step((item*)target, end - begin - next * DEEP);
       store_step(target + HELD, pairs);
       read_step(pairs, lines[(next + 1) % 2], own, columns);
       find_step(lines[next % 2], product, begin + (next + 2) * DEEP, end, columns);
     } else asm volatile("cp.async.commit_group;" ::: "memory");
-    const real *held = stages + s % STAGES * STAGE, *of_k = held + HELD;
+    const real* of_k = stages + s % STAGES * STAGE + HELD;
+    const item* held = (const item*)(of_k - HELD);
 #if !REAL_IS_DOUBLE
     real now[TILES][FEW][4] = {};  // tensor cores cut off what they add up: so they add few products, and sums are rounded here
 #define SUM now
@@ -238,14 +243,16 @@ multiply_block(const real* __restrict__ x, long long pitch, int rows, unsigned d
         for (int k = 0; k < 4; k++) sum[t][u][k] += now[t][u][k];
 #endif
   }
-  real* to = c + blockIdx.z * (long long)rows * columns;
+  const Tile<real, TALL, WIDE> of_c(tiling, depth, columns);
+  real* to = of_c.target(tiling, c, rows, columns);
+  if (of_c.part >= 0) adds = 0;
 #pragma unroll
   for (int t = 0; t < TILES; t++)
 #pragma unroll
     for (int u = 0; u < FEW; u++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        const int i = row + top + t * 16 + group + h * 8, k = column + left + u * 8 + place * 2;
+        const int i = of_c.row + top + t * 16 + group + h * 8, k = of_c.column + left + u * 8 + place * 2;
         if (i < rows && k < columns) {  // a row has whole pairs
           const real one = sum[t][u][2 * h], other = sum[t][u][2 * h + 1];
           real* pair = to + (long long)i * columns + k;

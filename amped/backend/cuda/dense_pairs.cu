@@ -12,14 +12,15 @@ struct alignas(VECTOR) Vector {
   real of[LANES];
 };
 
-// out[row] = sum over `at` of partial[row * row_step + at * sum_step] * factor[at], of `rows` rows; the numbers from blockIdx.z
-// times `chunk` on go to out + blockIdx.z * rows * columns. `adds`: to what is there.
+// out[row] = sum over `at` of partial[row * row_step + at * sum_step] * factor[at], of `rows` rows; the numbers from blockIdx.y
+// times `chunk` on go to out + blockIdx.y * rows * columns. `adds`: to what is there. Grid: (rows, and columns of each, chunks).
 extern "C" __global__ void __launch_bounds__(THREADS)
 contract_pair(const real* __restrict__ partial, const real* __restrict__ factor, int columns, int rows, int count,
               long long row_step, long long sum_step, int chunk, int adds, double* __restrict__ out) {
   __shared__ double sums[WARPS - 1][ROWS][LANES][WARP];
-  const int lane = threadIdx.x % WARP, across = threadIdx.x / WARP, column = (blockIdx.x * WARP + lane) * LANES;
-  const int row = blockIdx.y * ROWS, begin = blockIdx.z * chunk, end = min(begin + chunk, count);
+  const int sides = (columns + WARP * LANES - 1) / (WARP * LANES), lane = threadIdx.x % WARP, across = threadIdx.x / WARP;
+  const int column = (blockIdx.x % sides * WARP + lane) * LANES, row = blockIdx.x / sides * ROWS;
+  const int begin = blockIdx.y * chunk, end = min(begin + chunk, count);
   double total[ROWS][LANES] = {};
   if (column < columns) {
     const real* of[ROWS];
@@ -50,7 +51,7 @@ contract_pair(const real* __restrict__ partial, const real* __restrict__ factor,
       for (int l = 0; l < LANES; l++) sums[across - 1][r][l][lane] = total[r][l];
   __syncthreads();
   if (across || column >= columns) return;
-  out += blockIdx.z * (long long)rows * columns;
+  out += blockIdx.y * (long long)rows * columns;
 #pragma unroll
   for (int r = 0; r < ROWS; r++)
     if (row + r < rows)

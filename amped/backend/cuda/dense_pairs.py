@@ -63,7 +63,7 @@ class PairProducts:
         chunks = -(-count // chunk)
         target, numbers = (out if chunks == 1 else self._parts), (np.int32(columns), np.int32(rows), np.int32(count))
         steps = np.int64(row_step), np.int64(sum_step), np.int32(chunk), np.int32(adds and chunks == 1)
-        self._contract((across, down, chunks), (THREADS,), (partial, factor, *numbers, *steps, target))
+        self._contract((across * down, chunks), (THREADS,), (partial, factor, *numbers, *steps, target))
         if chunks > 1:
             each = rows * columns
             sums = np.int64(each), np.int32(chunks), np.int32(adds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,29 +17,27 @@ from ..dense import Form
 from .blas import multiply, multiply_parts
 from .dense_code import (
     DEPTH,
-    DEPTH_BYTES,
-    TALL,
     WGMMA_THREADS,
+    WHOLE,
     Division,
+    across_of,
     chunk_of,
     lanes_of,
     macros,
     multiply_macros,
     multiply_shared,
     multiply_threads,
-    parts_of,
     takes_wgmma,
+    tiling_of,
     wgmma_macros,
     wgmma_shared,
     whole_row,
     whole_waves,
-    width_of,
 )
 from .device import CudaDevice
 from .source import by_value, unit
 
 THREADS, WARP = 256, 32  # as in dense.cu
-WHOLE = 16  # rows of a Khatri-Rao product that cuBLAS multiplies are a multiple: 128 bytes of a row of elements
 FILLING = 16  # blocks of threads on a multiprocessor, for what has no order of its own
 FUNCTIONS = "khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"
 
@@ -153,14 +151,14 @@ class FusedProduct:
     """Products with a Khatri-Rao product that is made on the way: ``dense_wgmma.cu``, ``dense_multiply.cu``."""
 
     def __init__(self, block: Block, memory: Array) -> None:
-        """Take `memory`, (rows, stride), for parts that are added up."""
+        """Take `memory`, (rows, stride), for parts that are added up, of the rows that are cut."""
         self._block, self._memory, self._form = block, memory, block.form
 
     def run(self, matrix: Array, transposed: bool, piece: Piece, out: Array, adds: bool) -> None:
         """See `StoredProduct`."""
         form, block, count = self._form, self._block, piece.group[1] - piece.group[0]
         rows, depth = matrix.shape[::-1] if transposed else matrix.shape
-        parts = max(1, min(parts_of(rows, depth, form, block.processors), len(self._memory) // rows))
+        tiling = tiling_of(rows, depth, form, block.processors, len(self._memory))
         pitch, size = matrix.strides[0] // matrix.itemsize, matrix.itemsize
         aligned = matrix.strides[0] % 16 == 0 and matrix.data.ptr % 16 == 0
         if takes_wgmma(form, aligned, block.capability):
@@ -170,17 +168,12 @@ class FusedProduct:
             threads, shared = multiply_threads(form), multiply_shared(form, transposed)
             given = multiply_macros(form, count, transposed, 16 if aligned else size)
             function = _product("dense_multiply", block.number, **given)
-        deep = DEPTH_BYTES // size
-        share = -(-depth // (parts * deep)) * deep
-        parts = -(-depth // share)
-        to = self._memory if parts > 1 else out
-        width = width_of(form)
-        grid = -(-form.stride // width), -(-rows // TALL), parts
-        numbers = np.int64(pitch), np.int32(rows), np.uint32(depth), np.uint32(share)
-        arguments = matrix, *numbers, piece.product(form), np.int32(form.stride), np.int32(adds and parts == 1), to
-        function(grid, (threads,), arguments, shared_mem=shared)
-        if to is not out:
-            block.add_parts(to, parts, adds, out)
+        numbers = np.int64(pitch), np.int32(rows), np.uint32(depth)
+        tiles = by_value(np.array([self._memory.data.ptr], np.uint64), np.array([*tiling[:3], 0], np.int32))
+        arguments = matrix, *numbers, tiles, piece.product(form), np.int32(form.stride), np.int32(adds), out
+        function((tiling.blocks * across_of(form),), (threads,), arguments, shared_mem=shared)
+        if tiling.rest:
+            block.add_parts(self._memory, tiling.parts, adds, out[rows - tiling.rest :])
 
 
 class Piece(NamedTuple):
@@ -226,6 +219,13 @@ class SplitSweep:
     def changed(self, mode: int) -> None:
         if self._there == 1 - self._of(mode):
             self._there = -1
+
+    def kept(self) -> Hashable:
+        return None if self._there < 0 else self._there
+
+    def resume(self, kept: Hashable) -> None:
+        assert kept is None or isinstance(kept, int)
+        self._there = -1 if kept is None else kept
 
     def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
         self._there = -1
@@ -320,6 +320,12 @@ class MatrixFreeSweep:
     def changed(self, mode: int) -> None:
         """See `Sweep`: nothing is kept."""
 
+    def kept(self) -> None:
+        """See `Sweep`: nothing."""
+
+    def resume(self, kept: Hashable) -> None:
+        """See `Sweep`: with nothing."""
+
 
 class ModeByMode:
     """A division of its own for each mode, and nothing that is kept: GenTen's MTTKRP-GEMM. See `Sweep`."""
@@ -341,6 +347,12 @@ class ModeByMode:
 
     def changed(self, mode: int) -> None:
         """See `Sweep`: nothing is kept."""
+
+    def kept(self) -> None:
+        """See `Sweep`: nothing."""
+
+    def resume(self, kept: Hashable) -> None:
+        """See `Sweep`: with nothing."""
 
 
 def pack(factors: Sequence[Array], lengths: Sequence[int]) -> Any:

@@ -9,7 +9,7 @@
 //
 // And what dense_steps.cu names.
 //
-// A block of threads computes TALL x WIDE numbers of C; grid: (columns, rows, parts of the depth). X comes to shared memory by
+// A block of threads computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cu. X comes to shared memory by
 // asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made one step less ahead: what it is made of is read a step before. A
 // step is multiplied while K is made and until the next one's X is read.
 
@@ -240,15 +240,15 @@ __device__ __forceinline__ void add_up(float (&sum)[SUMS], float (&now)[SUMS]) {
 
 extern __shared__ __align__(1024) unsigned char memory[];
 
-// x: of rows `pitch` numbers apart; `rows` and `columns` of C, which is (parts of the depth, rows, columns): blockIdx.z takes
-// `share` of `depth`. `adds`: to what is there.
+// x: of rows `pitch` numbers apart; `rows` and `columns` of C. `adds`: to what is there.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned depth, unsigned share,
+multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned depth, const __grid_constant__ Tiling<float> tiling,
                const __grid_constant__ Product<float> product, int columns, int adds, float* __restrict__ c) {
   float* stages = (float*)memory;
-  const int row = blockIdx.y * TALL, column = blockIdx.x * WIDE, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const Tile<float, TALL, WIDE> tile(tiling, depth, columns);
+  const int row = tile.row, column = tile.column, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int group = lane / 4, place = lane % 4, top = warp * 16;
-  const unsigned begin = blockIdx.z * share, end = min(begin + share, depth);
+  const unsigned begin = tile.begin, end = tile.end;
   const int steps = (end - begin + DEEP - 1) / DEEP;
   // Rows of C: the first that this thread has, and from one to the next.
   constexpr int NEXT = TRANSPOSED && !SHIFTED ? 1 : 8;
@@ -290,12 +290,14 @@ multiply_block(const float* __restrict__ x, long long pitch, int rows, unsigned 
     stage = stage + 1 == STAGES ? 0 : stage + 1;
   }
   add_up(sum, now);
-  float* to = c + blockIdx.z * (long long)rows * columns;
+  const Tile<float, TALL, WIDE> of_c(tiling, depth, columns);
+  float* to = of_c.target(tiling, c, rows, columns);
+  if (of_c.part >= 0) adds = 0;
 #pragma unroll
   for (int i = 0; i < HAS; i++)
 #pragma unroll
     for (int u = 0; u < WIDE / 8; u++) {
-      const int r = row + first + i * NEXT, k = column + u * 8 + place * 2;
+      const int r = of_c.row + first + i * NEXT, k = of_c.column + u * 8 + place * 2;
       if (r < rows && k < columns) {  // a row has whole pairs
         const float one = sum[4 * u + 2 * i], other = sum[4 * u + 2 * i + 1];
         float2* pair = (float2*)(to + (long long)r * columns + k);

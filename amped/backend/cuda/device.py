@@ -92,7 +92,7 @@ class CudaDevice:
         return held - self._resting_bytes
 
     def trim(self) -> None:
-        """Give free blocks of memory back: blocks of other sizes are needed next."""
+        """See `Device`."""
         self._peak_bytes = max(self._peak_bytes, self._held())
         self._pool.free_all_blocks()
 

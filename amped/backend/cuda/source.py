@@ -13,7 +13,8 @@ from partitioner.cubins import Source
 
 PARTS = {  # files that are put together to be compiled
     "leading": ("tridiagonal", "leading"),
-    "dense_wgmma": ("dense_steps", "dense_wgmma"),
+    "dense_multiply": ("dense_tiles", "dense_multiply"),
+    "dense_wgmma": ("dense_tiles", "dense_steps", "dense_wgmma"),
     "equations": ("state", "several", "equations", "keep"),
     "mttkrp": ("packed", "mttkrp"),
     "nonnegative": ("state", "several", "nonnegative"),

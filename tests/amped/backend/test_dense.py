@@ -36,6 +36,11 @@ SPACED = [
     (56, 57, 2, 7, 1, 5),
 ]
 PLENTY = 1 << 28
+KINDS = pytest.mark.parametrize(
+    ("precision", "held"),
+    [(np.float32, None), (np.float64, None), (np.float64, np.dtype(np.float32))],
+    ids=["fp32", "fp64", "fp64 of fp32"],
+)
 RANKS = (
     (1, 0, PLENTY),
     (7, 1, PLENTY),
@@ -49,44 +54,74 @@ RANKS = (
 
 @EVERY
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("precision", [np.float32, np.float64], ids=["fp32", "fp64"])
-def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], precision: Any) -> None:
+@KINDS
+def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], precision: Any, held: Any) -> None:
     """In turn as CP-ALS goes, then in any order; whole, in slabs, and with next to no scratch memory."""
-    rng, dtype = np.random.default_rng(len(shape)), np.dtype(precision)
+    rng, dtype, seen = np.random.default_rng(len(shape)), np.dtype(precision), set[str]()
     for rank, slab, workspace in RANKS:
         stride = backend.stride(rank, dtype.itemsize)
-        form = Form(shape, min(slab or shape[0], shape[0]), rank, stride, dtype, workspace)
+        form = Form(shape, min(slab or shape[0], shape[0]), rank, stride, dtype, workspace, held=held)
         for kernel in dense_kernels(backend):
             assert kernel.suits(form)
+            if held and not kernel.mixes(form):
+                continue
+            seen.add(kernel.name)
             case, scratch = Case(backend, form), backend.empty((kernel.bytes(form),), np.uint8)
             scratch.fill(255)
             sweep = kernel.make(form, scratch)
             for mode in [*range(len(shape)), *rng.integers(0, len(shape), 4).tolist()]:
                 case.check(mode, sweep)
                 case.change(mode, sweep)
+    kernels = {kernel.name for kernel in dense_kernels(backend)}
+    assert seen == ({"split", "split-fused"} if held and not backend.on_host else kernels)
+
+
+@EVERY
+@KINDS
+def test_what_is_kept_serves_a_later_sweep(backend: Device, precision: Any, held: Any) -> None:
+    dtype = np.dtype(precision)
+    form = Form((24, 20, 18, 16), 24, 16, backend.stride(16, dtype.itemsize), dtype, PLENTY, held=held)
+    kernel = dense_kernels(backend)[0]
+    case, scratch = Case(backend, form), backend.empty((kernel.bytes(form),), np.uint8)
+    sweep = kernel.make(form, scratch)
+    assert sweep.kept() is None
+    case.check(0, sweep)
+    kept, served = sweep.kept(), [not sweep.reads(mode) for mode in range(4)]
+    assert kept is not None
+    assert served[0]
+    for mode in range(4):
+        sweep.changed(mode)
+    assert sweep.kept() is None
+    assert all(sweep.reads(mode) for mode in range(4))
+    sweep.resume(kept)
+    assert [not sweep.reads(mode) for mode in range(4)] == served
+    case.check(0, sweep)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", [("cuda", None)], indirect=True, ids=["cuda"])
 @pytest.mark.parametrize("shape", SPACED, ids=str)
-@pytest.mark.parametrize("precision", [np.float32, np.float64], ids=["fp32", "fp64"])
-def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any) -> None:
+@KINDS
+def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any, held: Any) -> None:
     """Every kernel that wants gaps, with partial results that fit, and in pieces."""
     dtype, seen = np.dtype(precision), set[str]()
     for rank, workspace in (1, PLENTY), (7, 1), (16, PLENTY), (33, 1 << 16), (64, PLENTY), (100, 1 << 18):
-        form = Form(shape, shape[0], rank, backend.stride(rank, dtype.itemsize), dtype, workspace, gaps=True)
+        plain = held or dtype
+        as_held = Form(shape, shape[0], rank, backend.stride(rank, plain.itemsize), plain, workspace, gaps=True)
+        form = as_held._replace(dtype=dtype, held=held)
         for kernel in dense_kernels(backend):
-            if (rows := kernel.rows(form)) is None:
+            rows = kernel.rows(as_held)
+            if rows is None or (held and not kernel.mixes(form)):
                 continue
             seen.add(kernel.name)
             case, scratch = Case(backend, form, rows), backend.empty((kernel.bytes(form),), np.uint8)
-            assert case.on_device.strides[rows.split - 1] == rows.pitch * dtype.itemsize
+            assert case.on_device.strides[rows.split - 1] == rows.pitch * plain.itemsize
             scratch.fill(255)
             sweep = kernel.make(form, scratch)
             for mode in [*range(len(shape)), *range(len(shape))]:
                 case.check(mode, sweep)
                 case.change(mode, sweep)
-    assert seen == {"split", "split-stored", "split-fused"}
+    assert seen == {"split", "split-fused"} | (set() if held else {"split-stored"})
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@ import amped
 from amped.backend.equations import NEARBY
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
+from amped.decomp import updates
 from amped.decomp.als import CpAls
 from amped.decomp.driver import Rule, iterate
 from amped.decomp.updates import LeastSquares
@@ -114,6 +115,30 @@ def test_components_that_cancel_are_solved_in_double_precision(comm: Comm, devic
             model = amped.cp_als(tensor, 3, init=start, tol=0, max_iters=iterations, device=device, kernel=kernel)
             assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=ACCURACY)
             assert model.fits[-1] > 0.999
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_where_single_precision_did_not_suffice_it_is_not_tried_each_time(
+    comm: Comm, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But now and then; a run that is to be repeated to the bit knows nothing of what went before."""
+    monkeypatch.setattr(updates, "AT_ONCE", 3)
+    shape = (4, 5, 6, 5, 4)
+    rng = np.random.default_rng(0)
+    tensor = tensor_of(1 + 1e-3 * rng.random(shape))
+    start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
+    operator = make_operator(tensor, start, comm, device="cpu", deterministic=deterministic)
+    mttkrp, asked = operator.mttkrp, list[bool]()
+
+    def counted(mode: int, solve: Any, then: Any, double: bool, sums: Any) -> Any:
+        if mode == 0 and solve is not None:  # fits solve nothing
+            asked.append(double)
+        return mttkrp(mode, solve, then, double, sums)
+
+    monkeypatch.setattr(operator, "mttkrp", counted)
+    for _ in iterate(CpAls(operator), Rule(5, 0)):
+        pass
+    assert asked == ([False, True] * 5 if deterministic else [False, True, True, True, True, False, True])
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])

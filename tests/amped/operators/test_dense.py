@@ -221,6 +221,58 @@ def test_three_passes_serve_two_iterations(comm: Comm, workspace: int | None) ->
     assert reads == [[True, False, True], [False, True, False], [True, False, True]]
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_pass_in_double_precision_serves_the_next_iteration(comm: Comm, device: str, deterministic: bool) -> None:
+    array = np.random.default_rng(0).random((31, 22, 13, 24)).astype(np.float32)
+    factors = [factor.astype(np.float32) for factor in random_factors(1, array.shape, 20)]
+    operator = dense_operator(
+        array, factors, comm, device=device, precision="fp32", kernel="split", deterministic=deterministic
+    )
+    slabs, passes = operator._slabs.slabs, list[int]()
+
+    def counted(mode: int) -> Any:
+        passes.append(mode)
+        return slabs(mode)
+
+    operator._slabs.slabs = counted  # type: ignore[method-assign]
+
+    def check(mode: int, double: bool, precision: Any) -> None:
+        got = operator.machine.device.to_host(operator.mttkrp(mode, double=double))
+        exact = [factor.astype(np.float64) for factor in factors]
+        assert_rounding_only(got, dense_mttkrp(array.astype(np.float64), exact, mode), precision)
+
+    first = operator._modes[0]
+    check(first, True, "fp64")
+    check(first, True, "fp64")
+    assert passes == [first]
+    kept = operator.kept()
+    assert (kept is None) == deterministic
+    check(first, False, "fp32" if deterministic else "fp64")
+    assert passes == [first] * (1 + deterministic)
+    check(operator._modes[-1], False, "fp32")  # of the other group: what was kept is lost
+    check(first, True, "fp64")
+    kept = operator.kept()
+    operator.resume(None)
+    assert operator.kept() is None
+    operator.resume(kept)
+    before = len(passes)
+    check(first, False, "fp32" if deterministic else "fp64")
+    assert len(passes) == before + deterministic
+    check(first, True, "fp64")
+    factors[first][...] = 0.5
+    operator.owned(first)[...] = 0.5
+    operator.publish(first)  # a matrix that it was not made of
+    before = len(passes)
+    check(first, True, "fp64")
+    assert len(passes) == before
+    last = operator._modes[-1]
+    factors[last][...] = 0.25
+    operator.owned(last)[...] = 0.25
+    operator.publish(last)
+    check(first, False, "fp32")
+    assert len(passes) == before + 1
+
+
 def test_a_pair_is_dropped_where_rows_are_solved_anew(comm: Comm, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that were passed on and then changed, or a mode that is asked for again."""
     paired(monkeypatch)
@@ -437,6 +489,7 @@ def test_a_gpu_takes_what_is_planned(
     if missing := probe():
         pytest.skip(missing)
     array = np.random.default_rng(0).random(shape).astype(kind)
+    gc.collect()  # what other tests have left on the device
     options = {"placement": placement, "precision": precision, "device": "cuda"}
     operator = dense_operator(array, random_factors(0, array.shape, 40), comm, **options)
     method = CpAls(operator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,9 @@ class Split:
         self._threads = device.threads.count
 
     def suits(self, form: Form) -> bool:
+        return True
+
+    def mixes(self, form: Form) -> bool:
         return True
 
     def prepare(self, form: Form) -> None:
@@ -178,6 +181,12 @@ class _Free(ABC):
     def changed(self, mode: int) -> None:
         self._stale.add(mode)
 
+    def kept(self) -> None:  # noqa: B027
+        """See `Sweep`: nothing."""
+
+    def resume(self, kept: Hashable) -> None:  # noqa: B027
+        """See `Sweep`: with nothing."""
+
 
 class _Elements(_Free):
     def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
@@ -236,6 +245,9 @@ class Elem:
     def suits(self, form: Form) -> bool:
         return True
 
+    def mixes(self, form: Form) -> bool:
+        return True
+
     def prepare(self, form: Form) -> None:
         """See `DenseKernel`: Numba compiles when code is first called."""
 
@@ -271,7 +283,7 @@ class Tile(Slice):
 
 def tile_width(form: Form) -> int:
     """Return the paper's width of a tile: a quarter of the cache, for half a tile a core; no more than any mode."""
-    elements = float(own_cache()) / 4 / (form.dtype.itemsize / 2)
+    elements = float(own_cache()) / 4 / ((form.held or form.dtype).itemsize / 2)
     width = int(elements ** (1 / (len(form.lengths) - 1)) + 1e-9)
     return max(1, min([width, *(length for length in form.lengths if length > 1)]))
 

@@ -12,7 +12,17 @@ from ...base import Array
 from ...dense import DenseKernel, Form, Rows, Sweep
 from ...pairs import ORDER, PASSES, Pairs, PairsSweep, pairs_bytes
 from .. import pairs_code
-from ..dense_code import LEAST_CAPABILITY, Division, divide, divide_for, macros, scratch_bytes, seconds, spaced
+from ..dense_code import (
+    LEAST_CAPABILITY,
+    Division,
+    divide,
+    divide_for,
+    division_at,
+    macros,
+    scratch_bytes,
+    seconds,
+    spaced,
+)
 from ..dense_pairs import PairProducts
 from ..dense_sweeps import MatrixFreeSweep, ModeByMode, SplitSweep
 from ..device import CudaDevice
@@ -37,8 +47,11 @@ class Split:
     def suits(self, form: Form) -> bool:
         return not self._fused or self._device.capability >= LEAST_CAPABILITY
 
+    def mixes(self, form: Form) -> bool:
+        return self._fuses(form)
+
     def _fuses(self, form: Form) -> bool:
-        single = form.dtype == np.float32 and self._device.capability >= LEAST_CAPABILITY
+        single = (form.held or form.dtype) == np.float32 and self._device.capability >= LEAST_CAPABILITY
         return single if self._fused is None else self._fused
 
     def prepare(self, form: Form) -> None:
@@ -66,8 +79,11 @@ class Split:
         return sum(1 if divided.whole(group, form) else modes for group, modes in groups)
 
     def divided(self, form: Form) -> Division:
-        """Return the groups of modes."""
-        return divide(form, self._device.limits.processors if self._fuses(form) else 0)
+        """Return the groups of modes: those by which elements lie in rows."""
+        processors = self._device.limits.processors if self._fuses(form) else 0
+        if form.held is None:
+            return divide(form, processors)
+        return division_at(form, self.divided(form._replace(dtype=form.held, held=None)).split, processors)
 
     def paired(self, form: Form) -> Pairs | None:
         """Return how pairs of modes are served, if that takes less time."""
@@ -97,6 +113,9 @@ class Gemm:
     def suits(self, form: Form) -> bool:
         return True
 
+    def mixes(self, form: Form) -> bool:
+        return False
+
     def prepare(self, form: Form) -> None:
         prepare([unit("dense", macros(form))])
 
@@ -125,6 +144,9 @@ class MatrixFree:
 
     def suits(self, form: Form) -> bool:
         return True
+
+    def mixes(self, form: Form) -> bool:
+        return False
 
     def prepare(self, form: Form) -> None:
         prepare([unit("dense", macros(form))])

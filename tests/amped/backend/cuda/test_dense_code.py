@@ -36,6 +36,33 @@ def test_rows_that_occupy_all_processors_are_multiplied_apart(rows: int, columns
     assert dense_code.whole_waves(rows, columns, 132) == apart
 
 
+@pytest.mark.parametrize("columns", [8, 32, 500, 2000])
+@pytest.mark.parametrize(
+    ("rows", "depth"), [(1, 1), (127, 9), (129, 40_000), (80_601, 6012), (6012, 80_601), (640_000, 800), (9_000_011, 8)]
+)
+def test_blocks_of_threads_compute_each_number_once(rows: int, depth: int, columns: int) -> None:
+    block = form((rows, depth), columns, np.float32)
+    for most in (0, 10_000, 1 << 40):
+        tiling = dense_code.tiling_of(rows, depth, block, 132, most)
+        assert tiling.whole * dense_code.TALL + tiling.rest >= rows
+        assert tiling.rest == max(0, rows - tiling.whole * dense_code.TALL)
+        assert (tiling.parts - 1) * tiling.share < depth <= tiling.parts * tiling.share
+        assert tiling.parts == 1 or tiling.parts * tiling.rest <= most
+        assert (tiling.parts > 1) == (tiling.rest > 0)
+        assert tiling.blocks == tiling.whole + -(-tiling.rest // dense_code.TALL) * tiling.parts
+        assert tiling.share == depth or tiling.share * block.dtype.itemsize % dense_code.DEPTH_BYTES == 0
+
+
+def test_few_blocks_of_threads_have_nothing_to_do() -> None:
+    """Where blocks of rows do not occupy 264 places a whole number of times, the last ones are cut."""
+    block = form((401, 201, 12, 501), 32, np.float32)
+    assert dense_code.tiling_of(80_601, 6012, block, 132, 1 << 40)[:2] == (528, 5)
+    assert dense_code.tiling_of(6012, 80_601, block, 132, 1 << 40)[:2] == (0, 11)
+    assert dense_code.tiling_of(33_792, 600, block, 132, 1 << 40)[:2] == (264, 1)
+    many = form((800, 800, 800), 2000, np.float32)  # 16 tiles side by side
+    assert dense_code.tiling_of(800, 640_000, many, 132, 1 << 40)[:2] == (0, 7)  # 784 parts, in six rounds
+
+
 @pytest.mark.parametrize(
     ("lengths", "split", "precision", "pitch"),
     [
@@ -83,3 +110,16 @@ def test_lanes_take_whole_rows() -> None:
         32,
         32,
     ]
+
+
+def test_a_khatri_rao_product_is_cut_where_a_partial_result_is_whole_then() -> None:
+    """A cut costs little: the product is added to. A partial result that is not whole is computed for each mode."""
+    block = form((401, 201, 12, 501), 500, np.float64)
+    division = dense_code.divide(block)
+    assert division.product == (3008, 40_304)
+    assert all(division.whole(group, block) for group in (0, 1))
+    assert dense_code.scratch_bytes(block, division) <= block.workspace
+    assert dense_code.stored_rows(6012, 10_000, 1) == 6016  # whole vectors, in one piece
+    assert dense_code.stored_rows(6012, 6012, 1) == 6012
+    assert dense_code.stored_rows(6012, 1000, 2000) == 2000  # in many pieces: then a partial result is not whole
+    assert dense_code.stored_rows(6012, -5, 20) == dense_code.LEAST_PRODUCT
