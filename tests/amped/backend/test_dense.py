@@ -140,6 +140,22 @@ def test_rows_that_are_multiplied_apart(backend: Device, gaps: bool) -> None:
 
 
 @EVERY
+@pytest.mark.parametrize("shape", [(140_001, 5, 4), (4, 140_001, 5), (5, 4, 140_001), (8_400_001, 3)], ids=str)
+@pytest.mark.parametrize("precision", [np.float32, np.float64], ids=["fp32", "fp64"])
+def test_long_modes(backend: Device, shape: tuple[int, ...], precision: Any) -> None:
+    """More rows than the short sides of a GPU's grid have places for blocks of them."""
+    if backend.on_host and max(shape) > 1_000_000:
+        pytest.skip("a CPU has no grid")
+    dtype = np.dtype(precision)
+    form = Form(shape, shape[0], 5, backend.stride(5, dtype.itemsize), dtype, PLENTY, whole=True)
+    case = Case(backend, form)
+    for kernel in dense_kernels(backend)[: 1 if backend.on_host else 3]:
+        sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))
+        for mode in range(len(shape)):
+            case.check(mode, sweep)
+
+
+@EVERY
 def test_results_repeat(backend: Device) -> None:
     form = Form((60, 50, 40), 60, 20, backend.stride(20, 4), np.dtype(np.float32), PLENTY)
     for kernel in (kernel for kernel in dense_kernels(backend) if kernel.repeatable):

@@ -149,3 +149,15 @@ def test_pairs_of_modes(
         assert isinstance(sweep, PairsSweep)
         assert sweep.in_blocks == (math.prod(shape) // min(shape) * columns * 8 > room) or not blocks
         go_round(case, sweep, order)
+
+
+@EVERY
+@pytest.mark.parametrize("shape", [(140_001, 3, 4), (4, 140_001, 3), (3, 4, 140_001)], ids=str)
+def test_pairs_of_a_long_mode(backend: Device, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows than the short sides of a GPU's grid have places for blocks of them."""
+    paired(monkeypatch)
+    form = Form(shape, shape[0], 3, backend.stride(3, 8), np.dtype("f8"), PLENTY, whole=True, pairs=True)
+    kernel = dense_kernels(backend)[0]
+    sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))
+    assert isinstance(sweep, PairsSweep)
+    go_round(Blocks(backend, form), sweep, (0, 1, 2))
