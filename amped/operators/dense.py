@@ -222,7 +222,7 @@ class DenseOperator(Factors):
 
     def reads(self, mode: int) -> bool:
         """Return whether the next MTTKRP of a mode reads this rank's elements."""
-        return self._sweep is not None and self._sweep.reads(self._modes.index(mode))
+        return self._sweep is not None and not self._serves(mode) and self._sweep.reads(self._modes.index(mode))
 
     def changed(self, mode: int) -> None:
         super().changed(mode)

@@ -169,7 +169,7 @@ class FusedProduct:
             given = multiply_macros(form, count, transposed, 16 if aligned else size)
             function = _product("dense_multiply", block.number, **given)
         numbers = np.int64(pitch), np.int32(rows), np.uint32(depth)
-        tiles = by_value(np.array([self._memory.data.ptr], np.uint64), np.array([*tiling[:3], 0], np.int32))
+        tiles = by_value(np.array([self._memory.data.ptr], np.uint64), np.array([*tiling[:3], 0], np.uint32))
         arguments = matrix, *numbers, tiles, piece.product(form), np.int32(form.stride), np.int32(adds), out
         function((tiling.blocks * across_of(form),), (threads,), arguments, shared_mem=shared)
         if tiling.rest:

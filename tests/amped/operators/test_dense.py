@@ -247,6 +247,7 @@ def test_a_pass_in_double_precision_serves_the_next_iteration(comm: Comm, device
     assert passes == [first]
     kept = operator.kept()
     assert (kept is None) == deterministic
+    assert operator.reads(first) == deterministic
     check(first, False, "fp32" if deterministic else "fp64")
     assert passes == [first] * (1 + deterministic)
     check(operator._modes[-1], False, "fp32")  # of the other group: what was kept is lost
