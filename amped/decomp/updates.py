@@ -77,8 +77,12 @@ class LeastSquares:
         self._solver = solver(device, rank, dtype)
         self._made = self._solver.make(count, rank, dtype)
         self.equations = self._made_equations(device, terms_of(operator, rank), dtype)
-        self._in_double = dict[int, int]()  # by mode, how many MTTKRPs are still in double precision at once
+        self.restart()
         self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a run that is resumed knows of none
+
+    def restart(self) -> None:
+        """Forget the last run."""
+        self._in_double = dict[int, int]()  # by mode, how many MTTKRPs are still in double precision at once
 
     def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return equations_of(device, terms.rank).make(terms, dtype)

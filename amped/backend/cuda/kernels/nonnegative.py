@@ -18,7 +18,7 @@ from ...nonnegative import NonnegativeSolver, System
 from ...solve import Sums, Takes
 from ..device import CudaDevice
 from ..source import ALONE, REALS, lanes, unit
-from .solve import APART, NOWHERE, ONCE, Made, adder
+from .solve import APART, NOWHERE, ONCE, Made, adder, adding_unit
 
 THREADS = 256  # as in nonnegative.cu
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
@@ -44,7 +44,7 @@ class HalsSolver:
         return rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        prepare([_unit(rank, dtype)])
+        prepare([_unit(rank, dtype), adding_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> Takes:
         return Takes(8 * rank * self._blocks(rows, rank) * (rank + 2))

@@ -55,7 +55,7 @@ class FusedSolver:
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        prepare([_unit(rank, dtype)])
+        prepare([adding_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> Takes:
         """See `Solver`: the parts, and small matrices."""
@@ -90,7 +90,7 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), ProductSolver(device)]
 
 
-def _unit(rank: int, dtype: np.dtype[Any]) -> Source:
+def adding_unit(rank: int, dtype: np.dtype[Any]) -> Source:
     return unit("solve", {"RANK": rank, "REAL": REALS[dtype]})
 
 
@@ -101,7 +101,7 @@ def adder(rank: int, dtype: np.dtype[Any], device: int) -> Any:
 
 @cache
 def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    module = load(_unit(rank, dtype))
+    module = load(adding_unit(rank, dtype))
     function = module.get_function("solve")
     allow_shared(function)
     return function, module.get_function("add_parts")
