@@ -87,8 +87,6 @@ class CpAls:
         self.state = state or self._new_state()
         self._loaded, self._exact = False, False  # whether equations are those of the state; whether fits are near 1
         self.checked = self._next_checked = 1
-        if "_update" in vars(self):  # made before
-            self._update.restart()
 
     @property
     def rank(self) -> int:

@@ -77,12 +77,8 @@ class LeastSquares:
         self._solver = solver(device, rank, dtype)
         self._made = self._solver.make(count, rank, dtype)
         self.equations = self._made_equations(device, terms_of(operator, rank), dtype)
-        self.restart()
-        self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a run that is resumed knows of none
-
-    def restart(self) -> None:
-        """Forget the last run."""
         self._in_double = dict[int, int]()  # by mode, how many MTTKRPs are still in double precision at once
+        self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a run that is resumed knows of none
 
     def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
         return equations_of(device, terms.rank).make(terms, dtype)
@@ -101,6 +97,7 @@ class LeastSquares:
         """
         operator, equations, device = self._operator, self.equations, self._operator.machine.device
         equations.load(told, best)
+        self._in_double.clear()  # another run's
         for mode in range(operator.order):
             equations.totals.fill(0)
             equations.sums(mode).gram[...] = device.to_device(gram_of(operator, mode))

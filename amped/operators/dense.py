@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .base import Solve
-from .dense_double import Doubled, forget
+from .dense_double import Doubled
 from .dense_load import PIECE, Look, begin_copy, known_of, on_device
 from .dense_plan import DensePlan, make_dense_plan
 from .dense_source import DenseSource
@@ -233,9 +233,7 @@ class DenseOperator(Factors):
             self._doubled.changed(place)
 
     def forget(self) -> None:
-        for sweep in (self._sweep, self._doubled):
-            if sweep is not None:
-                forget(sweep, self.order)
+        self._let_go(None)
 
     def kept(self) -> Hashable:
         plain = self._sweep.kept() if isinstance(self._sweep, PairsSweep) else None
@@ -332,11 +330,12 @@ class DenseOperator(Factors):
             self._doubled = Doubled(self.plan, self._scratch, self._inputs, self.machine.device)
         return self._doubled
 
-    def _let_go(self, sweep: Sweep) -> None:
-        """Give scratch memory to a sweep: the other one keeps nothing."""
-        for other in (self._sweep, self._doubled):
-            if other is not None and other is not sweep:
-                forget(other, self.order)
+    def _let_go(self, taker: Sweep | None) -> None:
+        """Give scratch memory to a sweep: the other one keeps nothing. Without one, both do."""
+        for sweep in (self._sweep, self._doubled):
+            if sweep is not None and sweep is not taker:
+                for place in range(self.order):
+                    sweep.changed(place)
 
     def _block_rows(self, mode: int, out: Array) -> Array:
         """Return the rows of the output that the block has; the others get zeros."""

@@ -7,7 +7,6 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from ..backend.base import Array, Device
-from ..backend.dense import Sweep
 from .dense_plan import DensePlan
 
 
@@ -69,9 +68,3 @@ class Doubled:
 
     def resume(self, kept: Hashable) -> None:
         self._sweep.resume(kept)
-
-
-def forget(sweep: Sweep, order: int) -> None:
-    """Let a sweep keep nothing."""
-    for mode in range(order):
-        sweep.changed(mode)

@@ -110,10 +110,8 @@ def division_at(form: Form, split: int, processors: int) -> Division:
         left = have - sides[group] * row
         if processors:
             tiling = tiling_of(sides[group], sides[1 - group], form, processors, left // row)
-            pieces = min(
-                left // row, TALL * blocks_of(form) * processors // across_of(form)
-            )  # of fewer rows, or a slab
-            more = max(0, pieces, tiling.parts * tiling.rest)
+            at_once = TALL * blocks_of(form) * processors // across_of(form)  # rows: of a slab, or a piece, all are cut
+            more = max(0, min(left // row, at_once), tiling.parts * tiling.rest)
         else:
             other = sides[1] if group == 0 else min(sides[0], units[0] * form.slab)
             parts = 0 if form.dtype.itemsize == 8 else other // DEPTH * sides[group]
@@ -186,10 +184,10 @@ def tiling_of(rows: int, depth: int, form: Form, processors: int, most_rows: int
 def multiply_shared(form: Form, transposed: bool) -> int:
     """Return the bytes of shared memory of a block of threads of ``dense_multiply.cu``."""
     size = form.dtype.itemsize
-    deep, pad, width = DEPTH_BYTES // size, 4 if size == 8 else 8, width_of(form)
-    item = (form.held or form.dtype).itemsize
-    held = deep * (TALL + (4 if item == 8 else 8)) if transposed else TALL * (deep + 4)
-    span = width + (0 if width == 8 else pad)
+    deep, width, item = DEPTH_BYTES // size, width_of(form), (form.held or form.dtype).itemsize
+    pad = {8: 4, 4: 8}  # numbers behind a row, by their size
+    held = deep * (TALL + pad[item]) if transposed else TALL * (deep + 4)
+    span = width + (0 if width == 8 else pad[size])
     return stages_of(form) * (item * held + (1 if size == 8 else 2) * size * deep * span)
 
 
