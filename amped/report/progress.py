@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 
 from ..errors import OutputError
 from ..parallel.mpi import launched
 
 BETWEEN = 0.05  # seconds from one picture of the reading to the next
+RECENT = 8  # iterations by which the time that is left is told
 
 
 class Display:
@@ -54,8 +57,8 @@ class Plain(Display):
     """Lines on standard output, for logs and pipes."""
 
     def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._first = 0
+        self._last, self._number = time.perf_counter(), 0
+        self._seconds = deque[float](maxlen=RECENT)  # of the last iterations
 
     def note(self, text: str) -> None:
         if not self.failed:
@@ -69,11 +72,14 @@ class Plain(Display):
         self.note(f"iteration {number:3d}  {facts}  {self._eta(number, of)}".rstrip())
 
     def _eta(self, number: int, of: int) -> str:
+        """Tell how long is left by the median of recent iterations: some compile what others use."""
         now = time.perf_counter()
-        if not self._first or number <= self._first:  # the first iteration, or that of another start
-            self._first, self._started = number, now
-            return ""
-        left = (now - self._started) / (number - self._first) * (of - number)
+        if not self._number or number <= self._number:  # the first iteration, or that of another start
+            self._seconds.clear()
+        else:
+            self._seconds.append((now - self._last) / (number - self._number))
+        self._last, self._number = now, number
+        left = statistics.median(self._seconds or [0.0]) * (of - number)
         return f"at most {left:.0f} s left" if left >= 1 else ""
 
 

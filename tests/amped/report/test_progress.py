@@ -1,4 +1,4 @@
-"""What a terminal shows while a file is read."""
+"""What a person sees while a run goes on."""
 
 from __future__ import annotations
 
@@ -90,3 +90,21 @@ def test_what_is_done_before_iterations_is_shown() -> None:
         assert not shown(live).strip()
         with STAGES.of("choose"):
             assert not shown(live).strip(), "nobody asked for it"
+
+
+def test_what_is_left_is_told_by_recent_iterations(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = progress.Plain()
+    for number, seconds in enumerate([1.0, 60.0, *[1.0, 3.0] * 8], 1):  # of the second one most is compiling
+        clock[0] += seconds
+        lines.iteration(number, 100, "fit 0.5")
+    told = capsys.readouterr().out.splitlines()
+    assert "left" not in told[0]
+    assert "at most 5880 s left" in told[1]
+    assert "at most 164 s left" in told[-1], "two seconds each: the mean of those that alternate"
+    clock[0] += 60
+    lines.iteration(1, 100, "fit 0.5")  # another start
+    clock[0] += 1
+    lines.iteration(2, 100, "fit 0.5")
+    first, second = capsys.readouterr().out.splitlines()
+    assert "left" not in first
+    assert "at most 98 s left" in second
