@@ -13,12 +13,17 @@ from ...small import FIT, ITERATIONS, HostEquations, Matrix, noise_limit
 from .. import small
 from ..device import CpuDevice
 
+MOST_COMPILED = 96  # columns: with more, elimination in compiled code takes longer than LAPACK
+
 
 class CpuEquations(HostEquations):
     """See `Equations`."""
 
     def prepare(self, mode: int, double: bool = False) -> None:
         state = self._state
+        if self._terms.rank > MOST_COMPILED:
+            super().prepare(mode, double)
+            return
         condition = small.prepare(
             state.grams, state.norms, state.scales, mode, self.totals, state.divisor, self.inverse
         )
