@@ -6,29 +6,29 @@ import argparse
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from amped.assembly import bring_up, open_tensor, place
+from amped.assembly import AnySource, bring_up, open_path, place
+from amped.backend.exchange import Machine
 from amped.operators.dense import DenseOperator
 from amped.operators.dense_load import begin_copy, known_of
 from amped.options import DTYPES, Options
-from amped.parallel.mpi import SingleComm
-from partitioner.dense import DenseTensor
+from amped.parallel.mpi import Comm, world
 from partitioner.filed import READERS
 from partitioner.readers.npy import read_dense
-from partitioner.threads import usable_cores
 
 from . import record
+from .dense_blocks import BASE, RandomSource
 
+T = TypeVar("T")
 SIDE = 1000  # of all modes but the first
 PIECE = 1 << 24  # bytes that are read at once
-BASE = 1 << 27  # bytes of random numbers, again and again
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,15 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=tuple(DTYPES), default="fp64")
     parser.add_argument("--repeats", type=int, default=3, help="sweeps over all modes, readings of a file (3)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder of the result")
-    parser.add_argument("--name", help="of the result (dense-stream-DEVICE)")
-
-
-def random_into(flat: np.ndarray) -> None:
-    """Fill an array with random numbers that repeat."""
-    base = np.random.default_rng(0).random(BASE // flat.itemsize, dtype=flat.dtype)
-    parts = [flat[at : at + base.size] for at in range(0, flat.size, base.size)]
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda part: np.copyto(part, base[: part.size]), parts))
+    parser.add_argument("--name", help="of the result (dense-stream-DEVICE, of several ranks ...-RANKS)")
 
 
 def shape_of(gigabytes: float, itemsize: int) -> tuple[int, int, int]:
@@ -57,32 +49,45 @@ def shape_of(gigabytes: float, itemsize: int) -> tuple[int, int, int]:
     return max(1, round(gigabytes * 1e9 / itemsize / SIDE**2)), SIDE, SIDE
 
 
-def from_memory(args: argparse.Namespace) -> dict[str, Any]:
-    """Time sweeps over a tensor in host memory, and copies of its slabs without any computing."""
-    array = np.empty(shape_of(args.gigabytes, DTYPES[args.precision].itemsize), DTYPES[args.precision])
-    random_into(array.reshape(-1))
-    operator, seconds = placed(args, DenseTensor(array), "stream")
+def from_memory(args: argparse.Namespace, machine: Machine) -> dict[str, Any]:
+    """Time sweeps over a tensor in the ranks' host memory, and plain copies of its slabs. Collective."""
+    comm, dtype = machine.comm, DTYPES[args.precision]
+    source = RandomSource(shape_of(args.gigabytes, dtype.itemsize), dtype, machine)
+    operator, seconds = placed(args, machine, source, "stream")
+    size = source.nnz * dtype.itemsize
     sweeps, copies = [], []
     for _ in range(1 + args.repeats):
-        copies.append(_copied(operator, array))
-        sent, taken = swept(operator)
-        sweeps.append(sent * array.nbytes / taken / 1e9)
+        _, taken = side_by_side(comm, lambda: _copy(operator, source.mine))
+        copies.append(size / taken / 1e9)
+        passes, taken = side_by_side(comm, lambda: swept(operator))
+        sweeps.append(passes * size / taken / 1e9)
     found = {
-        "bytes": array.nbytes, "placing_seconds": seconds, "passes": sent,
+        "bytes": size, "ranks": comm.size, "placing_seconds": seconds, "passes": passes,
         "sweep_gigabytes_per_second": record.summary(sweeps[1:]),
         "copy_gigabytes_per_second": record.summary(copies[1:]),
     }  # fmt: skip
     found["share_of_copies"] = float(np.median(sweeps[1:]) / np.median(copies[1:]))
-    rates = f"{np.median(sweeps[1:]):.1f} GB/s, plain copies {np.median(copies[1:]):.1f}"
-    print(f"{array.nbytes / 1e9:.0f} GB in host memory: {rates}, placed in {seconds:.1f} s", flush=True)
+    if comm.rank == 0:
+        rates = f"{np.median(sweeps[1:]):.1f} GB/s, plain copies {np.median(copies[1:]):.1f}"
+        print(f"{size / 1e9:.0f} GB in host memory: {rates}, placed in {seconds:.1f} s", flush=True)
     return found
 
 
-def placed(args: argparse.Namespace, tensor: Any, placement: Any) -> tuple[DenseOperator, float]:
-    """Return an operator that holds random factor matrices, and the seconds that making it took."""
+def side_by_side(comm: Comm, work: Callable[[], T]) -> tuple[T, float]:
+    """Return what comes of work that all ranks begin together, and the seconds of the slowest one. Collective."""
+    comm.allgather(None)
+    began = time.perf_counter()
+    found = work()
+    return found, max(comm.allgather(time.perf_counter() - began))
+
+
+def placed(
+    args: argparse.Namespace, machine: Machine, source: AnySource, placement: Any
+) -> tuple[DenseOperator, float]:
+    """Return an operator that holds random factor matrices, and the seconds that making it took. Collective."""
     options = Options(device=args.device, precision=args.precision, placement=placement)
-    machine, began = bring_up(options, SingleComm()), time.perf_counter()
-    operator = place(open_tensor(tensor, machine, options), args.rank, machine, options, late=True)
+    began = time.perf_counter()
+    operator = place(source, args.rank, machine, options, late=True)
     assert isinstance(operator, DenseOperator)
     operator.synchronize()
     seconds = time.perf_counter() - began
@@ -91,24 +96,21 @@ def placed(args: argparse.Namespace, tensor: Any, placement: Any) -> tuple[Dense
     return operator, seconds
 
 
-def swept(operator: DenseOperator) -> tuple[int, float]:
-    """Sweep over all modes, as CP-ALS does; return how often the elements were read, and the seconds."""
-    operator.synchronize()
-    began, passes = time.perf_counter(), 0
+def swept(operator: DenseOperator) -> int:
+    """Sweep over all modes, as CP-ALS does; return how often the elements were read."""
+    passes = 0
     for mode in range(operator.order):
         passes += operator.reads(mode)
         operator.mttkrp(mode)
         operator.changed(mode)
     operator.synchronize()
-    return passes, time.perf_counter() - began
+    return passes
 
 
-def _copied(operator: DenseOperator, array: np.ndarray) -> float:
-    """Return the gigabytes a second of copies of the array's slabs to the device, in turn to two places."""
+def _copy(operator: DenseOperator, array: np.ndarray) -> None:
+    """Copy the array's slabs to the device, in turn to two places."""
     device, slab = operator.machine.device, operator.plan.form.slab
     targets = [device.empty(array[:slab].shape, array.dtype) for _ in range(2)]
-    device.synchronize()
-    began = time.perf_counter()
     for number, start in enumerate(range(0, len(array), slab)):
         part = array[start : start + slab]
         target = targets[number % 2][: len(part)]
@@ -117,10 +119,9 @@ def _copied(operator: DenseOperator, array: np.ndarray) -> float:
         else:
             target.set(part)  # page-locked while the operator lives
     device.synchronize()
-    return array.nbytes / (time.perf_counter() - began) / 1e9
 
 
-def from_file(args: argparse.Namespace) -> dict[str, Any]:
+def from_file(args: argparse.Namespace, machine: Machine) -> dict[str, Any]:
     """Time reading a file alone, and loading it until the first MTTKRP is done, each in turn.
 
     The system's copy in memory is dropped before; once more it is kept. A small file comes first: what is done once in
@@ -129,17 +130,16 @@ def from_file(args: argparse.Namespace) -> dict[str, Any]:
     dtype = DTYPES[args.precision]
     shape, ways = shape_of(args.file_gigabytes, dtype.itemsize), ("read", "looked at", "resident", "stream")
     with _file(args.folder / "dense-small.npy", (8, *shape[1:]), dtype) as path:
-        first = {way: _loaded(args, path, way) for way in ways[2:]}
-    device = bring_up(Options(device=args.device), SingleComm()).device
-    room = device.zeros(shape, dtype)
+        first = {way: _loaded(args, machine, path, way) for way in ways[2:]}
+    room = machine.device.zeros(shape, dtype)
     with _file(args.folder / "dense-stream.npy", shape, dtype) as path:
         size, seconds = math.prod(shape) * dtype.itemsize, list[dict[str, float]]()
         for _ in range(args.repeats):
             seconds.append({})
             for way in ways:
                 _drop(path)
-                seconds[-1][way] = _loaded(args, path, way, room)
-        kept = {way: [_loaded(args, path, way, room) for _ in range(args.repeats)] for way in ways}
+                seconds[-1][way] = _loaded(args, machine, path, way, room)
+        kept = {way: [_loaded(args, machine, path, way, room) for _ in range(args.repeats)] for way in ways}
     found: dict[str, Any] = {"bytes": size, "first_seconds": first}
     for name, taken in (("disk", {way: [each[way] for each in seconds] for way in ways}), ("memory", kept)):
         rates = {way: record.summary([size / each / 1e9 for each in those]) for way, those in taken.items()}
@@ -150,17 +150,17 @@ def from_file(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _loaded(args: argparse.Namespace, path: Path, way: str, room: Any = None) -> float:
+def _loaded(args: argparse.Namespace, machine: Machine, path: Path, way: str, room: Any = None) -> float:
     """Return the seconds until a file was read, or looked at in memory that was there, or its first MTTKRP was done."""
-    device, began = bring_up(Options(device=args.device), SingleComm()).device, time.perf_counter()
+    began = time.perf_counter()
     if way == "read":
         _read(path)
     elif way == "looked at":
         elements = read_dense(path).memory
-        begin_copy(room, elements, device, lambda part: known_of(part, elements.shape))()
-        device.synchronize()
+        begin_copy(room, elements, machine.device, lambda part: known_of(part, elements.shape))()
+        machine.device.synchronize()
     else:
-        operator, _ = placed(args, path, way)
+        operator, _ = placed(args, machine, open_path(path, machine.comm), way)
         operator.mttkrp(0)
         operator.synchronize()
     return time.perf_counter() - began
@@ -206,11 +206,15 @@ def _read(path: Path) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure and write the result."""
-    machine = bring_up(Options(device=args.device), SingleComm())
+    """Measure and write the result: of several ranks what they stream from host memory. Collective."""
+    comm = world()
+    machine = bring_up(Options(device=args.device), comm)
     facts: dict[str, Any] = {"rank": args.rank, "precision": args.precision}
     if args.gigabytes:
-        facts["memory"] = from_memory(args)
-    if args.file_gigabytes:
-        facts["file"] = from_file(args)
-    record.write(args.name or f"dense-stream-{args.device}", [machine.device.description], facts, args.output)
+        facts["memory"] = from_memory(args, machine)
+    if args.file_gigabytes and comm.size == 1:
+        facts["file"] = from_file(args, machine)
+    devices = comm.allgather(machine.device.description)
+    if comm.rank == 0:
+        name = f"dense-stream-{args.device}" + (f"-{comm.size}" if comm.size > 1 else "")
+        record.write(args.name or name, devices, facts, args.output)

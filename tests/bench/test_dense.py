@@ -55,3 +55,15 @@ def test_streams_from_memory_and_from_a_file(folder: Path, monkeypatch: pytest.M
         assert found["file"][where]["gigabytes_per_second"]["stream"]["runs"] == 2
         assert found["file"][where]["share_of_reads"]["resident"] > 0
     assert not (folder / "dense-stream.npy").exists()
+
+
+def test_iterations_on_groups_of_ranks(folder: Path) -> None:
+    flags = ["--device", "cpu", "--shapes", "12x9x7", "30x8", "--ranks", "3", "--threads", "1", "--output", str(folder)]
+    main(["dense-ranks", *flags])
+    found = json.loads((folder / "dense-ranks-cpu-1.json").read_text())
+    assert [(case["shape"], case["precision"]) for case in found["dense"]] == [
+        (shape, precision) for shape in ([12, 9, 7], [30, 8]) for precision in ("fp64", "fp32")
+    ]
+    for case in found["dense"]:
+        assert case["milliseconds"]["1"]["median"] > 0
+        assert case["times_as_fast"] == {"1": 1.0}
