@@ -265,7 +265,8 @@ class DenseTensor(AsDense):
 def forget(block: NDArray[Any] | Stored) -> None:
     """Let go of the pages of a block that is mapped from a file: once read, they count as this process's memory.
 
-    The system may keep them as long as it has room, and reads them again if they are used again.
+    The system may keep them as long as it has room, and reads them again if they are used again. Pages that are copied
+    when they are written (NumPy's mode "c") stay: what was written would be lost.
     """
     _advise(block, "MADV_DONTNEED")
 
@@ -277,7 +278,9 @@ def expect(block: NDArray[Any] | Stored) -> None:
 
 def _advise(block: NDArray[Any] | Stored, advice: str) -> None:
     mapped = getattr(block, "_mmap", None)
-    if mapped is None or not isinstance(block, np.ndarray) or not block.size or not hasattr(mmap, advice):
+    if not isinstance(block, np.memmap) or mapped is None or not block.size or not hasattr(mmap, advice):
+        return
+    if block.mode == "c":
         return
     first = np.frombuffer(mapped, np.uint8).ctypes.data
     low, high = (bound - first for bound in np.lib.array_utils.byte_bounds(block))
