@@ -99,7 +99,8 @@ def _block(source: DenseSource, machine: Machine, options: Options) -> DenseBloc
     """Return a rank's block: on the device, where it takes at most half of its memory. Collective."""
     grid = slices(source, machine.comm.size)
     room = setting_for(source, 1, machine, options).memory // 2
-    resident = options.placement != "stream" and math.prod(grid.shape(0)) * options.dtype.itemsize <= room
+    largest = max(math.prod(grid.shape(rank)) for rank in range(machine.comm.size)) * options.dtype.itemsize
+    resident = options.placement != "stream" and largest <= room
     with STAGES.of("copy"):
         block = block_of(source, grid, machine, options.dtype, resident)
     if all(machine.comm.allgather(resident)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -59,6 +60,21 @@ def side_by_side(work: Callable[[T], R], items: Iterable[T], threads: int) -> li
         return [work(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(work, items))
+
+
+def in_order(work: Callable[[T], R], items: Iterable[T], threads: int) -> Iterator[R]:
+    """Yield what `side_by_side` returns, one after the other: at most `threads` results wait to be taken."""
+    if threads == 1:
+        yield from map(work, items)
+        return
+    coming = deque[Future[R]]()
+    with ThreadPoolExecutor(threads) as pool:
+        for item in items:
+            coming.append(pool.submit(work, item))
+            if len(coming) == threads:
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def submit(pool: ThreadPoolExecutor, work: Callable[..., R], *args: Any) -> Future[R]:

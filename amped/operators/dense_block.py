@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.dense import DenseTensor, Stored
 from partitioner.facts import Facts, joined
-from partitioner.threads import fair_threads, side_by_side
+from partitioner.threads import fair_threads, in_order, side_by_side
 
 from ..backend.base import Array, Device
 from ..backend.contract import contracted
@@ -55,13 +55,20 @@ class DenseBlock:
         step = max(1, piece_elements(self._device) * length // max(1, every))
         return [slice(at, min(at + step, length)) for at in range(0, length if every else 0, step)]
 
-    def each(self, work: Callable[[slice, Array], T]) -> list[T]:
-        """Return what `work` makes of all pieces, ranges of the first mode, in their order."""
+    def hold(self, elements: Array | Stored) -> None:
+        """Take the same elements from host memory, or a file, in every pass; those on the device are let go."""
+        self._elements, self.resident = elements, False
+
+    def each(self, work: Callable[[slice, Array], T]) -> Iterator[T]:
+        """Yield what `work` makes of all pieces, ranges of the first mode, in their order.
+
+        Each thread has a piece, and at most as many results wait as there are threads.
+        """
 
         def one(part: slice) -> T:
             return work(part, self._piece((part,), self.dtype))
 
-        return side_by_side(one, self._cuts(0), self._threads)
+        return in_order(one, self._cuts(0), self._threads)
 
     def _piece(self, place: tuple[slice, ...], dtype: np.dtype[Any]) -> Array:
         given = self._elements[place]

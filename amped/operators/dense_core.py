@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
 
-from partitioner.shards import Cut
+from partitioner.threads import usable_cores
 
-from ..backend.base import Array
+from ..backend.base import Array, Device
 from ..backend.contract import contracted
 from ..backend.exchange import Machine
-from ..backend.mttkrp import Share
 from ..errors import InputError
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .dense_block import DenseBlock, piece_elements
+from .dense_plan import mode_plans
 from .dense_source import DenseSource
 from .factors import Factors
 from .grid import Grid
 from .limits import check_range
-from .memory import ModePlan
 from .placement import Plan, Setting
 from .workspace import Workspace
 
 NAME = "gemm"
+PIECES = 4  # that there is room for, at least: a piece, what it is contracted to, and both while they are converted
 
 
 def slices(source: DenseSource, ranks: int) -> Grid:
@@ -42,11 +41,19 @@ def slices(source: DenseSource, ranks: int) -> Grid:
 def block_of(
     source: DenseSource, grid: Grid, machine: Machine, dtype: np.dtype[Any], resident: bool, cut: int = 0
 ) -> DenseBlock:
-    """Return this rank's block of a grid that cuts one mode; of a rank that is too many, nothing of that mode."""
-    given = source.block(grid, on_host=machine.device.on_host or not resident)
-    if not math.prod(given.shape):
-        given = np.empty([0 if place == cut else n for place, n in enumerate(source.lengths)], source.value_dtype)
-    return DenseBlock(given, machine, dtype, resident)
+    """Return this rank's block of a grid that cuts one mode; of a rank that is too many, nothing of that mode.
+
+    Collective; what is `resident` may differ between ranks.
+    """
+    return DenseBlock(_given(source, grid, machine.device.on_host or not resident, cut), machine, dtype, resident)
+
+
+def _given(source: DenseSource, grid: Grid, on_host: bool, cut: int = 0) -> Any:
+    """Return the elements of a rank's block, from where they are. Collective."""
+    found = source.block(grid, on_host)
+    if math.prod(found.shape):
+        return found
+    return np.empty([0 if place == cut else n for place, n in enumerate(source.lengths)], source.value_dtype)
 
 
 class CorePlan(Plan):
@@ -64,7 +71,7 @@ class DenseCore(Factors):
     """TTMc of one dense tensor; making one is collective."""
 
     def __init__(self, source: DenseSource, machine: Machine, setting: Setting, block: DenseBlock) -> None:
-        """Take this rank's block of `source`, see `slices`; it leaves the device if that has no room for it."""
+        """Take this rank's block of `source`, see `slices`; it leaves the device if the plan has no room for it."""
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
@@ -73,13 +80,20 @@ class DenseCore(Factors):
         self.clock = machine.device.clock()
         self.plan = together(comm, lambda: make_core_plan(source, comm.rank, comm.size, setting))
         self.kernels = [NAME] * len(source.shape)
+        self._grid, self._block = slices(source, comm.size), block
+        self._make_room(source)
         self.work = Workspace(self.plan, machine, options)
-        self._grid = slices(source, comm.size)
-        self._block = block
-        if self.plan.slot and block.resident:
-            self._block = block_of(source, self._grid, machine, options.dtype, False)
         self._own = self._grid.block(comm.rank)[0]  # of the slowest mode
         self.clock.collect()
+
+    def _make_room(self, source: DenseSource) -> None:
+        """Let the block leave the device if the plan has no room for it: not on all ranks, perhaps. Collective."""
+        leaves = self.plan.slot > 0 and self._block.resident
+        if any(self.machine.comm.allgather(leaves)):
+            given = _given(source, self._grid, on_host=True)
+            if leaves:
+                self._block.hold(given)
+                self.machine.device.trim()
 
     def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
         HERE.mode = mode
@@ -89,17 +103,14 @@ class DenseCore(Factors):
             if place:
                 out[...] = self._rows(mode, self._summed(place))
             else:
-                parts = self._block.each(lambda part, piece: self._contracted(piece, 0, part))
-                for part, found in zip(self._starts(parts), parts, strict=True):
-                    out[part] = self._rows(mode, found)
+                begin = 0
+                for found in self._block.each(lambda part, piece: self._contracted(piece, 0, part)):
+                    out[begin : begin + len(found)] = self._rows(mode, found)
+                    begin += len(found)
         if place and self.machine.comm.size > 1:
             with self.clock.span("exchange", mode):
                 self.machine.exchange.reduce_rows(out, self.plan.modes[mode].cut.rows)
         return self.work.sums[mode]
-
-    def _starts(self, parts: Sequence[Array]) -> list[slice]:
-        ends = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-        return [slice(a, b) for a, b in pairwise(ends)]
 
     def _summed(self, place: int) -> Array:
         """Return the block times all factor matrices but one, with the slowest mode first, summed over its pieces."""
@@ -136,15 +147,16 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     options, device, grid = setting.options, setting.device, slices(source, ranks)
     if options.gather != "full" or options.kernel not in ("auto", NAME):
         raise InputError(f"kernel {options.kernel!r}, gather {options.gather!r}: of dense tensors, auto and full alone")
-    modes, shape, item = _mode_plans(source, grid, rank, setting), grid.shape(rank), options.dtype.itemsize
+    modes, shape, item = mode_plans(source, grid, rank, setting), grid.shape(rank), options.dtype.itemsize
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     fixed = {
         "factor matrices": sum(int(m.cut.rows[-1]) * m.share.stride for m in modes) * item,
         "TTMc output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
         "method": max(t.kept for t in takes),
     }
-    piece = max(piece_elements(device), math.prod(shape[1:]))
-    working = 4 * piece * 8 + max(t.passing for t in takes) + fixed["TTMc output"]
+    piece, threads = max(piece_elements(device), math.prod(shape[1:])), _threads(device, ranks)
+    working = max(PIECES, 2 * threads) * piece * 8 + (threads + 1) * fixed["TTMc output"]
+    working += max(t.passing for t in takes)
     elements, need = math.prod(shape) * item, sum(fixed.values()) + working
     streamed = options.placement == "stream" or need + elements > setting.memory
     if need + (0 if streamed else elements) > setting.memory or (streamed and options.placement == "resident"):
@@ -157,18 +169,6 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     return CorePlan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
 
 
-def _mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
-    found, item = [], setting.options.dtype.itemsize
-    elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))]).astype(np.int64)
-    for mode, length in enumerate(source.shape):
-        place, columns = source.modes.index(mode), setting.ranks[mode]
-        rows = grid.rows(place)
-        owned = slice(int(rows[rank]), int(rows[rank + 1]))
-        computed = owned if grid.alone(place) else slice(0, length)
-        lengths = tuple(n for m, n in enumerate(source.shape) if m != mode)
-        nnz, stride = int(elements[rank + 1] - elements[rank]), setting.device.stride(columns, item)
-        share = Share(lengths, computed, nnz, stride, setting.options.dtype, setting.values)
-        cut = Cut(elements, rows, np.full(grid.ranks, -1, np.int64))
-        inputs = tuple(r for m, r in enumerate(setting.ranks) if m != mode)
-        found.append(ModePlan(mode, columns, cut, owned, share, inputs=inputs, resident=nnz))
-    return found
+def _threads(device: Device, ranks: int) -> int:
+    """Return how many pieces a rank of so many contracts at the same time."""
+    return max(1, usable_cores() // ranks) if device.on_host else 1

@@ -80,13 +80,14 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     check_rank(columns, MAX_DENSE_RANK)
     kernel, grid = dense_kernel(options, device), Grid.of(source.lengths, ranks)
     shape, item = grid.shape(rank), options.dtype.itemsize
-    stride = device.stride(columns, item)
-    modes = _mode_plans(source, grid, rank, stride, setting)
+    modes = mode_plans(source, grid, rank, setting)
     resident = Form(
-        shape, shape[0], columns, stride, options.dtype, options.workspace or WORKSPACE,
+        shape, shape[0], columns, device.stride(columns, item), options.dtype, options.workspace or WORKSPACE,
         whole=grid.ranks == 1, pairs=not options.deterministic,
     )  # fmt: skip
     sent = sent_as(source.value_dtype, options.dtype, device)
+    if not kernel.suits(resident):
+        raise InputError(f"kernel {kernel.name!r} does not run on this device ({device.description}): auto does")
     parts = _Parts(kernel, modes, _fixed_bytes(modes, resident, setting), setting)
     elements = 0 if _in_place(source, ranks, setting) else math.prod(shape) * item
     placed = _placed(resident, elements, sent, parts)
@@ -125,22 +126,24 @@ def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
 def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
     """Return whether the device computes with the elements where they are."""
     there = source.on_gpu != setting.device.on_host and not source.in_file
-    return there and source.lends and ranks == 1 and source.value_dtype == setting.options.dtype
+    return there and source.lends and not source.mapped and ranks == 1 and source.value_dtype == setting.options.dtype
 
 
-def _mode_plans(source: DenseSource, grid: Grid, rank: int, stride: int, setting: Setting) -> list[ModePlan]:
-    found = []
-    elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))])
+def mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
+    """Return what a rank owns and computes of each mode; of a TTMc with the other modes' columns."""
+    found, options = [], setting.options
+    elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))]).astype(np.int64)
     for mode, length in enumerate(source.shape):
-        place = source.modes.index(mode)
+        place, columns = source.modes.index(mode), setting.ranks[mode]
         rows = grid.rows(place)
         owned = slice(int(rows[rank]), int(rows[rank + 1]))
         computed = owned if grid.alone(place) else slice(0, length)
         lengths = tuple(n for m, n in enumerate(source.shape) if m != mode)
-        nnz = int(elements[rank + 1] - elements[rank])
-        share = Share(lengths, computed, nnz, stride, setting.options.dtype, setting.values)
-        cut = Cut(elements.astype(np.int64), rows, np.full(grid.ranks, -1, np.int64))
-        found.append(ModePlan(mode, setting.ranks[mode], cut, owned, share, resident=nnz))
+        nnz, stride = int(elements[rank + 1] - elements[rank]), setting.device.stride(columns, options.dtype.itemsize)
+        share = Share(lengths, computed, nnz, stride, options.dtype, setting.values)
+        cut = Cut(elements, rows, np.full(grid.ranks, -1, np.int64))
+        others = tuple(r for m, r in enumerate(setting.ranks) if m != mode) if setting.ttmc else ()
+        found.append(ModePlan(mode, columns, cut, owned, share, inputs=others, resident=nnz))
     return found
 
 

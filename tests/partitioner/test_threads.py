@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import pytest
 
-from partitioner.threads import submit
+from partitioner.threads import in_order, submit
 
 
 class Slow(ThreadPoolExecutor):
@@ -28,3 +30,28 @@ def test_a_pool_holds_no_arguments_once_their_result_is_there() -> None:
         del array
         assert found.result() == 3
         assert held() is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_come_in_order_and_few_wait(threads: int) -> None:
+    lock, begun, taken, most = threading.Lock(), 0, 0, 0
+
+    def work(item: int) -> int:
+        nonlocal begun, most
+        with lock:
+            begun += 1
+            most = max(most, begun - taken)
+        return 2 * item
+
+    found = []
+    for result in in_order(work, range(50), threads):
+        found.append(result)
+        with lock:
+            taken += 1
+    assert found == list(range(0, 100, 2))
+    assert most <= threads
+
+
+def test_an_error_in_one_of_them_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        list(in_order(lambda item: 1 // (3 - item), range(9), 2))

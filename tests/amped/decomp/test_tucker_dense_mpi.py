@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 import numpy as np
 import pytest
 from tuckers import assert_same_spaces, dense_hooi, dense_hosvd
 
 import amped
+from amped.operators import dense_block
+from amped.operators.dense_core import DenseCore
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
@@ -37,3 +42,24 @@ def test_spectra(comm: Comm, device: str, shape: tuple[int, ...], ranks: tuple[i
     turned = dense_hosvd(dense.transpose(), ranks[::-1], True)[::-1]
     want = turned if method == "sthosvd" else dense_hosvd(dense, ranks, False)
     assert_same_spaces(model.factors, want, 1e-6)
+
+
+def test_blocks_of_some_ranks_alone_leave_the_device(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks have one index of the slowest mode, or two: with the right memory two are too many."""
+    monkeypatch.setattr(dense_block, "HOST_PIECE", 16)
+    dense, leaves = np.random.default_rng(1).random((2 * comm.size - 1, 100, 100)), list[bool]()
+    make_room = DenseCore._make_room
+
+    def noted(core: DenseCore, source: Any) -> None:
+        leaves.append(core.plan.slot > 0 and core._block.resident)
+        make_room(core, source)
+
+    monkeypatch.setattr(DenseCore, "_make_room", noted)
+    mine, fits = dense if comm.rank == 0 else None, list[float]()
+    for memory in range(200_000, 1_000_000, 40_000):
+        with suppress(amped.InputError):  # too little of it
+            model = amped.tucker(mine, (1, 2, 2), max_iters=2, device="cpu", precision="fp64", device_memory=memory)
+            fits.append(model.fits[-1])
+    np.testing.assert_allclose(fits, [fits[0]] * len(fits), rtol=1e-13)
+    differ = [len(set(each)) > 1 for each in zip(*comm.allgather(leaves), strict=True)]
+    assert comm.size == 1 or any(differ)
