@@ -65,7 +65,7 @@ class FileElements:
             self._fill(out[indices], self._byte([*place, ranges[along].start]))
 
     def _along(self, lengths: Sequence[int]) -> int:
-        """Return the mode from which on elements of such ranges follow each other."""
+        """Return the first mode within which wanted elements follow one another in the file without gaps."""
         whole = [given == own for given, own in zip(lengths, self.shape, strict=True)]
         return next(mode for mode in range(len(whole)) if all(whole[mode + 1 :]))
 

@@ -31,9 +31,7 @@ class Form(NamedTuple):
     workspace: int  # bytes of scratch memory that a sweep may take; one that needs more takes what it needs least
     whole: bool = False  # whether its rows of an MTTKRP are complete: no other block has a part of them
     pairs: bool = False  # whether what is computed at the end of a sweep may serve the next one
-    gaps: bool = (
-        False  # whether rows of elements have gaps if that helps: they are copied to the device, and stay there
-    )
+    gaps: bool = False  # whether rows may have gaps if that helps: elements are copied to the device, and stay there
     held: np.dtype[Any] | None = None  # of elements: float32, where factor matrices are in double precision
 
     @property

@@ -27,7 +27,7 @@ TILES = 128, 64, 32, 8  # rows of a product that are computed at a time: blocks 
 
 
 class Pairs(NamedTuple):
-    """What is there of a partial result at once: rows of so many numbers; `whole`: all of them, of any one."""
+    """What is there of a partial result at once: rows of so many numbers; `whole`: whether any one fits as a whole."""
 
     rows: int
     columns: int

@@ -121,7 +121,7 @@ class DenseSource:
         return self.shape[mode]
 
     def tensor(self) -> DenseTensor | None:
-        assert self.facts  # all are finite
+        self.facts  # noqa: B018  # all ranks look: elements that are not finite are an error
         return self._root
 
     def digest(self) -> int:
@@ -137,6 +137,11 @@ class DenseSource:
     def on_gpu(self) -> bool:
         """Whether elements are in the memory of the GPU that one rank alone computes with."""
         return self._tensor is not None and self._tensor.on_gpu is not None and self._comm.size == 1
+
+    @property
+    def mapped(self) -> bool:
+        """Whether elements are in an array that is mapped from a file: they are copied, as a file may be cut short."""
+        return self._tensor is not None and isinstance(self._tensor.memory, np.memmap)
 
     def block(self, grid: Grid, on_host: bool = True) -> Any:
         """Return this rank's block, with modes in memory order: a view of the tensor where it can be one.

@@ -68,7 +68,7 @@ class Spectra(NamedTuple):
 class Setting(NamedTuple):
     """What the plans of all ranks have in common."""
 
-    ranks: tuple[int, ...]  # columns of each mode's factor matrix, 1 to 1024
+    ranks: tuple[int, ...]  # columns of each mode's factor matrix
     options: Options
     device: Device
     values: ValueRange

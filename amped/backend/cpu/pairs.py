@@ -61,15 +61,14 @@ class CpuProducts:
         """Multiply in pieces of a thread; in double precision all that is summed, unless it is added."""
         height, depth = matrix.shape
         exact = matrix.dtype == out.dtype and not adds
-        step = depth if exact else DEPTH
         for p in range(0, height, HEIGHT):
             q = min(p + HEIGHT, height)
             if exact:
                 np.matmul(matrix[p:q], factor, out=out[p:q])
                 continue
-            for k in range(0, depth, step):
+            for k in range(0, depth, DEPTH):
                 piece = self._pieces[thread][: q - p]
-                np.matmul(matrix[p:q, k : k + step], factor[k : k + step], out=piece)
+                np.matmul(matrix[p:q, k : k + DEPTH], factor[k : k + DEPTH], out=piece)
                 put(out[p:q], piece, adds or k > 0)
 
     def contract(

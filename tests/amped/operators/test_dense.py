@@ -499,3 +499,16 @@ def test_a_gpu_takes_what_is_planned(
     planned, used = sum(operator.plan.device_bytes.values()), operator.machine.device.peak_bytes()
     assert used is not None
     assert 0.5 * planned <= used <= 1.02 * planned  # double precision was not needed
+
+
+def test_a_kernel_that_the_device_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Split, "suits", lambda _self, _form: False)
+    with pytest.raises(InputError, match="kernel 'split' does not run on this device"):
+        amped.cp_als(np.ones((3, 3, 3)), 2, device="cpu", kernel="split")
+
+
+def test_the_copy_of_a_mapped_array_is_planned(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", ARRAY)
+    arrays = np.load(tmp_path / "x.npy"), np.load(tmp_path / "x.npy", mmap_mode="r")
+    held = [dense_operator(array, FACTORS, SingleComm()).plan.device_bytes for array in arrays]
+    assert [each["resident elements"] for each in held] == [0, ARRAY.size * 8]
