@@ -27,6 +27,7 @@ SINGLE = 2.0**-24  # the relative error of a row of an MTTKRP: sums of more prod
 ACCURACY = 1e-6  # of a fit
 NEARBY = 0.75  # once a fit was above it, all are computed in double precision: a tolerance compares those of one kind
 CONDITION = 1e11  # of a matrix that is inverted by elimination, at most; by its norm and that of its inverse
+CUTOFF = 1 / CONDITION  # eigenvalues below so many times the largest count as 0: see `small.pseudo_inverse`
 
 
 class Terms(NamedTuple):
@@ -37,7 +38,6 @@ class Terms(NamedTuple):
     parts: int  # process ranks
     part: int  # this one
     norm: float  # of the tensor
-    cutoff: float  # eigenvalues below so many times the largest count as 0
     most: float  # how far from 1 the largest number of a stored column may be
     gains: bool  # whether an MTTKRP in double precision is better than a plain one
 

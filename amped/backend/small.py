@@ -14,6 +14,7 @@ from .base import Array, Device
 from .equations import (
     ACCURACY,
     CONDITION,
+    CUTOFF,
     NEAR,
     NEARBY,
     NOISY,
@@ -115,7 +116,7 @@ class HostEquations:
             self._raise(NOT_FINITE)
             return
         most = np.inf if double else noise_limit(self._terms, state.facts[FIT])
-        inverse, condition = inverted(product, self._terms.cutoff, most, self._xp)
+        inverse, condition = inverted(product, most, self._xp)
         if condition > most:
             self.totals[self._terms.rank + 1] = 1.0
         state.divisor[...] = state.norms[mode] * state.scales[mode]
@@ -239,26 +240,27 @@ def widened(largest: Any, divisor: Any) -> Any:
     return np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
 
 
-def inverted(gram: Array, cutoff: float, most: float, xp: Any) -> tuple[Array, float]:
+def inverted(gram: Array, most: float, xp: Any) -> tuple[Array, float]:
     """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or a larger number.
 
-    It is exact where it is above `most`, and eigenvalues below `cutoff` times the largest count as 0.
+    It is exact where it is above `most`.
     """
     try:
         inverse = xp.linalg.inv(gram)
     except np.linalg.LinAlgError:
-        return pseudo_inverse(gram, cutoff, xp)
+        return pseudo_inverse(gram, CUTOFF, xp)
     condition = float(xp.linalg.norm(gram) * xp.linalg.norm(inverse))
     if condition <= min(CONDITION, most):
         return (inverse + inverse.T) / 2, condition
-    return pseudo_inverse(gram, cutoff, xp)
+    return pseudo_inverse(gram, CUTOFF, xp)
 
 
 def pseudo_inverse(gram: Array, cutoff: float, xp: Any = np) -> tuple[Array, float]:
     """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
 
     It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
-    `cutoff` times the largest count as 0.
+    `cutoff` times the largest count as 0. Rounding of an inverse whose numbers are 1e15 as large as those of the matrix
+    changes all components of a solution by tenths, not only those along the small eigenvalues.
     """
     values, vectors = xp.linalg.eigh(gram)  # ascending
     kept = values > cutoff * values[-1]

@@ -218,12 +218,8 @@ class LeastSquares:
 
 def terms_of(operator: Operator, rank: int) -> Terms:
     """Return what the equations of a decomposition into so many components have in common."""
-    comm, order, dtype = operator.machine.comm, operator.order, operator.options.dtype
-    # What is smaller is lost where rows are rounded.
-    cutoff = max(rank * np.finfo(np.float64).eps, float(np.finfo(dtype).eps) ** 2)
-    return Terms(
-        order, rank, comm.size, comm.rank, operator.norm, cutoff, far(order), gains(operator.options),
-    )  # fmt: skip
+    comm, order = operator.machine.comm, operator.order
+    return Terms(order, rank, comm.size, comm.rank, operator.norm, far(order), gains(operator.options))
 
 
 def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:

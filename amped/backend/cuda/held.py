@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..base import Array
 from ..constrained import take_lengths_out
-from ..equations import ACCURACY, CONDITION, NEAR, NEARBY, ROUNDING, SINGULAR, Bounds, Terms, Told
+from ..equations import ACCURACY, CONDITION, CUTOFF, NEAR, NEARBY, ROUNDING, SINGULAR, Bounds, Terms, Told
 from ..nonnegative import System
 from ..small import BEST, FACTS, FIT, FLAGS, ITERATIONS, State, noise_limit, pseudo_inverse, sums_of
 from ..solve import Sums
@@ -84,7 +84,7 @@ class Held:
             return  # `prepare` has said so
         each = xp.arange(len(product))
         product[each, each] += self._ridge(mode)
-        inverse, condition = pseudo_inverse(product, self._terms.cutoff, xp)
+        inverse, condition = pseudo_inverse(product, CUTOFF, xp)
         if not double and condition > noise_limit(self._terms, facts[FIT]):
             self.totals[self._terms.rank + 1] = 1.0
         inverse *= xp.asarray(np.multiply.reduce(scales[others])[:, None])

@@ -13,6 +13,7 @@ from amped.backend.choose import choose
 from amped.backend.constrained import HostConstrained
 from amped.backend.equations import (
     CONDITION,
+    CUTOFF,
     NEAR,
     NEARBY,
     NOISY,
@@ -30,7 +31,7 @@ from amped.backend.small import HostEquations
 from amped.parallel.mpi import world
 
 RANKS = (1, 7, 16, 33, 64, 128, 130, 257)
-NORM, MOST, CUTOFF = 5.0, 100.0, 1e-14
+NORM, MOST = 5.0, 100.0
 
 Make = Callable[..., tuple[Equations, Device]]
 
@@ -48,7 +49,7 @@ def make(request: pytest.FixtureRequest, device: str) -> Make:
     def made(
         order: int, rank: int, parts: int = 1, gains: bool = True, dtype: str = "f4", bounds: Bounds | None = None
     ) -> tuple[Any, Device]:
-        terms = Terms(order, rank, parts, parts - 1, NORM, CUTOFF, MOST, gains)
+        terms = Terms(order, rank, parts, parts - 1, NORM, MOST, gains)
         where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
         if request.param == "host":
             return HostConstrained(where, terms, bounds) if bounds else HostEquations(where, terms), where

@@ -237,6 +237,25 @@ def test_values_beyond_single_precision_are_refused_or_right() -> None:
     np.testing.assert_allclose(fits, amped.cp_als(TENSOR, 3, tol=0, max_iters=3, device="cpu").fits, atol=1e-4)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_columns_that_become_equal_do_not_spoil_a_fit(precision: str, device: str) -> None:
+    """Small eigenvalues of the Gram matrices are what rounding left of zero."""
+    dense = np.ones((17, 24, 3))
+    for tensor in (dense, amped.SparseTensor(np.argwhere(dense), dense[dense > 0], dense.shape)):
+        for seed in range(12):
+            model = amped.cp_als(tensor, 2, seed=seed, tol=0, max_iters=20, precision=precision, device=device)
+            assert min(model.fits[2:]) > 1 - 1e-6, seed
+
+
+def test_fits_do_not_fall_with_more_components_than_there_are(device: str) -> None:
+    rng = np.random.default_rng(7)
+    left, right = (rng.standard_normal((24, 3)) for _ in range(2))
+    matrix = left @ right.T + 1e-6 * rng.standard_normal((24, 24))
+    model = amped.cp_als(matrix, 8, tol=0, max_iters=50, precision="fp64", device=device)
+    assert np.diff(model.fits).min() > -1e-8
+    assert 1e-8 < 1 - model.fits[-1] < 1e-6, "noise of 1e-6"
+
+
 @pytest.mark.parametrize("eigenvalues", [[3, 2, 1], [5, 1, 0], [1, 1e-3, 1e-25], [0, 0, 0], [1e-60, 1e-61, 0]])
 def test_pseudo_inverse(eigenvalues: list[float]) -> None:
     basis = np.linalg.qr(np.random.default_rng(0).random((3, 3)))[0]
