@@ -22,6 +22,7 @@ from .operators.dense_block import DenseBlock
 from .operators.dense_core import DenseCore, block_of, slices
 from .operators.dense_source import DenseSource
 from .operators.lengths import check_lengths
+from .operators.limits import check_range
 from .operators.placement import Setting
 from .options import Options
 from .parallel.mpi import together
@@ -52,7 +53,9 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
     together(machine.comm, lambda: ranks and check_ranks(source.shape, ranks))
     if isinstance(source, DenseSource):
         block = _block(source, machine, options)
-    norm = source.norm
+    norm, values = source.norm, source.value_range
+    if norm:
+        together(machine.comm, lambda: check_range(values, options))
     together(machine.comm, lambda: allowed(norm, asked))
     if asked.from_spectra:
         columns = [min(FIRST, length) for length in source.shape] if ranks is None else ranks

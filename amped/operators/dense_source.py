@@ -73,12 +73,13 @@ class DenseSource:
     def found(self, mine: Facts) -> None:
         """Take what each rank knows of its block as it is on its device: so elements are read once.
 
-        Where some are not finite there, they are looked at as they were given: perhaps they were too large for the
-        device's type, which the caller finds out, or an error says which element it is.
+        Where some are not finite there, or all are zero, they are looked at as they were given: perhaps they were too
+        large or small for the device's type, which the caller finds out, or an error says which element it is.
         """
         every = self._comm.allgather(mine)
         if self.known is None:
-            self._take(joined(every) if all(each.bad < 0 for each in every) else self._looked_at())
+            sound = all(each.bad < 0 for each in every) and joined(every).largest
+            self._take(joined(every) if sound else self._looked_at())
 
     def _take(self, facts: Facts) -> None:
         together(self._comm, lambda: self._tensor.check_finite(facts) if self._tensor is not None else None)
@@ -103,8 +104,9 @@ class DenseSource:
             found = self._comm.bcast(None if root is None else root.facts())
             assert found is not None
             return found
-        assert self._tensor is not None
-        mine = self._tensor.facts(self._share, fair_threads(self._comm))
+        tensor, threads = self._tensor, fair_threads(self._comm)
+        assert tensor is not None
+        mine = together(self._comm, lambda: tensor.facts(self._share, threads))
         return joined(self._comm.allgather(mine))
 
     @property

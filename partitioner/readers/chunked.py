@@ -8,6 +8,9 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..checked import open_regular
 from ..dense import DenseTensor, Stored, check_elements
 from ..errors import InputError
@@ -39,8 +42,27 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
     if not Path(file).exists():
         raise InputError("no such file", path=path)
     with naming(path):
+        if file.lower().endswith(HDF5):
+            open_regular(file).close()  # a pipe would be waited for
         array = _array(file, name)
-        return DenseTensor(Stored(_as_it_lies(array, path) or array), path)
+        if array.shape is None:
+            raise InputError("the array is empty: it has no shape")
+        return DenseTensor(Stored(_as_it_lies(array, path) or Chunked(array, path)), path)
+
+
+class Chunked:
+    """The elements of an array that its library reads: whatever it raises is an `InputError` that names the file."""
+
+    def __init__(self, array: Any, path: str | PathLike[str]) -> None:
+        self.shape, self.dtype, self._array, self._path = tuple(array.shape), array.dtype, array, path
+
+    def __getitem__(self, place: tuple[slice, ...]) -> NDArray[Any]:
+        try:
+            return np.asarray(self._array[place])
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise InputError(f"elements cannot be read: {_cause(error)}", path=self._path) from None
 
 
 def _as_it_lies(array: Any, path: Any) -> FileElements | None:
@@ -64,20 +86,26 @@ def _array(file: str, name: str) -> Any:
     library = _library("h5py" if hdf5 else "zarr", "hdf5" if hdf5 else "zarr")
     try:
         opened = library.File(file, "r") if hdf5 else library.open(file, mode="r")
-        if not name and hasattr(opened, "ndim"):  # a Zarr array by itself
-            return opened
-        arrays = {each: array for each, array in _arrays(opened) if not name or each == name.strip("/")}
+        if hasattr(opened, "ndim"):  # a Zarr array by itself
+            arrays = {"": opened} if not name else {}
+        elif name:
+            arrays = {name: opened[name]} if name in opened and hasattr(opened[name], "ndim") else {}
+        else:
+            arrays = dict(_arrays(opened))
     except OSError:
         raise
     except Exception as error:  # of whatever kind these libraries raise for a damaged file
-        cause = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"cannot be read: {cause}") from None
+        raise InputError(f"cannot be read: {_cause(error)}") from None
     if len(arrays) == 1:
         return next(iter(arrays.values()))
     if name:
         raise InputError(f"holds no array {name!r}")
     names = ", ".join([*list(arrays)[:SHOWN], *["..."] * (len(arrays) > SHOWN)]) or "none"
     raise InputError(f"holds {len(arrays)} arrays ({names}): give one as FILE:NAME")
+
+
+def _cause(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _arrays(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,39 @@ def test_wrong_files_of_other_libraries_are_refused(tmp_path: Path, write: Any) 
             amped.read(file)
 
 
-def read_dense_norm(file: Path) -> float:
+def test_a_pipe_is_no_file_of_another_library(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    os.mkfifo(tmp_path / "x.h5")
+    with pytest.raises(InputError, match="not a regular file"):
+        amped.read(tmp_path / "x.h5")
+
+
+def test_damaged_elements_of_other_libraries_are_refused(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=ARRAY, chunks=ARRAY.shape, compression="gzip")
+        at, size = (getattr(file["x"].id.get_chunk_info(0), name) for name in ("byte_offset", "size"))
+        file["none"] = h5py.Empty("f8")
+    content = bytearray((tmp_path / "x.h5").read_bytes())
+    content[at + 4 : at + size] = b"\xff" * (size - 4)
+    (tmp_path / "x.h5").write_bytes(content)
+    with pytest.raises(InputError, match=r"x\.h5:x: elements cannot be read: "):
+        read_dense_norm(f"{tmp_path}/x.h5:x")
+    with pytest.raises(InputError, match=r"x\.h5:none: the array is empty"):
+        amped.read(f"{tmp_path}/x.h5:none")
+
+
+def test_groups_that_lead_to_themselves(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["g/x"] = ARRAY
+        file["g/again"] = h5py.SoftLink("/g")
+    assert read_dense_norm(f"{tmp_path}/x.h5:g/x") == pytest.approx(np.linalg.norm(ARRAY))
+    with pytest.raises(InputError, match="holds no array 'g/again'"):
+        amped.read(f"{tmp_path}/x.h5:g/again")
+
+
+def read_dense_norm(file: Path | str) -> float:
     tensor = amped.read(file)
     assert isinstance(tensor, DenseTensor)
     return tensor.norm()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -71,6 +72,17 @@ def test_the_error_that_was_asked_for(device: str, error: float, most: int, meth
         model = amped.tucker(dense, error=error, method=method, precision="fp64", device=device)
     assert relative_error(dense, model) <= error
     assert model.compression > 10
+
+
+@pytest.mark.parametrize("how", [{"error": 0.1}, {"rank": (1, 2, 2)}, {"rank": (2, 2, 2), "method": "sthosvd"}])
+@pytest.mark.parametrize(
+    ("value", "precision"), [(1e39, "fp32"), (1e-200, "fp32"), (1e300, "fp64"), (1e308, "fp64"), (1e-200, "fp64")]
+)
+def test_values_that_have_no_squares_are_refused(how: Any, value: float, precision: Any, device: str) -> None:
+    dense = np.random.default_rng(0).uniform(0.5, 1, (4, 5, 6)) * value
+    for placement in ("resident", "stream"):
+        with pytest.raises(amped.InputError, match=r"values up to .* are beyond what float"):
+            amped.tucker(dense, precision=precision, device=device, placement=placement, **how)
 
 
 def test_a_file_in_single_precision(tmp_path: Path, device: str) -> None:
