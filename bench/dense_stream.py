@@ -139,6 +139,7 @@ def from_file(args: argparse.Namespace, machine: Machine) -> dict[str, Any]:
             for way in ways:
                 _drop(path)
                 seconds[-1][way] = _loaded(args, machine, path, way, room)
+                print(f"{way}: {seconds[-1][way]:.2f} s", flush=True)
         kept = {way: [_loaded(args, machine, path, way, room) for _ in range(args.repeats)] for way in ways}
     found: dict[str, Any] = {"bytes": size, "first_seconds": first}
     for name, taken in (("disk", {way: [each[way] for each in seconds] for way in ways}), ("memory", kept)):
