@@ -46,6 +46,7 @@ class FileElements:
         self._handles, self._lock = [os.dup(file.fileno())], Lock()
         self._free = {self._handles[0]: 0}  # those that nobody reads from: where they stopped, the first one first
         weakref.finalize(self, _close, self._handles)
+        self._written = os.fstat(self._handles[0]).st_mtime_ns
 
     def __getitem__(self, ranges: tuple[slice, ...]) -> NDArray[Any]:
         found = np.empty([each.stop - each.start for each in ranges], self.dtype)
@@ -108,19 +109,24 @@ class FileElements:
         end, handle = at + len(room), -1
         try:
             handle = self._taken(at)
-            while at < end:
-                count = os.preadv(handle, [room[at - end :]], at)
-                if not count:
-                    size = os.fstat(handle).st_size
-                    cause = f"truncated while it was read: it had at least {end:,} bytes, and has {size:,} now"
-                    raise InputError(cause, path=self._path)
+            while at < end and (count := os.preadv(handle, [room[at - end :]], at)):
                 at += count
+            self._check_unchanged(handle, short=at < end)
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", path=self._path) from None
         finally:
             with self._lock:
                 if handle >= 0:
                     self._free[handle] = at
+
+    def _check_unchanged(self, handle: int, short: bool) -> None:
+        """Raise `InputError` if the file is too short, or was written to: other passes have read other elements."""
+        now, whole = os.fstat(handle), self._begin + self.dtype.itemsize * math.prod(self.shape)
+        if short or now.st_size < whole:
+            cause = f"truncated while it was read: it had at least {whole:,} bytes, and has {now.st_size:,} now"
+            raise InputError(cause, path=self._path)
+        if now.st_mtime_ns != self._written:
+            raise InputError("changed while it was read", path=self._path)
 
     def _taken(self, at: int) -> int:
         """Return a handle for reading from a byte on: the one that stopped there, else a new one, or one used before.

@@ -44,7 +44,7 @@ def read_chunked(path: str | PathLike[str]) -> DenseTensor:
     with naming(path):
         if file.lower().endswith(HDF5):
             open_regular(file).close()  # a pipe would be waited for
-        array = _array(file, name)
+        array = _array(file, name.strip("/"))
         if array.shape is None:
             raise InputError("the array is empty: it has no shape")
         return DenseTensor(Stored(_as_it_lies(array, path) or Chunked(array, path)), path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -114,3 +115,14 @@ def test_elements_are_pickled_not_the_file(tmp_path: Path) -> None:
     for found in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
         (tmp_path / "x.npy").unlink(missing_ok=True)
         assert np.array_equal(found.array(), ARRAY)
+
+
+def test_a_file_that_is_written_to_meanwhile(tmp_path: Path) -> None:
+    elements = opened(tmp_path)
+    assert np.array_equal(elements[PLACES[1]], ARRAY[PLACES[1]])
+    (tmp_path / "x.bin").write_bytes(b"head" + (2 * ARRAY).tobytes())
+    now = (tmp_path / "x.bin").stat()
+    os.utime(tmp_path / "x.bin", ns=(now.st_atime_ns, now.st_mtime_ns + 10**9))  # clocks of some systems are coarse
+    for place in PLACES:
+        with pytest.raises(InputError, match=r"x\.bin: changed while it was read"):
+            elements[place]

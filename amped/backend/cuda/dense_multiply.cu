@@ -1,5 +1,6 @@
 // The product of a dense block, as a matrix X, with a Khatri-Rao product that is never stored: C = X K, or X^T K. Tensor cores;
-// single precision by three products of parts of numbers (TF32), to the rounding of single precision. Needs a Hopper GPU, or a newer one.
+// single precision by three products of parts of numbers (TF32), to the rounding of single precision. Needs a Hopper GPU, or
+// a newer one.
 //
 //   REAL        type of what is computed, and of all matrices but X; REAL_IS_DOUBLE
 //   ITEM        type of X
