@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from amped.operators.dense_source import DenseSource
 from amped.operators.grid import Grid
 from partitioner.dense import DenseTensor, Stored
 from partitioner.facts import Facts, joined
-from partitioner.threads import fair_threads
+from partitioner.threads import fair_threads, side_by_side
 
 BASE = 1 << 27  # bytes of random numbers in host memory, again and again
 
@@ -62,5 +61,4 @@ def random_into(flat: NDArray[Any], seed: int, threads: int) -> None:
     """Fill an array with random numbers that repeat."""
     base = np.random.default_rng(seed).random(BASE // flat.itemsize, dtype=flat.dtype)
     parts = [flat[at : at + base.size] for at in range(0, flat.size, base.size)]
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda part: np.copyto(part, base[: part.size]), parts))
+    side_by_side(lambda part: np.copyto(part, base[: part.size]), parts, threads)

@@ -57,12 +57,13 @@ def from_memory(args: argparse.Namespace, machine: Machine) -> dict[str, Any]:
     size = source.nnz * dtype.itemsize
     sweeps, copies = [], []
     for _ in range(1 + args.repeats):
-        _, taken = side_by_side(comm, lambda: _copy(operator, source.mine))
+        _, taken = timed_on_all(comm, lambda: _copy(operator, source.mine))
         copies.append(size / taken / 1e9)
-        passes, taken = side_by_side(comm, lambda: swept(operator))
+        passes, taken = timed_on_all(comm, lambda: swept(operator))
         sweeps.append(passes * size / taken / 1e9)
     found = {
-        "bytes": size, "ranks": comm.size, "placing_seconds": seconds, "passes": passes,
+        "bytes": size, "ranks": comm.size, "placing_seconds": seconds,
+        "passes": passes,  # of the last sweep: of order 3, two sweeps take three
         "sweep_gigabytes_per_second": record.summary(sweeps[1:]),
         "copy_gigabytes_per_second": record.summary(copies[1:]),
     }  # fmt: skip
@@ -73,7 +74,7 @@ def from_memory(args: argparse.Namespace, machine: Machine) -> dict[str, Any]:
     return found
 
 
-def side_by_side(comm: Comm, work: Callable[[], T]) -> tuple[T, float]:
+def timed_on_all(comm: Comm, work: Callable[[], T]) -> tuple[T, float]:
     """Return what comes of work that all ranks begin together, and the seconds of the slowest one. Collective."""
     comm.allgather(None)
     began = time.perf_counter()

@@ -15,7 +15,7 @@ from ..checked import open_regular
 from ..dense import DenseTensor, Stored, check_elements
 from ..errors import InputError
 from ..filed import FileElements
-from .pieces import naming
+from .pieces import cause_of, naming
 
 HDF5, ZARR = (".h5", ".hdf5"), (".zarr",)
 SHOWN = 5  # names of arrays in a message
@@ -62,7 +62,7 @@ class Chunked:
         except MemoryError:
             raise
         except Exception as error:
-            raise InputError(f"elements cannot be read: {_cause(error)}", path=self._path) from None
+            raise InputError(f"elements cannot be read: {cause_of(error)}", path=self._path) from None
 
 
 def _as_it_lies(array: Any, path: Any) -> FileElements | None:
@@ -95,17 +95,13 @@ def _array(file: str, name: str) -> Any:
     except OSError:
         raise
     except Exception as error:  # of whatever kind these libraries raise for a damaged file
-        raise InputError(f"cannot be read: {_cause(error)}") from None
+        raise InputError(f"cannot be read: {cause_of(error)}") from None
     if len(arrays) == 1:
         return next(iter(arrays.values()))
     if name:
         raise InputError(f"holds no array {name!r}")
     names = ", ".join([*list(arrays)[:SHOWN], *["..."] * (len(arrays) > SHOWN)]) or "none"
     raise InputError(f"holds {len(arrays)} arrays ({names}): give one as FILE:NAME")
-
-
-def _cause(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _arrays(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..filed import FileElements
 from .headers import read_header
 from .npz import DAMAGED
-from .pieces import naming
+from .pieces import cause_of, naming
 
 
 def read_dense(path: str | PathLike[str]) -> DenseTensor:
@@ -21,8 +21,7 @@ def read_dense(path: str | PathLike[str]) -> DenseTensor:
         try:
             shape, fortran, dtype = read_header(file)
         except DAMAGED as error:
-            cause = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"damaged header of an .npy file: {cause}") from None
+            raise InputError(f"damaged header of an .npy file: {cause_of(error)}") from None
         check_elements(shape, dtype)
         begin, size = file.tell(), os.fstat(file.fileno()).st_size
         need = math.prod(shape) * dtype.itemsize

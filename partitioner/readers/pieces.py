@@ -149,6 +149,11 @@ def naming(path: str | PathLike[str]) -> Iterator[None]:
         raise InputError(error.cause, path=path, line=error.line) from None
 
 
+def cause_of(error: Exception) -> str:
+    """Return what another library says is wrong, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def usable_threads() -> int:
     """Return the default number of parsing threads: one per usable core, at most `MOST_THREADS`."""
     return min(usable_cores(), MOST_THREADS)
