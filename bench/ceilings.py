@@ -106,7 +106,7 @@ def text() -> str:
 
 def _link(backend: Device) -> float:
     """From page-locked host memory to the device."""
-    from amped.backend.cuda.device import pinned_empty
+    from partitioner.cuda_pinned import pinned_empty
 
     host, device = pinned_empty(LINKED), backend.empty((LINKED,), np.uint8)
     host[:] = 1

@@ -18,13 +18,15 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
+from .cuda_pinned import pinned_empty
 from .filed import PART, READERS
 from .threads import submit
 
-PIECE = PART  # bytes of one copy
+PIECE = 4 << 20  # bytes of one copy of an array
 COPIERS = 6  # copying threads at most: more are not faster
-READING = "amped-read"  # names of threads that read files
+NAME = "amped-copy"  # of their threads
 SLOTS = 2  # per copying thread: one is in transfer while the other is filled
+READING_SLOTS = READERS + 2  # reading takes longer than a transfer
 
 Array = Any
 """An array on the device; CuPy has no types."""
@@ -38,9 +40,8 @@ Runs = Sequence[Sequence[Part]]
 class Slot:
     """Page-locked memory for one piece in transfer."""
 
-    def __init__(self, nbytes: int) -> None:
-        memory = cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(nbytes), 0)
-        self.host = np.frombuffer(memory, np.uint8, nbytes)
+    def __init__(self, host: NDArray[np.uint8]) -> None:
+        self.host = host
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.done = cupy.cuda.Event(block=True, disable_timing=True)
 
@@ -62,23 +63,18 @@ class Coming:
 
 
 class Copies:
-    """Copies between host memory and the current device, by so many `threads`."""
+    """Copies between host memory and the current device, by so many `threads`, through so many `slots`."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, slots: int, piece: int) -> None:
+        """Take page-locked memory for so many slots of `piece` bytes."""
         device = cupy.cuda.Device()
-        copiers = min(COPIERS, max(2, threads))
-        self._pool = ThreadPoolExecutor(copiers, initializer=device.use)
-        self._readers = ThreadPoolExecutor(READERS, READING, initializer=device.use)
-        self._piece = PIECE
-        self._slots = [Slot(PIECE) for _ in range(max(SLOTS * copiers, READERS + SLOTS))]
+        self._pool = ThreadPoolExecutor(threads, NAME, initializer=device.use)
+        self._piece, memory = piece, pinned_empty(slots * piece)  # together: locking costs more than the memory
+        self.nbytes = memory.nbytes
+        self._slots = [Slot(memory[at : at + piece]) for at in range(0, memory.nbytes, piece)]
         self._free = SimpleQueue[Slot]()
         for slot in self._slots:
             self._free.put(slot)
-
-    @property
-    def nbytes(self) -> int:
-        """The page-locked memory that it holds."""
-        return len(self._slots) * self._piece
 
     def send(self, source: NDArray[Any], target: Array) -> Sent:
         """Start to copy a 1-d array to the device, perhaps as another type, after all work queued so far.
@@ -92,7 +88,7 @@ class Copies:
         self._write(lambda staged: np.copyto(staged, source, casting="same_kind"), target, ready)
 
     def begin(self, runs: Runs) -> Coming:
-        """Start to copy to 1-d arrays on the device, of at most `PIECE` bytes, what functions write to memory.
+        """Start to copy to 1-d arrays on the device, of at most a slot's bytes, what functions write to memory.
 
         One thread does those of a run, one after the other.
         """
@@ -102,12 +98,12 @@ class Copies:
             for target, write in run:
                 self._write(write, target, ready)
 
-        return Coming(self, runs, [submit(self._readers, copy, run) for run in runs])
+        return Coming(self, runs, [submit(self._pool, copy, run) for run in runs])
 
     def give_up(self, sent: Sent) -> None:
         """Return when nothing of these copies will be written any more."""
         going = [each for each in sent if not each.cancel()]
-        if current_thread().name.startswith(READING):  # which collects garbage, and would wait for itself
+        if current_thread().name.startswith(NAME):  # which collects garbage, and would wait for itself
             return
         for piece in going:
             piece.exception()
@@ -168,4 +164,11 @@ class Copies:
 @cache
 def copies(device: int, threads: int) -> Copies:
     """Return the copies of a device, the current one, made once in a process: page-locked memory is slow to make."""
-    return Copies(threads)
+    copiers = min(COPIERS, max(2, threads))
+    return Copies(copiers, SLOTS * copiers, PIECE)
+
+
+@cache
+def readings(device: int) -> Copies:
+    """Return the copies to a device, the current one, of what threads read from files."""
+    return Copies(READERS, READING_SLOTS, PART)

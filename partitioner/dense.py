@@ -17,11 +17,10 @@ from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
 from .facts import Facts, facts_of, joined
-from .filed import PART, RUN, FileElements
+from .filed import PART, PIECE, RUN, FileElements
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
-CACHED = 1 << 20  # bytes that a core's own cache has room for
 KINDS = "biuf"
 WIDEST = 8  # bytes of an element
 
@@ -72,7 +71,7 @@ class Stored:
         They are `plain`, the array has their shape, and `slowest_first` are the modes as they come.
         """
         flat, done, own = target.reshape(-1), 0, target.dtype == self.dtype
-        count = CACHED // self.dtype.itemsize
+        count = (PART if target.size * self.dtype.itemsize <= PART else PIECE) // self.dtype.itemsize
         for found in self._elements.in_turn(self._ranges, count, flat if own else None) if target.size else ():
             if look is not None:
                 look(found)
@@ -215,8 +214,9 @@ class DenseTensor(AsDense):
         if self.on_gpu is not None and not place:
             found: Facts = self.on_gpu.facts()
             return found
-        parts = list(pieces(self.memory.shape, place, BLOCK))
-        run = RUN * PART // (BLOCK * self.dtype.itemsize) if isinstance(self.memory, Stored) else 1
+        in_file = isinstance(self.memory, Stored)
+        parts = list(pieces(self.memory.shape, place, PIECE // self.dtype.itemsize if in_file else BLOCK))
+        run = RUN * PART // PIECE if in_file else 1
         runs = [parts[at : at + run] for at in range(0, len(parts), run)]
         threads = min(threads or usable_cores(), max(1, len(runs)))
         return joined(side_by_side(self._facts, runs, threads))

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 
-PART = 4 << 20  # bytes that a thread reads at once
-RUN = 8  # parts, at most, that follow each other and that one thread reads
+PART = 8 << 20  # bytes that a thread reads at once: Python's threads wait for each other at each step they make
+PIECE = 4 << 20  # bytes of a longer part that it looks at and converts at once, while they are in the caches
+RUN = 4  # parts, at most, that follow each other and that one thread reads
 READERS = 16  # threads that read, at least: a disk wants more requests at a time than there may be cores
 HANDLES = 2 * READERS
 SHORT = 1 << 14  # bytes that follow each other in the file: fewer are read with what lies between them

@@ -103,7 +103,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     if ahead:
         used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
-    host = device.host_bytes + 2 * device.code_bytes + model + _given_bytes(source, grid, rank)
+    host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank, device, streamed)
     if device.on_host:
         host += sum(used.values())
     return DensePlan(
@@ -113,9 +113,11 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     )  # fmt: skip
 
 
-def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
+def given_bytes(source: DenseSource, grid: Grid, rank: int, device: Device, streamed: bool) -> int:
     """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
-    if source.in_file or source.on_gpu:
+    if source.in_file:
+        return device.reading_bytes(math.prod(grid.shape(rank)) * source.value_dtype.itemsize, streamed)
+    if source.on_gpu:
         return 0
     every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
     copied = every if rank == 0 and grid.parts[1] > 1 else 0

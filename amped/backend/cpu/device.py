@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioner.filed import READERS
+from partitioner.filed import PIECE, READERS
 from partitioner.threads import fair_threads, side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
@@ -50,6 +50,14 @@ class CpuDevice:
         unit = (LANE if rank * itemsize <= LANE else LINE) // itemsize
         return -(-rank // unit) * unit
 
+    def reading_bytes(self, size: int, again: bool) -> int:
+        """See `Device`: those that are converted."""
+        return min(size, self._readers * PIECE)
+
+    @property
+    def _readers(self) -> int:
+        return max(READERS, self.threads.count)
+
     def memory(self, local_ranks: int) -> int:
         """See `Device`: an equal share of what is free on this node."""
         free: int = psutil.virtual_memory().available
@@ -84,7 +92,7 @@ class CpuDevice:
             for target, write in run:
                 write(target)
 
-        side_by_side(fill, runs, min(max(READERS, self.threads.count), max(1, len(runs))))
+        side_by_side(fill, runs, min(self._readers, max(1, len(runs))))
         return lambda: None
 
     def lock(self, array: NDArray[Any]) -> None:

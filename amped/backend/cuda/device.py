@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import cupy
@@ -15,8 +13,10 @@ from numpy.typing import NDArray
 from partitioner import words
 from partitioner.cubins import Source
 from partitioner.cuda_code import prepare
-from partitioner.cuda_copies import Copies, copies
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.cuda_copies import READING_SLOTS, Copies, copies, readings
+from partitioner.cuda_pinned import Locked
+from partitioner.filed import PART
+from partitioner.threads import usable_cores
 
 from ...parallel.mpi import Comm
 from ..base import Array, Collectives, Movable, Write
@@ -27,8 +27,7 @@ from .replay import CudaReplay
 from .source import unit
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
-LARGE = 1 << 24  # bytes of a copy from which it is staged by threads
-TOUCHED = 1 << 26  # bytes of page-locked memory that a thread touches at a time
+LARGE = 1 << 24  # bytes of a copy, or read so far from files, from which threads stage it: their memory takes 20 ms
 
 
 class CudaDevice:
@@ -39,7 +38,7 @@ class CudaDevice:
     on_host = False
     queues = True
     steady = True
-    host_bytes = 194 << 20  # staging of copies included
+    host_bytes = 170 << 20  # staging of copies included
     code_bytes = 0
     sample = 1 << 26
     together = 256
@@ -66,6 +65,7 @@ class CudaDevice:
         # Small work that others wait for: it runs ahead of kernels that fill the device.
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self._done: Any = None  # what `meet` is to wait for, if anything
+        self._read = 0  # bytes of elements of files, so far
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
         self._resting_bytes: int = self._pool.total_bytes()
@@ -78,6 +78,9 @@ class CudaDevice:
     def rest(self) -> None:
         self._pool.free_all_blocks()
         self._peak_bytes = 0
+
+    def reading_bytes(self, size: int, again: bool) -> int:
+        return READING_SLOTS * PART if again or size >= LARGE else size
 
     def memory(self, local_ranks: int) -> int:
         """See `Device`: what is held already and an equal share of what is free, less the runtime's own need."""
@@ -115,7 +118,13 @@ class CudaDevice:
         through.wait([piece for source, target in pairs for piece in through.send(source, target)])
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
-        return self._staging().begin(runs).wait
+        self._read += sum(target.nbytes for run in runs for target, _ in run)
+        if self._read >= LARGE:
+            return readings(self.number).begin(runs).wait
+        for target, write in (part for run in runs for part in run):
+            write(room := np.empty(target.shape, target.dtype))
+            target.set(room)
+        return lambda: None
 
     def lock(self, array: NDArray[Any]) -> object | None:
         """See `Device`: memory that is written to a file is not locked, as all of it would have to be there."""
@@ -194,37 +203,3 @@ class CudaSlot:
 
     def release(self) -> None:
         self._released.record(cupy.cuda.get_current_stream())
-
-
-class Locked:
-    """Page-locked memory of an array, as long as it lives."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array  # is there as long
-        cupy.cuda.runtime.hostRegister(array.ctypes.data, array.nbytes, 0)
-        weakref.finalize(self, _unlock, array.ctypes.data).atexit = False
-
-
-def pinned_empty(nbytes: int) -> NDArray[np.uint8]:
-    """Return new page-locked host memory.
-
-    It is made of huge pages where the system has them, and threads touch them side by side: CUDA's own allocation, one
-    thread's, is what loading streamed nonzeros would take longest for.
-    """
-    if not nbytes:
-        return np.empty(0, np.uint8)
-    pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without huge pages
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(pages, np.uint8)
-    pieces = [memory[at : at + TOUCHED : mmap.PAGESIZE] for at in range(0, nbytes, TOUCHED)]
-    threads = usable_cores() // cupy.cuda.runtime.getDeviceCount()
-    side_by_side(lambda piece: piece.fill(0), pieces, max(1, threads))
-    cupy.cuda.runtime.hostRegister(memory.ctypes.data, nbytes, 0)
-    weakref.finalize(memory, _unlock, memory.ctypes.data).atexit = False
-    return memory
-
-
-def _unlock(address: int) -> None:
-    cupy.cuda.runtime.deviceSynchronize()  # it may still be copied from
-    cupy.cuda.runtime.hostUnregister(address)

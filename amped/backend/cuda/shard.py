@@ -13,10 +13,10 @@ import numpy as np
 
 from partitioner.cubins import Source
 from partitioner.cuda_code import load
+from partitioner.cuda_pinned import pinned_empty
 
 from ..base import Array
 from ..mttkrp import NOTHING_STORED, Kernel, Share
-from .device import pinned_empty
 from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
 from .source import REALS, by_value, unit
 

@@ -14,12 +14,25 @@ from densecases import dense_operator, low_rank
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
 import amped
+from amped.backend.cuda import probe
 from amped.errors import InputError
 from amped.operators.grid import Grid
 from amped.parallel.mpi import Comm
 from partitioner.filed import FileElements
 
 SHAPES = [(24, 6, 9), (2, 30, 9), (1, 4, 50), (30, 5)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("cuda by threads", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each device in turn; threads stage elements for a GPU once there are many."""
+    name, _, staged = request.param.partition(" ")
+    if name == "cuda" and (missing := probe()):
+        pytest.skip(missing)
+    if staged:
+        monkeypatch.setattr("amped.backend.cuda.device.LARGE", 0)
+    return str(name)
 
 
 @pytest.fixture
