@@ -67,9 +67,10 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 def _check_options(options: Options, device: Device) -> None:
     """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
-    others = {kernel.name for family in (dense_kernels, ttm_kernels) for kernel in family(device)}
-    if options.kernel == "auto" or options.kernel not in others:
-        check_options(options, device)
+    dense, products = [k.name for k in dense_kernels(device)], [k.name for k in ttm_kernels(device)]
+    if options.kernel == "auto" or options.kernel not in (*dense, *products):
+        told = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
+        check_options(options, device, told)
 
 
 def open_tensor(tensor: Tensor, machine: Machine, options: Options, progress: Progress | None = None) -> AnySource:

@@ -10,6 +10,7 @@ CLOSE = 1e-4  # or so near, where nearly all is explained
 STABLE = 0.9  # of the match between starts, and between halves, from which components count as the same
 CONSISTENT = 50.0  # percent of core consistency: above, a model is near a trilinear one (Bro and Kiers 2003)
 GAIN = 0.02  # of what is left to explain, that one component more has to
+NOTHING_LEFT = 1e-10  # to explain: less is rounding
 
 
 class Tried(NamedTuple):
@@ -100,7 +101,7 @@ def _consistent(tried: Tried) -> bool:
 def _gains(tried: Tried, every: Sequence[Tried]) -> bool:
     """Return whether a number of components explains clearly more than the next smaller one that was tried."""
     before = max((each.rank, each.squared) for each in (*every, NOTHING) if each.rank < tried.rank)[1]
-    return tried.squared - before > GAIN * (1 - before)
+    return 1 - before > NOTHING_LEFT and tried.squared - before > GAIN * (1 - before)
 
 
 def _why_not(tried: Tried, every: Sequence[Tried]) -> str:

@@ -75,7 +75,7 @@ class DenseCore(Factors):
         comm, options = machine.comm, setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks, self._modes = setting.ranks, source.modes
-        check_range(source.value_range, options)
+        check_range(source.value_range, options, source.path)
         self.norm = source.held_norm(options.dtype)
         self.clock = machine.device.clock()
         self.plan = together(comm, lambda: make_core_plan(source, comm.rank, comm.size, setting))

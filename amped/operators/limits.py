@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -45,15 +46,14 @@ def least_product(dtype: np.dtype[Any]) -> float:
     return float(kind.tiny) / float(kind.eps)
 
 
-def check_range(values: ValueRange, options: Options) -> None:
-    """Refuse values so large or small that their products, or the squares of their norm, are no numbers."""
+def check_range(values: ValueRange, options: Options, path: str | os.PathLike[str] | None = None) -> None:
+    """Refuse values, of a file, so large or small that products of them, or squares of their norm, are no numbers."""
     dtype, largest = options.dtype, values.largest
     low, high = value_limits(dtype)
     if not low <= largest <= high:
         advice = "use precision fp64, or scale them" if dtype == np.float32 else "scale them"
-        raise InputError(
-            f"values up to {largest:.3g} are beyond what {dtype} computes with, {low:.1e} to {high:.1e}: {advice}"
-        )
+        cause = f"values up to {largest:.3g} are beyond what {dtype} computes with, {low:.1e} to {high:.1e}"
+        raise InputError(f"{cause}: {advice}", path=path)
 
 
 def check_result(operator: Operator, mode: int, whole: NDArray[Any], values: ValueRange) -> None:

@@ -185,8 +185,11 @@ def _device_bytes(
     return bytes_of | ({"factor matrices before": copies} if ahead else {}), on_device, ahead
 
 
-def check_options(options: Options, device: Device) -> None:
-    """Raise `InputError` if a device does not have what the options ask for; nothing of a tensor need be known."""
+def check_options(options: Options, device: Device, others: str = "") -> None:
+    """Raise `InputError` if a device does not have what the options ask for; nothing of a tensor need be known.
+
+    `others` tells of the kernels that tensors of other kinds have.
+    """
     formats, kernels = ("full", *roundings(device)), mttkrp_kernels(device)
     if options.gather not in formats:
         raise InputError(f"gather {options.gather!r}: {device.name} has {', '.join(formats)}")
@@ -194,7 +197,8 @@ def check_options(options: Options, device: Device) -> None:
         return
     asked = next((k for k in kernels if k.name == options.kernel), None)
     if asked is None:
-        raise InputError(f"kernel {options.kernel!r}: {device.name} has auto, {', '.join(k.name for k in kernels)}")
+        names = ", ".join(k.name for k in kernels)
+        raise InputError(f"kernel {options.kernel!r}: {device.name} has auto, {names}{others}")
     if asked.derive and options.placement == "stream":
         raise InputError(f"kernel {asked.name!r} keeps its nonzeros on the device: not with placement 'stream'")
     if options.gather != "full" and not asked.reads_narrow:

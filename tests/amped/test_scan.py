@@ -105,6 +105,7 @@ def test_reasons() -> None:
         assert found.rank == 2
         assert why in found.reason
     assert suggested([tried(1, 0.5, 0.2)]).rank is None
+    assert suggested([tried(1, 1 - 1e-11), tried(2, 1 - 1e-15)]).rank == 1, "what is left is rounding"
     assert near([0.9, 0.899, 0.7]) == [0, 1]
 
 

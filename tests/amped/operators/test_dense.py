@@ -361,6 +361,12 @@ def test_a_kernel_of_dense_tensors_is_refused_for_sparse_ones() -> None:
         amped.cp_als(tensor, 2, kernel="split", device="cpu")
 
 
+def test_an_unknown_kernel_is_refused_with_those_of_all_kinds() -> None:
+    message = "kernel 'none': cpu has auto, segmented, .*; of dense tensors split, .*; of products fibres"
+    with pytest.raises(InputError, match=message):
+        amped.cp_als(ARRAY, 2, kernel="none", device="cpu")
+
+
 def test_memory_is_planned(tmp_path: Path) -> None:
     """What is allocated on the device is what was planned."""
     array = low_rank((40, 30, 20), 3)
