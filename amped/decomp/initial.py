@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
 from partitioner.sort import stable_argsort
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.threads import lone_threads, side_by_side, usable_cores
 
+from ..backend.blas import callers_blas, limit_blas
 from ..errors import InputError
 from ..files import check_factor
 from ..models.loading import matrices_in
 from ..operators.limits import far, largest
 from ..operators.source import Described
 from ..parallel.mpi import Comm, on_root, share
-from .leading import leading_vectors
+from .leading import DENSE_ROWS, leading_of, leading_vectors
 
-DENSE_ROWS = 2048  # up to this length a mode's eigenvectors are found from its dense Gram matrix
 BLOCK_ROWS = 1 << 13
 
 Init = str | os.PathLike[str] | Sequence[NDArray[Any]]
@@ -56,8 +56,10 @@ def initial_factors(
             random_factor(n, r, seed, mode, dtype) for mode, (n, r) in enumerate(zip(source.shape, ranks, strict=True))
         ]
     if how == "nvecs":
-        tensor = source.tensor()
-        found = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype))
+        tensor, threads = source.tensor(), lone_threads(comm)
+        with callers_blas():
+            limit_blas(threads)  # the other ranks wait
+            found = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype))
     else:
         found = on_root(comm, lambda: _given(init or (), source.shape, ranks, dtype, as_is))
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
@@ -202,15 +204,12 @@ def _leading(tensor: SparseTensor, mode: int, known: int, seed: int) -> NDArray[
     unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres)))
     unfolded.resize(length, unfolded.shape[1])
     if length <= DENSE_ROWS or known >= length - 1:
-        gram = (unfolded @ unfolded.T).toarray()
-        vectors = np.linalg.eigh(gram)[1][:, ::-1]
-    else:
-        shape, start = (length, length), np.random.default_rng(seed).random(length)
-        operator = linalg.LinearOperator(shape, matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
-        values, vectors = linalg.eigsh(operator, known, v0=start)
-        vectors = vectors[:, np.argsort(-values)]
-    leading: NDArray[np.float64] = vectors[:, :known]
-    return leading
+        return leading_of((unfolded @ unfolded.T).toarray(), known)
+    shape, start = (length, length), np.random.default_rng(seed).random(length)
+    operator = linalg.LinearOperator(shape, matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
+    values, vectors = linalg.eigsh(operator, known, v0=start)
+    found: NDArray[np.float64] = vectors[:, np.argsort(-values)]
+    return found
 
 
 def _fibres(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:

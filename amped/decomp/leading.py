@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from partitioner.dense import DenseTensor, blocks, forget
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
+FEW_ROWS = 500  # up to this length all are found before SciPy is loaded, which finds a few of them sooner
 BLOCK = 1 << 22  # elements in double precision at a time
 OVERSAMPLED, PASSES = 10, 8  # of the randomised range finder: more columns, and passes over the tensor
 
@@ -26,8 +27,7 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int) -> Ma
         gram = np.zeros((length, length))
         for block in _unfolded(tensor, mode):
             gram += block @ block.T
-        vectors: Matrix = np.linalg.eigh(gram)[1][:, ::-1]
-        return vectors[:, :count]
+        return leading_of(gram, count)
     basis = np.random.default_rng(seed).standard_normal((length, count + OVERSAMPLED))
     for number in range(PASSES):
         basis = np.linalg.qr(basis)[0]
@@ -41,6 +41,18 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int) -> Ma
             return ritz[:, :count]
         basis = product
     raise AssertionError
+
+
+def leading_of(gram: Matrix, count: int) -> Matrix:
+    """Return the `count` leading eigenvectors of a symmetric matrix, which is overwritten."""
+    size = len(gram)
+    if size <= FEW_ROWS:
+        vectors: Matrix = np.linalg.eigh(gram)[1][:, ::-1]
+        return vectors[:, :count]
+    from scipy.linalg import eigh
+
+    found: Matrix = eigh(gram, subset_by_index=(size - count, size - 1), overwrite_a=True)[1][:, ::-1]
+    return found
 
 
 def _unfolded(tensor: DenseTensor, mode: int) -> Iterator[Matrix]:

@@ -104,7 +104,7 @@ def test_new_data_on_known_components(device: str) -> None:
     assert np.allclose(got, model.transform(sparse(ARRAY[:, :7]), 1, precision="fp64", device=device), atol=1e-9)
 
 
-@pytest.mark.parametrize("length", [30, 2500])
+@pytest.mark.parametrize("length", [30, 600, 2500])
 def test_eigenvectors_are_those_of_the_gram_matrix(length: int) -> None:
     from amped.decomp.leading import leading_vectors
 
