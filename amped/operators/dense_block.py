@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any, TypeVar
 
 import numpy as np
@@ -103,8 +104,8 @@ class DenseBlock:
             target[part] = contracted(xp, self._piece((part,), DOUBLE), factor, axis)
 
         side_by_side(work, self._cuts(0), self._threads)
-        found = DenseBlock.__new__(DenseBlock)
-        found.__dict__ |= {**self.__dict__, "shape": shape, "dtype": DOUBLE, "_elements": target}
+        found = copy(self)
+        found.shape, found.dtype, found._elements = shape, DOUBLE, target
         return found
 
     def facts(self) -> Facts:

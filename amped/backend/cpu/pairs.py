@@ -8,7 +8,7 @@ from ..base import Array
 from ..dense import Form
 from ..pairs import Pairs, pairs_bytes, pairs_of
 from .khatri import contract, put
-from .passes import DEPTH, HEIGHT, KEPT_SHARE, SMALL, Matrix, Pool, Room, rounded
+from .passes import DEPTH, HEIGHT, KEPT_SHARE, Matrix, Pool, Room, rounded
 
 
 def pairs_on_cpu(form: Form) -> Pairs | None:
@@ -55,7 +55,7 @@ class CpuProducts:
         self._pool.run(some, range(count))
 
     def _threads(self, elements: int) -> int:
-        return self._pool.threads if elements * self._rank >= SMALL else 1
+        return self._pool.worth(elements * self._rank)
 
     def _product(self, matrix: Matrix, factor: Matrix, out: Matrix, adds: bool, thread: int) -> None:
         """Multiply in pieces of a thread; in double precision all that is summed, unless it is added."""

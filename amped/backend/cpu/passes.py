@@ -48,6 +48,10 @@ class Pool:
         self.threads = threads
         self._pool = ThreadPoolExecutor(threads, "amped-dense") if threads > 1 else None
 
+    def worth(self, multiplications: int) -> int:
+        """Return how many threads so many multiplications are worth."""
+        return self.threads if multiplications >= SMALL else 1
+
     def run(self, work: Callable[[Any], object], items: Sequence[Any]) -> None:
         """Do some work on all items."""
         if self._pool is None or len(items) < 2:
@@ -228,9 +232,8 @@ class Passes:
 
         The result gets, or is added to, the first columns of `target`.
         """
-        (height, depth), threads = matrix.shape, self._pool.threads
-        if height * depth * self._form.rank < SMALL:
-            threads = 1
+        height, depth = matrix.shape
+        threads = self._pool.worth(height * depth * self._form.rank)
         parts = max(1, min(threads, height // LEAST_ROWS))
         cuts = max(1, min(threads // parts, depth // LEAST_DEPTH))
         lengths, begins, sizes = self._lengths[group], self._begins[group], self._sizes
@@ -261,7 +264,7 @@ class Passes:
         """Add what the first rows of the partial result, rows `first` and the next ones of a group, make of a mode."""
         lengths, begins, length = self._lengths[group], self._begins[group], int(self._lengths[mode])
         at, partial, rank = mode - group.start, self._partial, self._form.rank
-        threads = self._pool.threads if count * rank >= SMALL else 1
+        threads = self._pool.worth(count * rank)
         if length >= threads:
 
             def own_rows(part: int) -> None:

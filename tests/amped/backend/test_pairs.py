@@ -12,6 +12,7 @@ from denseblocks import EVERY, Case, paired
 from amped.backend import pairs
 from amped.backend.base import Device
 from amped.backend.cpu import pairs as cpu_pairs
+from amped.backend.cpu import passes
 from amped.backend.cuda.pairs_code import last_bytes, parts_bytes, widened
 from amped.backend.dense import Form, Rows
 from amped.backend.pairs import PairsSweep
@@ -132,7 +133,8 @@ def test_pairs_of_modes(
         pytest.skip("a GPU serves pairs in double precision alone")
     paired(monkeypatch)
     monkeypatch.setattr(pairs, "TILES", (4, 2))
-    for name, value in {"DEPTH": 4, "HEIGHT": 8, "SMALL": 1}.items():
+    monkeypatch.setattr(passes, "SMALL", 1)
+    for name, value in {"DEPTH": 4, "HEIGHT": 8}.items():
         monkeypatch.setattr(cpu_pairs, name, value)
     parts = 0 if backend.on_host else parts_bytes(8)
     for rank, blocks, slab in ((5, 0, shape[0]), (33, 0, -(-shape[0] // 4)), (16, 1, shape[0]), (7, 3, shape[0])):

@@ -17,7 +17,7 @@ from ..caches import own_cache
 from ..device import CpuDevice
 from ..elements import add_boxes, add_elements
 from ..pairs import CpuProducts, pairs_on_cpu, scratch_bytes
-from ..passes import DEPTH, SMALL, Cutting, Passes, Pool, Room, Sizes, fits, group_of, rounded, rows_of
+from ..passes import DEPTH, Cutting, Passes, Pool, Room, Sizes, fits, group_of, rounded, rows_of
 
 FLOP, KHATRI, SUM, CONTRACTION, COPY = 1.0, 40.0, 20.0, 40.0, 20.0
 """What takes how long, relative to a multiplication and an addition of a matrix product in double precision: a number
@@ -173,7 +173,7 @@ class _Free(ABC):
         """Add elements of such `lengths`, whose rows of factor matrices begin there; row 0 of `out` is `shift`."""
 
     def _threads(self, elements: int) -> int:
-        return self._pool.threads if elements * self._form.rank >= SMALL else 1
+        return self._pool.worth(elements * self._form.rank)
 
     def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:  # noqa: B027 - nothing is left to do
         """See `Sweep`: the sums are there."""
