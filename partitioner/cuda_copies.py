@@ -24,7 +24,6 @@ from .threads import submit
 
 PIECE = 4 << 20  # bytes of one copy of an array
 COPIERS = 6  # copying threads at most: more are not faster
-NAME = "amped-copy"  # of their threads
 SLOTS = 2  # per copying thread: one is in transfer while the other is filled
 READING_SLOTS = READERS + 2  # reading takes longer than a transfer
 
@@ -63,12 +62,12 @@ class Coming:
 
 
 class Copies:
-    """Copies between host memory and the current device, by so many `threads`, through so many `slots`."""
+    """Copies between host memory and the current device, by so many `threads` of a name, through so many `slots`."""
 
-    def __init__(self, threads: int, slots: int, piece: int) -> None:
+    def __init__(self, name: str, threads: int, slots: int, piece: int) -> None:
         """Take page-locked memory for so many slots of `piece` bytes."""
-        device = cupy.cuda.Device()
-        self._pool = ThreadPoolExecutor(threads, NAME, initializer=device.use)
+        device, self._name = cupy.cuda.Device(), name
+        self._pool = ThreadPoolExecutor(threads, name, initializer=device.use)
         self._piece, memory = piece, pinned_empty(slots * piece)  # together: locking costs more than the memory
         self.nbytes = memory.nbytes
         self._slots = [Slot(memory[at : at + piece]) for at in range(0, memory.nbytes, piece)]
@@ -103,7 +102,7 @@ class Copies:
     def give_up(self, sent: Sent) -> None:
         """Return when nothing of these copies will be written any more."""
         going = [each for each in sent if not each.cancel()]
-        if current_thread().name.startswith(NAME):  # which collects garbage, and would wait for itself
+        if current_thread().name.startswith(self._name):  # which collects garbage, and would wait for itself
             return
         for piece in going:
             piece.exception()
@@ -165,10 +164,10 @@ class Copies:
 def copies(device: int, threads: int) -> Copies:
     """Return the copies of a device, the current one, made once in a process: page-locked memory is slow to make."""
     copiers = min(COPIERS, max(2, threads))
-    return Copies(copiers, SLOTS * copiers, PIECE)
+    return Copies("amped-copy", copiers, SLOTS * copiers, PIECE)
 
 
 @cache
 def readings(device: int) -> Copies:
     """Return the copies to a device, the current one, of what threads read from files."""
-    return Copies(READERS, READING_SLOTS, PART)
+    return Copies("amped-read", READERS, READING_SLOTS, PART)
