@@ -55,7 +55,7 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
         block = _block(source, machine, options)
     norm, values = source.norm, source.value_range
     if norm:
-        together(machine.comm, lambda: check_range(values, options, source.path))
+        together(machine.comm, lambda: check_range(values, options.dtype, source.path))
     together(machine.comm, lambda: allowed(norm, asked))
     if asked.from_spectra:
         columns = [min(FIRST, length) for length in source.shape] if ranks is None else ranks

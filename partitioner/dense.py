@@ -16,7 +16,7 @@ from .arrays import AsDense
 from .coo import MAX_MODE_LENGTH, SparseTensor, check_order, refuse_masked
 from .digest import MASK, stir
 from .errors import InputError
-from .facts import Facts, facts_of, joined
+from .facts import Facts, facts_of, joined, looked_at
 from .filed import PART, PIECE, RUN, FileElements
 from .threads import side_by_side, usable_cores
 
@@ -71,14 +71,21 @@ class Stored:
         They are `plain`, the array has their shape, and `slowest_first` are the modes as they come.
         """
         flat, done, own = target.reshape(-1), 0, target.dtype == self.dtype
-        count = (PART if target.size * self.dtype.itemsize <= PART else PIECE) // self.dtype.itemsize
-        for found in self._elements.in_turn(self._ranges, count, flat if own else None) if target.size else ():
+        width = (self.dtype if look is None else looked_at(self.dtype)).itemsize
+        count = (PART if target.size * width <= PART else PIECE) // width
+        for place in pieces([each.stop - each.start for each in self._ranges], (), count):
+            lengths = [each.stop - each.start for each in place]
+            part = flat[done : done + math.prod(lengths)]
+            found = part if own else np.empty(part.size, self.dtype)
+            ranges = zip(self._ranges, place, strict=True)
+            wanted = tuple(slice(all_.start + each.start, all_.start + each.stop) for all_, each in ranges)
+            self._elements.read(wanted, found.reshape(lengths))
             if look is not None:
                 look(found)
             if not own:
                 with np.errstate(over="ignore"):  # whoever wants them knows how large they may be
-                    np.copyto(flat[done : done + found.size], found, casting="same_kind")
-            done += found.size
+                    np.copyto(part, found, casting="same_kind")
+            done += part.size
 
     def within(self, place: slice | Place) -> Stored:
         """Return a part of the elements, in the file still."""
@@ -215,8 +222,8 @@ class DenseTensor(AsDense):
             found: Facts = self.on_gpu.facts()
             return found
         in_file = isinstance(self.memory, Stored)
-        parts = list(pieces(self.memory.shape, place, PIECE // self.dtype.itemsize if in_file else BLOCK))
-        run = RUN * PART // PIECE if in_file else 1
+        parts = list(pieces(self.memory.shape, place, PIECE // looked_at(self.dtype).itemsize if in_file else BLOCK))
+        run = max(1, RUN * PART // PIECE) if in_file else 1
         runs = [parts[at : at + run] for at in range(0, len(parts), run)]
         threads = min(threads or usable_cores(), max(1, len(runs)))
         return joined(side_by_side(self._facts, runs, threads))

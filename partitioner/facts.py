@@ -52,6 +52,12 @@ def joined(parts: Sequence[Facts]) -> Facts:
     return Facts(low, high, squares, single, nonzeros, min([p.bad for p in parts if p.bad >= 0], default=-1))
 
 
+def looked_at(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type as which compiled code looks at such elements: no element is rounded."""
+    single = dtype.itemsize < 4 or dtype == np.float32
+    return np.dtype(np.float32 if single else np.float64)
+
+
 def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ...]) -> Facts:
     """Return the facts of a block that lies at `place` in a tensor of that `shape`."""
     if math.prod(shape) >= COMPILED and (found := _compiled(block)) is not None:
@@ -74,8 +80,7 @@ def facts_of(block: NDArray[Any], place: tuple[slice, ...], shape: tuple[int, ..
 
 def _compiled(block: NDArray[Any]) -> Facts | None:
     """Return the facts of a block by compiled code; None where squares overflow, or an element is not finite."""
-    single = block.dtype.itemsize < 4 or block.dtype == np.float32  # no element is rounded
-    kind = np.dtype(np.float32 if single else np.float64)
+    kind = looked_at(block.dtype)
     flat = np.array(block, kind, order="C", copy=None).reshape(-1)
     bits = flat.view(f"i{kind.itemsize}")
     low, high, squares, rounded, zeros, bad = _look(flat, bits, EXPONENTS[kind.itemsize])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import IO, Any
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 PART = 8 << 20  # bytes that a thread reads at once: Python's threads wait for each other at each step they make
-PIECE = 4 << 20  # bytes of a longer part that it looks at and converts at once, while they are in the caches
+PIECE = 4 << 20  # bytes, of a longer part, that it reads, looks at and converts together
 RUN = 4  # parts, at most, that follow each other and that one thread reads
 READERS = 16  # threads that read, at least: a disk wants more requests at a time than there may be cores
 HANDLES = 2 * READERS
@@ -75,23 +75,6 @@ class FileElements:
         """Return where in the file the first element is that has these indices of the first modes."""
         steps = (math.prod(self.shape[m + 1 :]) for m in range(len(place)))
         return self._begin + self.dtype.itemsize * sum(at * step for at, step in zip(place, steps, strict=True))
-
-    def in_turn(self, ranges: tuple[slice, ...], count: int, out: NDArray[Any] | None) -> Iterator[NDArray[Any]]:
-        """Yield the elements of ranges, so many at a time: in a 1-d array, else in memory that the next ones take."""
-        lengths = [each.stop - each.start for each in ranges]
-        along, size = self._along(lengths), math.prod(lengths)
-        if math.prod(lengths[:along]) != 1:
-            whole = np.empty(lengths, self.dtype) if out is None else out.reshape(lengths)
-            self.read(ranges, whole)
-            yield whole.reshape(-1)
-            return
-        first = self._byte([each.start for each in ranges[: along + 1]])
-        room = np.empty(min(count, size), self.dtype) if out is None else out
-        for done in range(0, size, count):
-            begin = done if out is not None else 0
-            part = room[begin : begin + min(count, size - done)]
-            self._fill(part, first + done * self.dtype.itemsize)
-            yield part
 
     def _read_bands(self, ranges: tuple[slice, ...], out: NDArray[Any], along: int, step: int) -> None:
         """Read all that lies between the first and the last element, and take what is wanted."""

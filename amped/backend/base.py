@@ -120,8 +120,11 @@ class Device(Protocol):
     def stride(self, rank: int, itemsize: int) -> int:
         """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
 
-    def reading_bytes(self, size: int, again: bool) -> int:
-        """Return the host memory that so many bytes of elements take on their way from files, once or `again`."""
+    def reading_bytes(self, size: int, copies: int) -> int:
+        """Return the host memory that elements take on their way from files, so many bytes of the device's at once.
+
+        Threads make so many `copies` of what each has read.
+        """
 
     def memory(self, local_ranks: int) -> int:
         """Bytes that a plan may count on, when so many ranks share the node."""

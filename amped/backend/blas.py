@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import threadpoolctl
+
+_found: dict[str, int] = {}  # libraries that came with SciPy in a call, and the threads that they had
 
 
 def limit_blas(threads: int) -> None:
@@ -16,9 +20,28 @@ def limit_blas(threads: int) -> None:
 @contextmanager
 def callers_blas() -> Iterator[None]:
     """Give BLAS back the threads that it has now, also after an error: a device of a call takes some away."""
-    before = [(library, library.num_threads) for library in threadpoolctl.ThreadpoolController().lib_controllers]
+    before = {library.filepath: library.num_threads for library in _libraries()}
     try:
         yield
     finally:
-        for library, threads in before:
-            library.set_num_threads(threads)
+        for library in _libraries():
+            threads = before.get(library.filepath, _found.get(library.filepath))
+            if threads is not None:
+                library.set_num_threads(threads)
+
+
+@cache
+def scipy_linalg() -> Any:
+    """Return SciPy's linear algebra, which takes time to load. Its BLAS is its own: it is limited as NumPy's is."""
+    least = min((library.num_threads for library in _libraries()), default=1)
+    from scipy import linalg
+
+    for library in _libraries():
+        if library.num_threads > least:
+            _found.setdefault(library.filepath, library.num_threads)
+            library.set_num_threads(least)
+    return linalg
+
+
+def _libraries() -> list[Any]:
+    return list(threadpoolctl.ThreadpoolController().lib_controllers)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.base import Array, Device
+from ..backend.blas import scipy_linalg
 from ..parallel.mpi import Comm
 
 LEAST_ON_DEVICE = 160  # rows of an eigenproblem that a GPU solves sooner than its host
@@ -39,7 +40,5 @@ def leading(gram: Matrix, count: int) -> tuple[Matrix, Matrix]:
     if size <= SMALL or 2 * count > size:
         values, vectors = np.linalg.eigh(gram)
     else:
-        from scipy import linalg
-
-        values, vectors = linalg.eigh(gram, subset_by_index=(size - count, size - 1), check_finite=False)
+        values, vectors = scipy_linalg().eigh(gram, subset_by_index=(size - count, size - 1), check_finite=False)
     return np.ascontiguousarray(values[::-1][:count]), np.ascontiguousarray(vectors[:, ::-1][:, :count])

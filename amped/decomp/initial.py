@@ -14,14 +14,15 @@ from partitioner.dense import DenseTensor
 from partitioner.sort import stable_argsort
 from partitioner.threads import lone_threads, side_by_side, usable_cores
 
-from ..backend.blas import callers_blas, limit_blas
+from ..backend.blas import scipy_linalg
 from ..errors import InputError
 from ..files import check_factor
 from ..models.loading import matrices_in
-from ..operators.limits import far, largest
+from ..operators.limits import check_range, far, largest
 from ..operators.source import Described
-from ..parallel.mpi import Comm, on_root, share
-from .leading import DENSE_ROWS, leading_of, leading_vectors
+from ..parallel.mpi import Comm, on_root, share, together
+from .eigen import leading
+from .leading import DENSE_ROWS, leading_vectors
 
 BLOCK_ROWS = 1 << 13
 
@@ -56,10 +57,10 @@ def initial_factors(
             random_factor(n, r, seed, mode, dtype) for mode, (n, r) in enumerate(zip(source.shape, ranks, strict=True))
         ]
     if how == "nvecs":
-        tensor, threads = source.tensor(), lone_threads(comm)
-        with callers_blas():
-            limit_blas(threads)  # the other ranks wait
-            found = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype))
+        tensor, values, threads = source.tensor(), source.value_range, lone_threads(comm)
+        if values.largest:
+            together(comm, lambda: check_range(values, dtype, source.path))
+        found = on_root(comm, lambda: _nvecs(tensor, ranks, seed, dtype, threads))
     else:
         found = on_root(comm, lambda: _given(init or (), source.shape, ranks, dtype, as_is))
     return [share(comm, found[mode] if found else None) for mode in range(len(source.shape))]
@@ -179,7 +180,7 @@ def in_range(factor: NDArray[Any], most: float) -> NDArray[Any]:
 
 
 def _nvecs(
-    tensor: SparseTensor | DenseTensor | None, ranks: Sequence[int], seed: int, dtype: np.dtype[Any]
+    tensor: SparseTensor | DenseTensor | None, ranks: Sequence[int], seed: int, dtype: np.dtype[Any], threads: int
 ) -> list[NDArray[Any]]:
     """Return the leading eigenvectors of each ``X_(n) X_(n)^T``; random columns where the mode is shorter."""
     assert tensor is not None
@@ -187,7 +188,7 @@ def _nvecs(
     for mode, (length, rank) in enumerate(zip(tensor.shape, ranks, strict=True)):
         known = min(rank, length)
         if isinstance(tensor, DenseTensor):
-            vectors = leading_vectors(tensor, mode, known, seed)
+            vectors = leading_vectors(tensor, mode, known, seed, threads)
         else:
             vectors = _leading(tensor, mode, known, seed)
         extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
@@ -197,6 +198,7 @@ def _nvecs(
 
 def _leading(tensor: SparseTensor, mode: int, known: int, seed: int) -> NDArray[np.float64]:
     """Return so many leading eigenvectors of ``X_(n) X_(n)^T``."""
+    scipy_linalg()  # before others load it: it is limited
     from scipy import sparse
     from scipy.sparse import linalg
 
@@ -204,7 +206,7 @@ def _leading(tensor: SparseTensor, mode: int, known: int, seed: int) -> NDArray[
     unfolded = sparse.csr_array((tensor.values.astype(np.float64), (tensor.columns[mode], fibres)))
     unfolded.resize(length, unfolded.shape[1])
     if length <= DENSE_ROWS or known >= length - 1:
-        return leading_of((unfolded @ unfolded.T).toarray(), known)
+        return leading((unfolded @ unfolded.T).toarray(), known)[1]
     shape, start = (length, length), np.random.default_rng(seed).random(length)
     operator = linalg.LinearOperator(shape, matvec=lambda v: unfolded @ (unfolded.T @ v), dtype=np.float64)
     values, vectors = linalg.eigsh(operator, known, v0=start)

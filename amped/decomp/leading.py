@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.dense import DenseTensor, blocks, forget
+from partitioner.dense import DenseTensor, Place, blocks, forget
+from partitioner.threads import in_order
+
+from .eigen import leading
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
-FEW_ROWS = 500  # up to this length all are found before SciPy is loaded, which finds a few of them sooner
 BLOCK = 1 << 22  # elements in double precision at a time
+COPIES = 1 << 28  # bytes of sums that threads have for themselves, at most
 OVERSAMPLED, PASSES = 10, 8  # of the randomised range finder: more columns, and passes over the tensor
 
 Matrix = NDArray[np.float64]
 
 
-def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int) -> Matrix:
-    """Return the `count` leading eigenvectors of ``X_(mode) X_(mode)^T``.
+def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threads: int = 1) -> Matrix:
+    """Return the `count` leading eigenvectors of ``X_(mode) X_(mode)^T``: the same with any number of threads.
 
     Of a long mode they are found by subspace iteration from random vectors (Halko, Martinsson and Tropp 2011).
     """
     length = tensor.shape[mode]
     if length <= DENSE_ROWS or count + OVERSAMPLED >= length:
-        gram = np.zeros((length, length))
-        for block in _unfolded(tensor, mode):
-            gram += block @ block.T
-        return leading_of(gram, count)
+        (gram,) = _summed(tensor, mode, lambda block: (block @ block.T,), threads, length)
+        return leading(gram, count)[1]
     basis = np.random.default_rng(seed).standard_normal((length, count + OVERSAMPLED))
     for number in range(PASSES):
         basis = np.linalg.qr(basis)[0]
-        product, small = np.zeros_like(basis), np.zeros((basis.shape[1],) * 2)
-        for block in _unfolded(tensor, mode):
+
+        def products(block: Matrix, basis: Matrix = basis) -> tuple[Matrix, ...]:
             across = block.T @ basis
-            product += block @ across
-            small += across.T @ across
+            return block @ across, across.T @ across
+
+        product, small = _summed(tensor, mode, products, threads, basis.shape[1])
         if number == PASSES - 1:  # Rayleigh and Ritz
             ritz: Matrix = basis @ np.linalg.eigh(small)[1][:, ::-1]
             return ritz[:, :count]
@@ -43,23 +45,26 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int) -> Ma
     raise AssertionError
 
 
-def leading_of(gram: Matrix, count: int) -> Matrix:
-    """Return the `count` leading eigenvectors of a symmetric matrix, which is overwritten."""
-    size = len(gram)
-    if size <= FEW_ROWS:
-        vectors: Matrix = np.linalg.eigh(gram)[1][:, ::-1]
-        return vectors[:, :count]
-    from scipy.linalg import eigh
+def _summed(
+    tensor: DenseTensor, mode: int, work: Callable[[Matrix], tuple[Matrix, ...]], threads: int, columns: int
+) -> tuple[Matrix, ...]:
+    """Return the sums, over blocks of columns of ``X_(mode)``, of matrices that `work` makes, the widest of `columns`.
 
-    found: Matrix = eigh(gram, subset_by_index=(size - count, size - 1), overwrite_a=True)[1][:, ::-1]
-    return found
-
-
-def _unfolded(tensor: DenseTensor, mode: int) -> Iterator[Matrix]:
-    """Yield blocks of columns of ``X_(mode)``."""
-    place = tensor.modes.index(mode)
+    Threads take a block each; sums are added up in the blocks' order.
+    """
+    place, length = tensor.modes.index(mode), tensor.shape[mode]
     along = max((m for m in range(tensor.order) if m != place), key=lambda m: (tensor.memory.shape[m] > 1, -m))
-    for part in blocks(tensor, along, BLOCK):
+
+    def one(part: Place) -> tuple[Matrix, ...]:
         block = tensor.memory[part]
-        yield np.moveaxis(np.asarray(block, np.float64), place, 0).reshape(tensor.shape[mode], -1)
+        found = work(np.moveaxis(np.asarray(block, np.float64), place, 0).reshape(length, -1))
         forget(block)
+        return found
+
+    threads = max(1, min(threads, COPIES // (8 * length * columns)))
+    coming = in_order(one, blocks(tensor, along, BLOCK), threads)
+    sums = next(coming)
+    for found in coming:
+        for total, more in zip(sums, found, strict=True):
+            total += more
+    return sums

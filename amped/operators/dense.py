@@ -202,7 +202,7 @@ class DenseOperator(Factors):
         self.clock.collect()
 
     def _measure(self) -> None:
-        check_range(self._source.value_range, self.options, self._source.path)
+        check_range(self._source.value_range, self.options.dtype, self._source.path)
         self.norm = self._source.held_norm(self.options.dtype)
         together(self.machine.comm, self._check_sound)
 

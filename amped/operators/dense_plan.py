@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from partitioner.facts import looked_at
 from partitioner.shards import Cut
 
 from ..backend.base import Device
@@ -103,7 +104,8 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     if ahead:
         used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
-    host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank, device, streamed)
+    host = device.host_bytes + 2 * device.code_bytes + model + _given_bytes(source, grid, rank)
+    host += reading_bytes(source, math.prod(shape[1:]) * form.slab if streamed else math.prod(shape), sent, device)
     if device.on_host:
         host += sum(used.values())
     return DensePlan(
@@ -113,11 +115,16 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     )  # fmt: skip
 
 
-def given_bytes(source: DenseSource, grid: Grid, rank: int, device: Device, streamed: bool) -> int:
+def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], device: Device) -> int:
+    """Return the bytes of host memory that so many elements at once, of such a type, take on their way from a file."""
+    own = source.value_dtype
+    copies = int(sent != own) + int(looked_at(own) != own)
+    return device.reading_bytes(elements * sent.itemsize, copies) if source.in_file else 0
+
+
+def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
     """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
-    if source.in_file:
-        return device.reading_bytes(math.prod(grid.shape(rank)) * source.value_dtype.itemsize, streamed)
-    if source.on_gpu:
+    if source.in_file or source.on_gpu:
         return 0
     every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
     copied = every if rank == 0 and grid.parts[1] > 1 else 0

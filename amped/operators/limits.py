@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from partitioner.coo import ValueRange
 
 from ..errors import InputError
-from ..options import Options
 from .base import Operator
 
 WINDOW = 2.0**20  # of the product of columns' largest numbers, as a decomposition stores them, and one over it
@@ -46,9 +45,9 @@ def least_product(dtype: np.dtype[Any]) -> float:
     return float(kind.tiny) / float(kind.eps)
 
 
-def check_range(values: ValueRange, options: Options, path: str | os.PathLike[str] | None = None) -> None:
+def check_range(values: ValueRange, dtype: np.dtype[Any], path: str | os.PathLike[str] | None = None) -> None:
     """Refuse values, of a file, so large or small that products of them, or squares of their norm, are no numbers."""
-    dtype, largest = options.dtype, values.largest
+    largest = values.largest
     low, high = value_limits(dtype)
     if not low <= largest <= high:
         advice = "use precision fp64, or scale them" if dtype == np.float32 else "scale them"

@@ -44,7 +44,7 @@ class SparseOperator(Factors):
         options = setting.options
         self.machine, self.options, self.shape = machine, options, source.shape
         self.ranks = setting.ranks
-        check_range(source.value_range, options, source.path)
+        check_range(source.value_range, options.dtype, source.path)
         self.clock, self._setting = machine.device.clock(), setting
         cuts = [source.cut(mode, machine.comm.size) for mode in range(self.order)]
         self.plan = self._planned(source, cuts)

@@ -72,7 +72,7 @@ class TtmOperator:
         """Load this rank's share of `source`."""
         self.machine, self.options, self.ranks = machine, setting.options, (setting.rank,)
         if source.value_range.largest:  # a chain may have come to nothing
-            check_range(source.value_range, self.options, source.path)
+            check_range(source.value_range, self.options.dtype, source.path)
         self.clock, self._mode = machine.device.clock(), setting.mode
         plan, loading = self._planned(source, setting)
         plan.kernel.prepare(plan.form)

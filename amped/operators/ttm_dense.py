@@ -46,7 +46,7 @@ class DenseModeOperator:
         """Load this rank's share of `source`."""
         self.machine, self.options, self.ranks = machine, setting.options, (setting.rank,)
         if source.value_range.largest:
-            check_range(source.value_range, self.options, source.path)
+            check_range(source.value_range, self.options.dtype, source.path)
         at = source.dense.index(setting.mode)
         lengths = [source.shape[m] for m in source.dense]
         self._lengths = math.prod(lengths[:at]), lengths[at], math.prod(lengths[at + 1 :])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -115,6 +116,10 @@ def test_eigenvectors_are_those_of_the_gram_matrix(length: int) -> None:
         for given in (array, np.asfortranarray(array)):
             found = leading_vectors(amped.DenseTensor(given), mode, 4, 0)
             assert np.allclose(abs(np.sum(found * want, axis=0)), 1, atol=1e-8)
+            with mock.patch("amped.decomp.leading.BLOCK", 500):
+                one, three = (leading_vectors(amped.DenseTensor(given), mode, 4, 0, threads) for threads in (1, 3))
+            assert np.allclose(abs(np.sum(one * want, axis=0)), 1, atol=1e-8)
+            assert np.array_equal(one, three)
 
 
 def test_cpd_stops_and_goes_on(folder: Path) -> None:

@@ -232,7 +232,7 @@ def test_files_of_other_libraries(tmp_path: Path, write: Any, kind: str) -> None
     assert isinstance(tensor.memory, Stored)
     assert tensor.memory.plain == (write is plain_hdf5)
     assert np.array_equal(tensor.array(), array)
-    with mock.patch.object(dense, "BLOCK", 7):
+    with mock.patch.multiple(dense, BLOCK=7, PIECE=56):
         assert tensor.norm() == pytest.approx(want.norm(), rel=1e-14)
         assert tensor.digest() == want.digest()
     within = tensor.memory.within((slice(1, 4), slice(2, 5))).within(slice(1, 9))

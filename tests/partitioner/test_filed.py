@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import amped
-from partitioner import filed
+from partitioner import dense, filed
 from partitioner.dense import Stored
 from partitioner.errors import InputError
 from partitioner.filed import FileElements
@@ -45,12 +45,6 @@ def test_ranges_are_those_of_the_array(
     monkeypatch.setattr(filed, "BAND", 16 * 9 * 8 * 8 if band == 1 << 10 else band)
     elements, want = opened(tmp_path), ARRAY[place]
     assert np.array_equal(elements[place], want)
-    for count in (1, 5, 1000):
-        found = [part.copy() for part in elements.in_turn(place, count, None)]
-        assert np.array_equal(np.concatenate(found), want.reshape(-1))
-        out = np.empty(want.size)
-        assert sum(part.size for part in elements.in_turn(place, count, out)) == want.size
-        assert np.array_equal(out, want.reshape(-1))
 
 
 def test_threads_have_handles_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,17 +75,28 @@ def test_a_file_that_gets_another_name_or_is_cut_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("kind", ["f8", "f4", "i2"])
-def test_elements_are_converted_and_looked_at(tmp_path: Path, order: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["f8", ">f8", "f4", "f2", "i2", "u1", "i8"])
+@pytest.mark.parametrize(("part", "piece"), [(1 << 23, 1 << 22), (300, 40), (8, 8)])
+def test_elements_are_converted_and_looked_at(
+    tmp_path: Path, order: str, kind: str, part: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of a part, where it is long: of few numbers, as they are looked at."""
+    monkeypatch.setattr(dense, "PART", part)
+    monkeypatch.setattr(dense, "PIECE", piece)
     array = np.array(10 * ARRAY, kind, order=order)  # type: ignore[call-overload]
     np.save(tmp_path / "x.npy", array)
     tensor = amped.read(tmp_path / "x.npy")
     assert isinstance(tensor, amped.DenseTensor)
     assert isinstance(tensor.memory, Stored)
-    part, seen = tensor.memory.within((slice(1, 6), slice(2, 8))), list[np.ndarray]()
-    target = np.zeros(part.shape)
-    part.into(target, lambda found: seen.append(found.copy()))
+    wanted, seen = tensor.memory.within((slice(1, 6), slice(2, 8))), list[np.ndarray]()
+    for target in (np.full(wanted.shape, np.nan), np.zeros(wanted.shape, kind)):
+        wanted.into(target)
+        assert np.array_equal(target, array.transpose(tensor.modes)[1:6, 2:8])
+    target = np.full(wanted.shape, np.nan)
+    wanted.into(target, lambda found: seen.append(found.copy()))
     assert np.array_equal(target, array.transpose(tensor.modes)[1:6, 2:8])
+    assert max(each.size for each in seen) <= max(1, part // 4)
+    assert (len(seen) > 1) == (part < 1 << 23)
     assert {each.dtype for each in seen} == {np.dtype(kind)}
     assert np.array_equal(np.concatenate([each.reshape(-1) for each in seen]), target.reshape(-1))
 

@@ -50,9 +50,9 @@ class CpuDevice:
         unit = (LANE if rank * itemsize <= LANE else LINE) // itemsize
         return -(-rank // unit) * unit
 
-    def reading_bytes(self, size: int, again: bool) -> int:
-        """See `Device`: those that are converted."""
-        return min(size, self._readers * PIECE)
+    def reading_bytes(self, size: int, copies: int) -> int:
+        """See `Device`: what is not copied is read where it is used."""
+        return copies * min(size, self._readers * PIECE)
 
     @property
     def _readers(self) -> int:

@@ -15,7 +15,7 @@ from partitioner.cubins import Source
 from partitioner.cuda_code import prepare
 from partitioner.cuda_copies import READING_SLOTS, Copies, copies, readings
 from partitioner.cuda_pinned import Locked
-from partitioner.filed import PART
+from partitioner.filed import PART, READERS
 from partitioner.threads import usable_cores
 
 from ...parallel.mpi import Comm
@@ -27,7 +27,7 @@ from .replay import CudaReplay
 from .source import unit
 
 RUNTIME_BYTES = 600 << 20  # CUDA context, cuBLAS workspace, NCCL buffers
-LARGE = 1 << 24  # bytes of a copy, or read so far from files, from which threads stage it: their memory takes 20 ms
+LARGE = 1 << 24  # bytes of a copy from which threads stage it: their memory takes 20 ms
 
 
 class CudaDevice:
@@ -65,7 +65,6 @@ class CudaDevice:
         # Small work that others wait for: it runs ahead of kernels that fill the device.
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
         self._done: Any = None  # what `meet` is to wait for, if anything
-        self._read = 0  # bytes of elements of files, so far
         self._pool = cupy.get_default_memory_pool()
         self._pool.free_all_blocks()
         self._resting_bytes: int = self._pool.total_bytes()
@@ -79,8 +78,8 @@ class CudaDevice:
         self._pool.free_all_blocks()
         self._peak_bytes = 0
 
-    def reading_bytes(self, size: int, again: bool) -> int:
-        return READING_SLOTS * PART if again or size >= LARGE else size
+    def reading_bytes(self, size: int, copies: int) -> int:
+        return (READING_SLOTS + copies * READERS) * PART if size >= LARGE else (1 + copies) * size
 
     def memory(self, local_ranks: int) -> int:
         """See `Device`: what is held already and an equal share of what is free, less the runtime's own need."""
@@ -118,8 +117,7 @@ class CudaDevice:
         through.wait([piece for source, target in pairs for piece in through.send(source, target)])
 
     def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
-        self._read += sum(target.nbytes for run in runs for target, _ in run)
-        if self._read >= LARGE:
+        if sum(target.nbytes for run in runs for target, _ in run) >= LARGE:
             return readings(self.number).begin(runs).wait
         for target, write in (part for run in runs for part in run):
             write(room := np.empty(target.shape, target.dtype))

@@ -27,6 +27,13 @@ def test_a_call_leaves_them_as_they_were(device: str) -> None:
         )
         assert set(inside[0]) == {1}
         assert blas_threads() == before
+        # SciPy's own is loaded on the way.
+        amped.cp_als(
+            np.random.default_rng(0).random((3, 100, 4)), 2, max_iters=2, device=device, threads=1, init="nvecs",
+            callback=lambda *_: inside.append(blas_threads()),
+        )  # fmt: skip
+        assert set(inside[-1]) == {1}
+        assert blas_threads()[: len(before)] == before
         amped.mttkrp(TENSOR, [np.ones((3, 2))] * 3, 0, device=device, threads=1)
         assert blas_threads() == before
         with pytest.raises(InputError):

@@ -10,7 +10,7 @@ import pytest
 from oracle import random_factors, random_nonzeros
 
 import amped
-from amped.decomp import initial, leading
+from amped.decomp import eigen, initial
 from amped.decomp.initial import initial_factors, random_factor
 from amped.errors import InputError
 from amped.operators.source import TensorSource
@@ -56,12 +56,12 @@ def test_a_negative_seed_is_refused(comm: Comm, source: TensorSource) -> None:
 # Leading eigenvectors
 
 
-@pytest.mark.parametrize(("dense_rows", "few_rows"), [(0, 500), (2048, 500), (2048, 0)])
+@pytest.mark.parametrize(("dense_rows", "small"), [(0, 64), (2048, 64), (2048, 0)])
 def test_leading_eigenvectors(
-    comm: Comm, source: TensorSource, monkeypatch: pytest.MonkeyPatch, dense_rows: int, few_rows: int
+    comm: Comm, source: TensorSource, monkeypatch: pytest.MonkeyPatch, dense_rows: int, small: int
 ) -> None:
     monkeypatch.setattr(initial, "DENSE_ROWS", dense_rows)
-    monkeypatch.setattr(leading, "FEW_ROWS", few_rows)
+    monkeypatch.setattr(eigen, "SMALL", small)
     dense = np.zeros(SHAPE)
     dense[tuple(TENSOR.columns)] = TENSOR.values
     for mode, factor in enumerate(initial_factors(source, 4, comm, F8, init="nvecs")):
