@@ -121,7 +121,7 @@ class Device(Protocol):
         """Return the columns of a factor matrix of `rank` columns in memory, where kernels read items of that size."""
 
     def reading_bytes(self, size: int, copies: int) -> int:
-        """Return the host memory that elements take on their way from files, so many bytes of the device's at once.
+        """Return the host memory that elements take on their way from a file: of a transfer of so many bytes in all.
 
         Threads make so many `copies` of what each has read.
         """
@@ -150,11 +150,12 @@ class Device(Protocol):
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         """Copy 1-d arrays in host memory into device arrays, perhaps of other types, at the full speed of the link."""
 
-    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
+    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
         """Begin to fill 1-d device arrays by what threads call; return what waits.
 
-        One thread fills those of a run, one after the other. Each has at most `partitioner.filed.PART` bytes. Work that
-        is queued after waiting has them. On the host all is done before this returns.
+        They are all, or part of a transfer of `whole` bytes. One thread fills those of a run, one after the other. Each
+        has at most `partitioner.filed.PART` bytes. Work that is queued after waiting has them. On the host all is done
+        before this returns.
         """
 
     def lock(self, array: NDArray[Any]) -> object | None:

@@ -24,10 +24,12 @@ def callers_blas() -> Iterator[None]:
     try:
         yield
     finally:
+        most = max(before.values(), default=1)  # in a call within another one, what that allows
         for library in _libraries():
-            threads = before.get(library.filepath, _found.get(library.filepath))
-            if threads is not None:
-                library.set_num_threads(threads)
+            if library.filepath in before:
+                library.set_num_threads(before[library.filepath])
+            elif library.filepath in _found:
+                library.set_num_threads(min(most, _found[library.filepath]))
 
 
 @cache

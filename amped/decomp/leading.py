@@ -13,8 +13,8 @@ from partitioner.threads import in_order
 from .eigen import leading
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
-BLOCK = 1 << 22  # elements in double precision at a time
-COPIES = 1 << 28  # bytes of sums that threads have for themselves, at most
+BLOCK = 1 << 21  # elements in double precision at a time
+COPIES = 1 << 29  # bytes of blocks and sums that threads have for themselves, at most
 OVERSAMPLED, PASSES = 10, 8  # of the randomised range finder: more columns, and passes over the tensor
 
 Matrix = NDArray[np.float64]
@@ -61,7 +61,8 @@ def _summed(
         forget(block)
         return found
 
-    threads = max(1, min(threads, COPIES // (8 * length * columns)))
+    block = max(BLOCK, tensor.size // tensor.memory.shape[along])
+    threads = max(1, min(threads, COPIES // (8 * (2 * block + length * columns))))
     coming = in_order(one, blocks(tensor, along, BLOCK), threads)
     sums = next(coming)
     for found in coming:

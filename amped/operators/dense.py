@@ -47,6 +47,7 @@ class _HostSlab(NamedTuple):
     dtype: np.dtype[Any]  # in the slot
     device: Device
     locked: bool  # whether the device may copy them where they are, as they are
+    whole: int  # bytes of all slabs
     look: Look = None
 
     @property
@@ -60,7 +61,7 @@ class _HostSlab(NamedTuple):
         if self.locked:
             target.set(self.elements)
             return _Coming(target, None)
-        wait = begin_copy(target, self.elements, self.device, self.look)
+        wait = begin_copy(target, self.elements, self.device, self.look, self.whole)
         return _Coming(target, None if self.device.on_host else wait)
 
 
@@ -157,7 +158,8 @@ class _Slabs:
             place = slice(start, start + self._form.slab)
             slab = self._given.within(place) if isinstance(self._given, Stored) else self._given[place]
             look = self._look if self._looks and self._filled < self._count else None
-            moved = _HostSlab(slab, self._sent, self._device, self._lock is not None, look)
+            whole = self._form.elements * self._sent.itemsize
+            moved = _HostSlab(slab, self._sent, self._device, self._lock is not None, whole, look)
             self._slots[self._filled % SLOTS].fill(moved, mode)
             self._filled += 1
 

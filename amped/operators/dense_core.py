@@ -21,7 +21,7 @@ from ..errors import InputError
 from ..parallel.mpi import together
 from ..parallel.recorder import HERE
 from .dense_block import DenseBlock, piece_elements
-from .dense_plan import mode_plans, reading_bytes
+from .dense_plan import given_bytes, mode_plans, reading_bytes
 from .dense_source import DenseSource
 from .factors import Factors
 from .grid import Grid
@@ -165,11 +165,11 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
         raise InputError(f"{cause}; use more ranks or lower ranks of modes")
     used = {"resident elements": 0 if streamed else elements, **fixed, "working memory": working}
     host = device.host_bytes + (sum(used.values()) if device.on_host else 0)
-    host += sum(m.rank * int(m.cut.rows[-1]) for m in modes) * item
+    host += sum(m.rank * int(m.cut.rows[-1]) for m in modes) * item + given_bytes(source, grid, rank)
     if streamed and source.in_file:  # pieces as they are read, and as they are sent
         host += threads * piece * (source.value_dtype.itemsize + item)
     else:
-        host += reading_bytes(source, math.prod(shape), options.dtype, device)
+        host += reading_bytes(source, math.prod(shape), options.dtype, device, False)
     return CorePlan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
 
 

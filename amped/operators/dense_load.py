@@ -62,21 +62,26 @@ def _in_rows(shape: tuple[int, ...], dtype: np.dtype[Any], rows: Rows, device: D
     return every[:, : math.prod(shape[rows.split :])].reshape(shape)
 
 
-def begin_copy(target: Array, elements: NDArray[Any] | Stored, device: Device, look: Look = None) -> Callable[[], None]:
+def begin_copy(
+    target: Array, elements: NDArray[Any] | Stored, device: Device, look: Look = None, whole: int | None = None
+) -> Callable[[], None]:
     """Begin to copy elements into a C-contiguous array of a device, perhaps of another type; return what waits for it.
 
-    A device with memory of its own goes on meanwhile, where a file has elements as they are; else all is done at once.
+    They are all, or part of a transfer of `whole` bytes. A device with memory of its own goes on meanwhile, where a
+    file has elements as they are; else all is done at once.
     """
     if isinstance(elements, Stored) and elements.plain:
         size = PART * RUN if device.on_host else PART  # a host needs no parts
         places = list(pieces(elements.shape, (), size // max(target.itemsize, elements.dtype.itemsize)))
         parts = [(target[place].reshape(-1), _reading(elements.within(place), look)) for place in places]
         run = 1 if device.on_host else max(1, min(RUN, 2 * len(parts) // READERS))  # for at least half of the threads
-        return device.begin_fill([parts[at : at + run] for at in range(0, len(parts), run)])
+        runs = [parts[at : at + run] for at in range(0, len(parts), run)]
+        return device.begin_fill(runs, target.nbytes if whole is None else whole)
     for to, part in _parts(target, elements):
         if look is not None:
             look(part)
         device.fill([to.reshape(-1)], [np.ascontiguousarray(part).reshape(-1)])
+        del part  # before the next one is read
     return lambda: None
 
 
@@ -96,12 +101,13 @@ def known_of(block: NDArray[Any], shape: tuple[int, ...]) -> Facts:
 
 def _convert(target: Array, elements: NDArray[Any] | Stored, sent: np.dtype[Any], device: Device) -> None:
     """Copy elements as they are, or as another type, and convert them there, or leave gaps, while others come."""
+    whole = math.prod(elements.shape) * sent.itemsize
     rooms = device.empty((2, max(1, min(PIECE, math.prod(elements.shape)) // 2)), sent)
     coming: list[tuple[Array, Array, Callable[[], None]]] = []
     for number, place in enumerate(pieces(elements.shape, (), rooms.shape[1])):
         part = elements.within(place) if isinstance(elements, Stored) else elements[place]
         room = rooms[number % 2, : math.prod(part.shape)].reshape(part.shape)
-        coming.append((target[place], room, begin_copy(room, part, device)))
+        coming.append((target[place], room, begin_copy(room, part, device, whole=whole)))
         if number:
             _converted(*coming.pop(0))
     for each in coming:
@@ -122,6 +128,7 @@ def _parts(target: Array, elements: NDArray[Any] | Stored) -> Iterator[tuple[Arr
         part = elements[place]
         yield target[place], part
         forget(part)
+        del part
 
 
 def _expect(elements: NDArray[Any] | Stored, coming: Iterator[Place], count: int) -> None:

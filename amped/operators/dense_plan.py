@@ -104,8 +104,8 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     if ahead:
         used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
-    host = device.host_bytes + 2 * device.code_bytes + model + _given_bytes(source, grid, rank)
-    host += reading_bytes(source, math.prod(shape[1:]) * form.slab if streamed else math.prod(shape), sent, device)
+    host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank)
+    host += reading_bytes(source, math.prod(shape), sent, device, streamed)
     if device.on_host:
         host += sum(used.values())
     return DensePlan(
@@ -115,14 +115,19 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
     )  # fmt: skip
 
 
-def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], device: Device) -> int:
-    """Return the bytes of host memory that so many elements at once, of such a type, take on their way from a file."""
+def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], device: Device, streamed: bool) -> int:
+    """Return the bytes of host memory that so many elements, `sent` as such a type, take on their way from a file."""
+    if not source.in_file:
+        return 0
     own = source.value_dtype
-    copies = int(sent != own) + int(looked_at(own) != own)
-    return device.reading_bytes(elements * sent.itemsize, copies) if source.in_file else 0
+    if source.plain:
+        found = device.reading_bytes(elements * sent.itemsize, int(sent != own) + int(looked_at(own) != own))
+    else:  # a library reads a piece, which is looked at
+        found = min(elements, PIECE) * (own.itemsize + looked_at(own).itemsize * (looked_at(own) != own))
+    return found * (SLOTS if streamed and device.on_host else 1)  # threads that fill a slot each
 
 
-def _given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
+def given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
     """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
     if source.in_file or source.on_gpu:
         return 0

@@ -141,6 +141,11 @@ class DenseSource:
         return self._tensor is not None and self._tensor.on_gpu is not None and self._comm.size == 1
 
     @property
+    def plain(self) -> bool:
+        """Whether elements lie in a file as they are, and threads read them."""
+        return self._tensor is not None and isinstance(self._tensor.memory, Stored) and self._tensor.memory.plain
+
+    @property
     def mapped(self) -> bool:
         """Whether elements are in an array that is mapped from a file: they are copied, as a file may be cut short."""
         return self._tensor is not None and isinstance(self._tensor.memory, np.memmap)

@@ -87,7 +87,7 @@ class CpuDevice:
         for target, source in zip(targets, sources, strict=True):
             np.copyto(target, source, casting="same_kind")
 
-    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
+    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
         def fill(run: Sequence[tuple[Array, Write]]) -> None:
             for target, write in run:
                 write(target)

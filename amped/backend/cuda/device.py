@@ -116,8 +116,8 @@ class CudaDevice:
         pairs = zip(sources, targets, strict=True)
         through.wait([piece for source, target in pairs for piece in through.send(source, target)])
 
-    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]]) -> Callable[[], None]:
-        if sum(target.nbytes for run in runs for target, _ in run) >= LARGE:
+    def begin_fill(self, runs: Sequence[Sequence[tuple[Array, Write]]], whole: int) -> Callable[[], None]:
+        if whole >= LARGE:
             return readings(self.number).begin(runs).wait
         for target, write in (part for run in runs for part in run):
             write(room := np.empty(target.shape, target.dtype))
