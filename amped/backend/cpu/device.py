@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioner.filed import PIECE, READERS
+from partitioner.filed import PART, PIECE, READERS, RUN
 from partitioner.threads import fair_threads, side_by_side, usable_cores
 
 from ...parallel.mpi import Comm
@@ -51,8 +51,9 @@ class CpuDevice:
         return -(-rank // unit) * unit
 
     def reading_bytes(self, size: int, copies: int) -> int:
-        """See `Device`: what is not copied is read where it is used."""
-        return copies * min(size, self._readers * PIECE)
+        """See `Device`: what is not copied is read where it is used; of a part, a thread copies a piece at a time."""
+        parts = 1 + 2 * size // (PART * RUN)  # as they end with an index, they are at least half as large
+        return copies * min(size, min(self._readers, parts) * PIECE)
 
     @property
     def _readers(self) -> int:

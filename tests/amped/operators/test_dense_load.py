@@ -69,7 +69,7 @@ def test_what_reading_takes_is_planned(
     for module, sizes in (
         (dense_load, {"PART": 1 << 19, "RUN": 1, "PIECE": 1 << 19}),
         (dense, {"PART": 1 << 16, "PIECE": 1 << 17}),
-        (cpu_device, {"PIECE": 1 << 17}),
+        (cpu_device, {"PART": 1 << 19, "RUN": 1, "PIECE": 1 << 17}),
         (dense_plan, {"PIECE": 1 << 19}),
     ):
         for name, value in sizes.items():
