@@ -73,13 +73,11 @@ class Stored:
         flat, done, own = target.reshape(-1), 0, target.dtype == self.dtype
         width = (self.dtype if look is None else looked_at(self.dtype)).itemsize
         count = (PART if target.size * width <= PART else PIECE) // width
-        for place in pieces([each.stop - each.start for each in self._ranges], (), count):
+        for place in pieces(self._elements.shape, self._ranges, count):
             lengths = [each.stop - each.start for each in place]
             part = flat[done : done + math.prod(lengths)]
             found = part if own else np.empty(part.size, self.dtype)
-            ranges = zip(self._ranges, place, strict=True)
-            wanted = tuple(slice(all_.start + each.start, all_.start + each.stop) for all_, each in ranges)
-            self._elements.read(wanted, found.reshape(lengths))
+            self._elements.read(place, found.reshape(lengths))
             if look is not None:
                 look(found)
             if not own:
@@ -221,9 +219,10 @@ class DenseTensor(AsDense):
         if self.on_gpu is not None and not place:
             found: Facts = self.on_gpu.facts()
             return found
-        in_file = isinstance(self.memory, Stored)
-        parts = list(pieces(self.memory.shape, place, PIECE // looked_at(self.dtype).itemsize if in_file else BLOCK))
-        run = max(1, RUN * PART // PIECE) if in_file else 1
+        count, run = BLOCK, 1
+        if isinstance(self.memory, Stored):
+            count, run = PIECE // looked_at(self.dtype).itemsize, RUN * PART // PIECE
+        parts = list(pieces(self.memory.shape, place, count))
         runs = [parts[at : at + run] for at in range(0, len(parts), run)]
         threads = min(threads or usable_cores(), max(1, len(runs)))
         return joined(side_by_side(self._facts, runs, threads))
