@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,34 +16,62 @@ from .labels import Labels, mode_names
 
 LIKE = {"b": "number", "i": "number", "u": "number", "f": "number", "M": "time", "m": "duration", "T": "text"}
 SOME = 3  # labels that an error names
+TICKS = {"as": 1, "fs": 10**3, "ps": 10**6, "ns": 10**9, "us": 10**12, "ms": 10**15, "s": 10**18}
+TICKS |= {"m": 60 * 10**18, "h": 3600 * 10**18, "D": 86_400 * 10**18, "W": 7 * 86_400 * 10**18}
+"""Attoseconds of NumPy's units of time, but for months and years."""
 
 
 def places(known: NDArray[Any], given: NDArray[Any]) -> NDArray[np.int64]:
-    """Return where each of some labels is among those known, -1 where it is not; a missing one is like another.
+    """Return the place of each given label among the known ones, -1 if it is not there; missing labels are equal.
 
-    Raise `InputError` if they are of other kinds.
+    Equal arrays match by position, even where labels repeat. Raise `InputError` if the kinds of the labels differ, or
+    if a label that is in both arrays stands for several indices of one of them.
     """
     kinds = LIKE[known.dtype.kind], LIKE[given.dtype.kind]
     if kinds[0] != kinds[1]:
         raise InputError(f"labels are {kinds[1]}s, the model's {kinds[0]}s")
-    if kinds[0] == "text":
-        numbers = {label: place for place, label in enumerate(known.tolist())}
-        return np.fromiter((numbers.get(label, -1) for label in given.tolist()), np.int64, given.size)
-    if not known.size:
-        return np.full(given.size, -1)
-    common = np.promote_types(known.dtype, given.dtype)
-    ours, theirs = known.astype(common), given.astype(common)
-    order = np.argsort(ours, kind="stable")  # what is missing comes last
-    found = order[np.minimum(np.searchsorted(ours, theirs, sorter=order), known.size - 1)]
-    alike = (ours[found] == theirs) | ((ours[found] != ours[found]) & (theirs != theirs))
-    return np.where(alike, found, -1)
+    if _equal(known, given):
+        return np.arange(known.size)
+    ours, theirs = _hashable(known), _hashable(given)
+    numbers = dict(zip(ours, range(len(ours)), strict=True))
+    found = np.fromiter((numbers.get(label, -1) for label in theirs), np.int64, given.size)
+    for whose, labels in (("the model", ours), ("X", theirs)):
+        if len(set(labels)) < len(labels):
+            _refuse_repeated(labels, numbers.keys() & set(theirs), whose)
+    return found
 
 
 def same_labels(first: NDArray[Any], second: NDArray[Any]) -> bool:
-    """Tell whether labels are the same, in the same order."""
-    if first.shape != second.shape or LIKE[first.dtype.kind] != LIKE[second.dtype.kind]:
-        return False
-    return bool(np.array_equal(places(first, second), np.arange(first.size)))
+    """Return whether two arrays hold the same labels in the same order."""
+    return LIKE[first.dtype.kind] == LIKE[second.dtype.kind] and _equal(first, second)
+
+
+def _equal(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    """Return whether labels of one kind are equal, place by place."""
+    if first.dtype == second.dtype and first.dtype.kind != "T":  # a missing string is not equal to itself
+        return np.array_equal(first, second, equal_nan=first.dtype.kind in "fMm")
+    return first.shape == second.shape and _hashable(first) == _hashable(second)
+
+
+def _hashable(labels: NDArray[Any]) -> list[Any]:
+    """Return labels as Python objects, equal only if the labels are: no number is rounded, missing ones are None."""
+    if labels.dtype.kind in "Mm":
+        if np.datetime_data(labels.dtype)[0] in ("Y", "M"):
+            labels = labels.astype("M8[D]" if labels.dtype.kind == "M" else "m8[M]")
+        unit, count = np.datetime_data(labels.dtype)
+        ticks, missing = labels.astype(np.int64).tolist(), np.isnat(labels).tolist()
+        step = count * TICKS.get(unit, 1)
+        return [None if gone else (tick * step, unit in TICKS) for tick, gone in zip(ticks, missing, strict=True)]
+    return [None if label is None or label != label else label for label in labels.tolist()]
+
+
+def _refuse_repeated(labels: list[Any], common: set[Any], whose: str) -> None:
+    """Raise `InputError` if one of the common labels stands for several indices."""
+    counts = Counter(label for label in labels if label in common)
+    repeated = [label for label, count in counts.items() if count > 1]
+    if repeated:
+        cause = f"label {shown(repeated[:1])} stands for {counts[repeated[0]]} indices of {whose}"
+        raise InputError(f"{cause}: make labels unique, or give the indices in the model's order")
 
 
 def relabelled(

@@ -32,6 +32,15 @@ def labels_of(*given: Any, names: Any = None) -> Labels:
         (np.array([1, 2], "m8[h]"), np.array([120, 60], "m8[m]"), [1, 0]),
         ([""], ["", "x"], [0, -1]),
         ([2**62], [2**62, 1], [0, -1]),
+        ([2**62 + 1, 2**62], np.array([2**62, 2**63], np.uint64), [1, -1]),
+        ([2**53 + 1, 2**53], [2.0**53], [1]),
+        (np.array(["9999-01-01"], "M8[D]"), np.array([0], "M8[ns]"), [-1]),
+        (np.array(["2024", "2025"], "M8[Y]"), np.array(["2025-01-01T00"], "M8[h]"), [1]),
+        (np.array([12, 1], "m8[M]"), np.array([1], "m8[Y]"), [0]),
+        (np.array([1], "m8[Y]"), np.array([1], "m8[D]"), [-1]),
+        (["a", "a", "b"], ["a", "a", "b"], [0, 1, 2]),
+        (["a", "a", None, None, "b"], ["b", "c"], [4, -1]),
+        (["a", "b"], ["c", "c", "b"], [-1, -1, 1]),
     ],
 )
 def test_places(known: Any, given: Any, want: list[int]) -> None:
@@ -44,6 +53,25 @@ def test_other_kinds_are_refused() -> None:
     assert not same_labels(as_labels([1, 2]), as_labels(["1", "2"]))
     assert same_labels(as_labels([1, 2]), as_labels([1.0, 2.0]))
     assert not same_labels(as_labels([1, 2]), as_labels([2, 1]))
+
+
+@pytest.mark.parametrize(
+    ("known", "given", "whose"),
+    [(["a", "a", "b"], ["b", "a", "a"], "the model"), (["a", "b"], ["a", "a"], "X"), ([1, 1], [1.0, 2.0], "the model")],
+)
+def test_a_label_of_several_indices_is_refused(known: list[Any], given: list[Any], whose: str) -> None:
+    with pytest.raises(InputError, match=f"stands for 2 indices of {whose}: make labels unique"):
+        places(as_labels(known), as_labels(given))
+
+
+def test_equal_labels_match_by_position() -> None:
+    names = labels_of(["a", "a", None], [1, 2, 2])
+    tensor = SparseTensor([[0, 1], [1, 0], [2, 2]], [1.0, 2.0, 3.0], (3, 3))
+    tensor.labels = names
+    assert relabelled(tensor, names, known=True)[0] is tensor
+    other = labels_of(["a", "a", None], [2, 1, 3], names=["gene", "size"])
+    with pytest.raises(InputError, match="size: label 2 stands for 2 indices of X"):
+        relabelled(tensor, other)
 
 
 @pytest.mark.parametrize("seed", range(5))
