@@ -66,7 +66,8 @@ class AsArray(Labelled):
         if self.labels is not None:
             names = self.labels.names
             known = [self.labels[mode][np.arange(each.start, each.stop, each.step)] for mode, each in kept.items()]
-            tensor.labels = Labels(known, names and [names[mode] for mode in kept])
+            query = self.labels.query if len(kept) == self.ndim else None
+            tensor.labels = Labels(known, names and [names[mode] for mode in kept], query)
         return tensor
 
     def todense(self) -> NDArray[np.floating]:
@@ -134,7 +135,7 @@ class AsDense(Labelled):
 
     def to_xarray(self) -> Any:
         """Return xarray's `DataArray`, labels as coordinates; raise `InputError` if that is not installed."""
-        return _named(library("xarray"), self.array(), self)
+        return _named(library("xarray"), self.array().copy(), self)
 
     def _repr_html_(self) -> str:
         return _html("DenseTensor", f"{math.prod(self.shape):,} elements, {self.dtype}", self)
@@ -181,13 +182,14 @@ def to_scipy(tensor: AsArray) -> Any:
     """Return a sparse tensor as SciPy's `coo_array`, of as many dimensions."""
     from scipy.sparse import coo_array
 
-    return coo_array((tensor.values, tuple(tensor.columns)), shape=tensor.shape)
+    return coo_array((tensor.values.copy(), tuple(tensor.columns.copy())), shape=tensor.shape)
 
 
 def to_sparse(tensor: AsArray) -> Any:
     """Return a sparse tensor as PyData's `sparse.COO`; raise `InputError` if that is not installed."""
     sparse = library("sparse")
-    return sparse.COO(tensor.columns, tensor.values, shape=tensor.shape, has_duplicates=False, sorted=True)
+    columns, values = tensor.columns.copy(), tensor.values.copy()
+    return sparse.COO(columns, values, shape=tensor.shape, has_duplicates=False, sorted=True)
 
 
 def to_pyttb(tensor: AsArray) -> Any:

@@ -1,7 +1,13 @@
-"""Tensors of other libraries, taken as they are; none of these is imported for it."""
+"""Objects of other libraries: whether one is a tensor or a table. None of these libraries is imported for it.
+
+Many objects are several things at once: xarray's arrays and polars's frames export Arrow streams, and frames convert to
+arrays. So the most specific kind decides: a known type (or a subclass of one), then a model, then an array, and last
+whatever exports an Arrow stream.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +19,12 @@ from .errors import InputError
 from .labels import Labels, as_labels, plain_times
 from .lowrank import factors_of, full, parts_of
 
-__all__ = ["AnyTensor", "factors_of", "tensor_of"]
+__all__ = ["AnyTensor", "factors_of", "is_table", "tensor_of"]
 
 AnyTensor = SparseTensor | DenseTensor
 KEYS = "a table: amped.from_frame(frame, keys=[...]) says which column each mode is"
+SHOWN = 5  # names that an error lists
+NUMBERED = re.compile(r"dim_\d+")  # xarray's names for dimensions without a name
 
 
 def tensor_of(given: Any) -> AnyTensor | None:
@@ -30,20 +38,46 @@ def tensor_of(given: Any) -> AnyTensor | None:
     Raises
     ------
     InputError
-        If it is one of these, and its shape or its values are none of a tensor.
+        If it is a table, or one of these whose shape or values are none of a tensor.
     """
-    known = TAKEN.get((type(given).__module__.partition(".")[0], type(given).__name__))
-    if known is None:
-        known = next((take for library, take in BY_LIBRARY if library(given)), None)
-    if known is not None:
-        return known(given)
-    if not isinstance(given, (tuple, list)) and (parts := parts_of(given)) is not None:
-        tensor = DenseTensor(full(*parts))
-        tensor.labels = getattr(given, "labels", None)
-        return tensor
-    if hasattr(given, "__array__") or hasattr(given, "__cuda_array_interface__"):
-        return DenseTensor(given)
-    return None
+    take = _taker(given)
+    return None if take is None else take(given)
+
+
+def is_table(given: Any) -> bool:
+    """Return whether an object is a table of events and nothing more specific; of pandas's frames, False.
+
+    A pandas `DataFrame` may be a table or a matrix: that depends on what it is compared with.
+    """
+    return _taker(given) is _refuse_table
+
+
+def is_matrix_or_table(given: Any) -> bool:
+    """Return whether an object is a pandas `DataFrame`."""
+    return _taker(given) is _of_pandas
+
+
+def _taker(given: Any) -> Callable[[Any], AnyTensor] | None:
+    """Return the function that makes a tensor of an object, by the most specific kind that it is of."""
+    for kind in type(given).__mro__:
+        if (known := TAKEN.get((kind.__module__.partition(".")[0], kind.__name__))) is not None:
+            return known
+    known = next((take for library, take in BY_LIBRARY if library(given)), None)
+    if known is None and not isinstance(given, (tuple, list)) and parts_of(given) is not None:
+        known = _of_model
+    if known is None and (hasattr(given, "__array__") or hasattr(given, "__cuda_array_interface__")):
+        known = DenseTensor
+    if known is None and hasattr(given, "__arrow_c_stream__"):
+        known = _refuse_table
+    return known
+
+
+def _of_model(given: Any) -> DenseTensor:
+    parts = parts_of(given)
+    assert parts is not None
+    tensor = DenseTensor(full(*parts))
+    tensor.labels = getattr(given, "labels", None)
+    return tensor
 
 
 def _of_scipy(given: Any) -> SparseTensor:
@@ -78,18 +112,28 @@ def _numbers(values: Any) -> Any:
 
 
 def _of_xarray(given: Any) -> AnyTensor:
-    tensor = _of_pydata(given.data) if _is_pydata(given.data) else DenseTensor(given.values)
-    if given.coords.keys() & set(given.dims):
+    data = given.data
+    if _is_pydata(data):
+        tensor: AnyTensor = _of_pydata(data)
+    else:
+        tensor = DenseTensor(data if hasattr(data, "__cuda_array_interface__") else given.values)
+    if given.coords.keys() & set(given.dims) or not all(NUMBERED.fullmatch(str(name)) for name in given.dims):
         # A dimension without a coordinate is numbered, as xarray has it.
         tensor.labels = Labels((_index(given[name].values) for name in given.dims), [str(name) for name in given.dims])
     return tensor
+
+
+def _of_dataset(given: Any) -> AnyTensor:
+    names = ", ".join(repr(str(name)) for name in list(given.data_vars)[:SHOWN]) or "none"
+    raise InputError(f"an xarray Dataset holds several arrays ({names}): give one of them, as dataset[NAME]")
 
 
 def _of_pandas(given: Any) -> DenseTensor:
     """Return a frame of numbers as a matrix; a table of events is refused."""
     if not all(getattr(kind, "kind", "O") in "biuf" for kind in given.dtypes):
         raise InputError(KEYS)
-    tensor = DenseTensor(given.to_numpy())
+    nullable = any(not isinstance(kind, np.dtype) for kind in given.dtypes)
+    tensor = DenseTensor(given.to_numpy(np.float64, na_value=np.nan) if nullable else given.to_numpy())
     names = [str(each.name) if each.name is not None else f"mode {mode}" for mode, each in enumerate(given.axes)]
     tensor.labels = Labels((_index(each.to_numpy()) for each in given.axes), names)
     return tensor
@@ -103,7 +147,7 @@ def _index(given: Any) -> Any:
     return plain_times(labels) if labels.dtype.kind == "M" else labels
 
 
-def _no_table(given: Any) -> DenseTensor:
+def _refuse_table(given: Any) -> DenseTensor:
     raise InputError(KEYS)
 
 
@@ -115,13 +159,18 @@ TAKEN: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
     ("pyttb", "sptensor"): _of_sptensor,
     ("pyttb", "tensor"): lambda given: DenseTensor(given.data),
     ("xarray", "DataArray"): _of_xarray,
+    ("xarray", "Variable"): lambda given: DenseTensor(given.values),
+    ("xarray", "Dataset"): _of_dataset,
     ("pandas", "DataFrame"): _of_pandas,
-    ("polars", "DataFrame"): _no_table,
-    ("polars", "LazyFrame"): _no_table,
-    ("pyarrow", "Table"): _no_table,
-    ("duckdb", "DuckDBPyRelation"): _no_table,
-}
-"""By library and type."""
+    **dict.fromkeys(
+        [
+            ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch"),
+            ("pyarrow", "RecordBatchReader"), ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
+        ],
+        _refuse_table,
+    ),
+}  # fmt: skip
+"""By library and type; subclasses count, too."""
 
 BY_LIBRARY: list[tuple[Callable[[Any], bool], Callable[[Any], AnyTensor]]] = [
     (lambda given: type(given).__module__.startswith("scipy.sparse") and hasattr(given, "tocoo"), _of_scipy),

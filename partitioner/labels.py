@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,24 @@ BYTES = np.dtype(np.uint8)
 INT64 = np.dtype(np.int64)
 
 
+class TableQuery(NamedTuple):
+    """How a table was read, beside its keys: a model reads further tables in the same way.
+
+    Attributes
+    ----------
+    value : str or None
+        The SQL expression that was summed, or an aggregate; None: rows were counted.
+    where : str or None
+        The SQL condition of the rows that were read; None: all.
+    missing : {"drop", "keep"}
+        What became of rows that lack a key.
+    """
+
+    value: str | None = None
+    where: str | None = None
+    missing: str = "drop"
+
+
 class Labels(tuple[NDArray[Any], ...]):
     """For each mode, what its indices stand for: a tuple of arrays.
 
@@ -32,17 +50,23 @@ class Labels(tuple[NDArray[Any], ...]):
         Numbers, dates, times, durations, or strings in NumPy's StringDType.
     names : sequence of str, optional
         What each mode is: a column of a table, or an expression over its columns.
+    query : TableQuery, optional
+        How the table was read, if the labels are those of a table.
     """
 
     names: tuple[str, ...] | None
+    query: TableQuery | None
 
-    def __new__(cls, arrays: Iterable[NDArray[Any]], names: Sequence[str] | None = None) -> Labels:
+    def __new__(
+        cls, arrays: Iterable[NDArray[Any]], names: Sequence[str] | None = None, query: TableQuery | None = None
+    ) -> Labels:
         labels = super().__new__(cls, arrays)
         labels.names = None if names is None else tuple(names)
+        labels.query = query
         return labels
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (tuple(self), self.names)
+        return type(self), (tuple(self), self.names, self.query)
 
     @classmethod
     def of(cls, given: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
@@ -52,11 +76,15 @@ class Labels(tuple[NDArray[Any], ...]):
         arrays = [as_labels(each) for each in given]
         if [each.shape for each in arrays] != [(length,) for length in shape]:
             raise InputError(f"labels of shapes {[each.shape for each in arrays]} for modes of {tuple(shape)} indices")
-        return cls(arrays, getattr(given, "names", None))
+        return cls(arrays, getattr(given, "names", None), getattr(given, "query", None))
+
+    def replaced(self, arrays: Iterable[NDArray[Any]]) -> Labels:
+        """Return other labels with the same names and query."""
+        return Labels(arrays, self.names, self.query)
 
     def taken(self, used: Iterable[NDArray[np.integer[Any]]]) -> Labels:
         """Return the labels of some indices of each mode."""
-        return Labels((known[indices] for known, indices in zip(self, used, strict=True)), self.names)
+        return self.replaced(known[indices] for known, indices in zip(self, used, strict=True))
 
     def checksum(self) -> int:
         """Return a number that tells these labels from others."""
@@ -167,9 +195,10 @@ def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
     found = dict[str, NDArray[Any]]()
     for mode, each in enumerate(labels):
         found |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
-    if labels.names is not None:
-        parts = to_parts(np.array(labels.names, TEXT))
-        found |= {"_".join(filter(None, ("names", what))): part for what, part in parts.items()}
+    for name, texts in (("names", labels.names), ("query", labels.query)):
+        if texts is not None:
+            parts = to_parts(np.array(texts, TEXT))
+            found |= {"_".join(filter(None, (name, what))): part for what, part in parts.items()}
     return found
 
 
@@ -186,7 +215,16 @@ def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
     if "labels_0" not in arrays:
         return None
     each = [of_parts(_parts(arrays, f"labels_{mode}")) for mode in range(order)]
-    return Labels(each, of_parts(_parts(arrays, "names")).tolist() if "names" in arrays else None)
+    names, query = (of_parts(_parts(arrays, name)).tolist() if name in arrays else None for name in ("names", "query"))
+    return Labels(each, names, None if query is None else query_of(query))
+
+
+def query_of(given: Sequence[Any]) -> TableQuery:
+    """Return a query from a file; raise `ValueError` if it is none."""
+    query = TableQuery(*given) if len(given) == len(TableQuery._fields) else TableQuery(missing="")
+    if query.missing not in ("drop", "keep") or not all(isinstance(each, (str, type(None))) for each in query):
+        raise ValueError("no query of a table")
+    return query
 
 
 def _parts(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:

@@ -137,7 +137,7 @@ def _sparse(
         lost.append((outside.size, given[mode][np.unique(outside)[:SOME]].tolist()))
     shape = [given[m].size if m == leave else labels[m].size for m in range(len(labels))]
     moved = SparseTensor.from_columns(columns[:, inside].astype(np.int32), tensor.values[inside], shape)
-    moved.labels = Labels((given[m] if m == leave else labels[m] for m in range(len(labels))), labels.names)
+    moved.labels = labels.replaced(given[m] if m == leave else labels[m] for m in range(len(labels)))
     return moved, lost
 
 
@@ -159,7 +159,7 @@ def _dense(
             array = np.take(array, np.argsort(part), axis=mode)
     moved, given = DenseTensor(array), tensor.labels
     assert given is not None
-    moved.labels = Labels((given[m] if m == leave else labels[m] for m in range(len(labels))), labels.names)
+    moved.labels = labels.replaced(given[m] if m == leave else labels[m] for m in range(len(labels)))
     return moved
 
 

@@ -19,7 +19,7 @@ from . import checked
 from .checked import MANIFEST
 from .coo import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
 from .errors import InputError
-from .labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, to_parts
+from .labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, query_of, to_parts
 from .shards import SortedTensor, mode_order
 from .sort import Sort, sort_nonzeros
 from .stored import Bounds, StoredColumn, StoredFile
@@ -92,6 +92,8 @@ class Store:
         told, found = manifest.get("labels"), dict[str, tuple[np.dtype[Any], int]]()
         names = None if told is None else told["names"]
         self._names = None if names is None else [str(name) for name in names]
+        query = None if told is None else told.get("query")
+        self._query = None if query is None else query_of(query)
         if told is None:  # before version 4, labels were the indices of a file
             modes = range(self.order if label_name(0) in self._files else 0)
             return {label_name(mode): (INT64, self.shape[mode]) for mode in modes}
@@ -136,7 +138,7 @@ class Store:
         """Read what the indices stand for, verified; None if they stand for themselves."""
         if not self.labelled:
             return None
-        return Labels((self._labels_of(mode) for mode in range(self.order)), self._names)
+        return Labels((self._labels_of(mode) for mode in range(self.order)), self._names, self._query)
 
     def _labels_of(self, mode: int) -> NDArray[Any]:
         names = {what: label_name(mode, what) for what in ("", OFFSETS, MISSING)}
@@ -262,7 +264,7 @@ def write_labels(folder: Path, labels: Labels | None) -> tuple[dict[str, checked
             name = label_name(mode, what)
             entries[name] = checked.write_array(folder / name, part)
         kinds.append({"dtype": parts[""].dtype.str, **{what or "size": part.size for what, part in parts.items()}})
-    return entries, {"names": labels.names, "modes": kinds}
+    return entries, {"names": labels.names, "query": labels.query, "modes": kinds}
 
 
 def label_name(mode: int, what: str = "") -> str:

@@ -9,14 +9,14 @@ from typing import Any, get_args
 
 from partitioner.coo import SparseTensor, refuse_masked
 from partitioner.dense import DenseTensor
-from partitioner.foreign import factors_of, tensor_of
+from partitioner.foreign import factors_of
 from partitioner.given import real, whole
 from partitioner.lowrank import on_host
 
 from ..decomp.constraints import modes_of, nonnegative_of, ridge_of
 from ..decomp.poisson import MOST_INNER, PoissonMethod
 from ..errors import InputError
-from ..models.semisparse import SemiSparseTensor
+from ..models.given import tensor_or_path
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
@@ -24,21 +24,7 @@ from ..parallel.calls import Argument
 
 def _tensor(name: str, given: Any) -> Any:
     """Return a tensor, a path or None; raise `InputError` if it is something else."""
-    if given is None or isinstance(given, (SparseTensor, DenseTensor)):
-        return given
-    if isinstance(given, SemiSparseTensor):
-        return given.to_sparse()
-    try:
-        found = tensor_of(given)
-    except InputError as error:
-        raise InputError(f"{name}: {error.cause}") from None
-    if found is not None:
-        return found
-    try:
-        return os.fspath(given)
-    except TypeError:
-        wanted = "a tensor or array of a known library, or the path of a tensor"
-        raise InputError(f"{name} is of type {type(given).__name__}: expected {wanted}") from None
+    return None if given is None else tensor_or_path(name, given)
 
 
 def _shown_tensor(tensor: SparseTensor | DenseTensor | str | None) -> str:

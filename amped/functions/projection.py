@@ -20,7 +20,6 @@ from ..decomp.driver import Rule, run
 from ..errors import InputError
 from ..models.given import PROJECTIONS, matched, tensor_for
 from ..models.kruskal import KruskalTensor
-from ..models.semisparse import SemiSparseTensor
 from ..models.tucker import TuckerTensor
 from ..operators.tuning import Budget
 from ..options import OptionNames, Options, with_options
@@ -131,7 +130,7 @@ def transformed(
 def _ready(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None) -> Any:
     """Return what a caller gave as a tensor with the model's labels; a path where ranks can read it as it is."""
     asked = value is not None or where is not None
-    if X is None or isinstance(X, SemiSparseTensor) or not isinstance(mode, int):
+    if X is None or not isinstance(mode, int):
         return X  # or `project` says what is wrong
     if isinstance(X, (str, os.PathLike)) and not asked and not is_table(X):
         known = open_store(X, verify=False).labels() if model.labels is not None and os.path.isdir(X) else None

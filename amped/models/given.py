@@ -1,4 +1,4 @@
-"""Tensors that a model is asked about: taken in any form, and numbered by the model's labels."""
+"""Tensors that functions and models take: any object that holds one, recognised alike in a fit and after it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
-from partitioner.foreign import tensor_of
-from partitioner.labels import Labels, mode_names
-from partitioner.readers import PLAIN, Form, is_table, read, read_frame
-from partitioner.readers.database import is_frame
+from partitioner.foreign import is_matrix_or_table, tensor_of
+from partitioner.foreign import is_table as is_table_object
+from partitioner.labels import Labels, TableQuery, mode_names
+from partitioner.readers import Form, is_table, read, read_frame
 from partitioner.relabel import relabelled, shown
 
 from ..errors import InputError, InputWarning
+from .semisparse import SemiSparseTensor
 
 AnyTensor = SparseTensor | DenseTensor
 
@@ -25,56 +26,92 @@ PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
 """What `transform` of models calls: they are below all that computes, which adds itself."""
 
 
+def tensor_or_path(name: str, given: Any) -> AnyTensor | str:
+    """Return an object of any library as a tensor, or a path as text.
+
+    Parameters
+    ----------
+    name : str
+        What errors call it.
+    given : tensor, array, model or path
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or a table: whose keys are not known here.
+    """
+    if isinstance(given, (SparseTensor, DenseTensor)):
+        return given
+    if isinstance(given, SemiSparseTensor):
+        return given.to_sparse()
+    if isinstance(given, (str, bytes, os.PathLike)):
+        return os.fsdecode(given)
+    try:
+        found = tensor_of(given)
+    except InputError as error:
+        raise InputError(f"{name}: {error.cause}") from None
+    if found is None:
+        expected = "a tensor or array of a known library, or the path of a tensor"
+        raise InputError(f"{name} is of type {type(given).__name__}: expected {expected}")
+    return found
+
+
 def tensor_for(X: Any, labels: Labels | None, value: str | None = None, where: str | None = None) -> AnyTensor:
-    """Return what a caller gave as a tensor: a table by the keys that are the names of a model's labels.
+    """Return an object as a tensor to compare with a model; a table is read as the model's own table was.
 
     Parameters
     ----------
     X : tensor, array or path; or a table: a frame, or the path of one
     labels : Labels, optional
-        Of the model.
+        Of the model. Their names are the keys of a table.
     value, where : str, optional
-        Of a table; see `amped.from_frame`.
+        Of a table; see `amped.from_frame`. By default those of the model's own table.
     """
-    path = isinstance(X, (str, os.PathLike))
-    if is_table(X) if path else is_frame(X) and not _is_matrix(X, labels):
+    if isinstance(X, (str, bytes, os.PathLike)):
+        X = os.fsdecode(X)
+    if is_table(X) if isinstance(X, str) else _is_table_for(X, labels):
         form = _form(labels, value, where)
-        if not path:
+        if not isinstance(X, str):
             return read_frame(X, form)
         return read(X, keys=form.key, value=form.value, where=form.where, missing=form.missing)
     if value is not None or where is not None:
         raise InputError("value and where are for tables")
-    if isinstance(X, (SparseTensor, DenseTensor)):
-        return X
-    try:
-        tensor = read(X) if path else tensor_of(X)
-    except InputError as error:
-        raise error if error.path else InputError(f"X: {error.cause}") from None
-    if tensor is None:
-        raise InputError(f"X is of type {type(X).__name__}: expected a tensor, an array, or the path of a tensor")
-    return tensor
+    found = tensor_or_path("X", X)
+    return read(found) if isinstance(found, str) else found
 
 
-def _is_matrix(frame: Any, labels: Labels | None) -> bool:
-    """Tell whether a frame is a matrix whose rows and columns have labels: a model of such, or of no table."""
-    if labels is None or labels.names is None:
-        return True
-    return [getattr(axis, "name", None) for axis in getattr(frame, "axes", ())] == list(labels.names)
+def _is_table_for(given: Any, labels: Labels | None) -> bool:
+    """Return whether an object is a table of the keys that a model has, and not a tensor.
+
+    A pandas frame is a matrix if its rows and columns are named as the model's modes, or if the model is not of a table
+    and some of its modes are no columns of the frame.
+    """
+    if not is_matrix_or_table(given):
+        return is_table_object(given)
+    if labels is None or labels.names is None or [axis.name for axis in given.axes] == list(labels.names):
+        return False
+    return labels.query is not None or {str(name) for name in given.columns} >= set(labels.names)
 
 
 def _form(labels: Labels | None, value: str | None, where: str | None) -> Form:
+    """Return how a table is read like the model's own."""
     if labels is None or labels.names is None:
         raise InputError("X is a table: the model's labels have no names, which would be its keys")
-    missing = any(each.size and _is_missing(each[-1]) for each in labels)
-    return Form(key=labels.names, value=value, where=where, missing="keep" if missing else PLAIN.missing)
+    query = labels.query or TableQuery(missing="keep" if any(map(_has_missing, labels)) else "drop")
+    value, where = query.value if value is None else value, query.where if where is None else where
+    return Form(key=labels.names, value=value, where=where, missing=query.missing)
 
 
-def _is_missing(label: Any) -> bool:
-    return label is None or bool(label != label)
+def _has_missing(labels: NDArray[Any]) -> bool:
+    """Return whether the last label is missing: tables have it there."""
+    return bool(labels.size) and bool(labels[-1] is None or labels[-1] != labels[-1])
 
 
 def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:
-    """Return a tensor numbered as a model's labels are, where both have some; see `relabelled`. Tell what is lost."""
+    """Return a tensor whose indices are in the order of a model's labels, where both have some; see `relabelled`.
+
+    A warning counts the nonzeros that are left out.
+    """
     if labels is None or tensor.labels is None:
         return tensor
     try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..coo import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
 from ..errors import InputError, InputWarning
-from ..labels import Labels
+from ..labels import Labels, TableQuery
 from ..packed import HALF, LOWER, bits_of, layout_of
 from ..tables import Nonzeros, Pile, mapped
 from .database import EVENTS, Database, is_text, readable
@@ -188,7 +188,8 @@ class TablePart:
             labels.append(names)
             database.number(f"amped_labels{k}", places)
         database.run("DROP TABLE amped_found")
-        self._labels = Labels(labels, [key.text for key in keys])
+        query = TableQuery(self._form.value, self._form.where, self._form.missing)
+        self._labels = Labels(labels, [key.text for key in keys], query)
         self.lengths = tuple(each.size for each in labels)
 
     def _nonzeros_sql(self, keys: Sequence[Key], value: Value) -> str:
