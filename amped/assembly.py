@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor, ValueRange
-from partitioner.dense import DenseTensor
+from partitioner.dense import DenseTensor, sparse_of
 from partitioner.device import wake
 from partitioner.jit import load_compiler
 from partitioner.readers import PLAIN, Form, is_dense, read_sparse, with_zeros
@@ -245,8 +245,7 @@ def counts_together(
     seed: Callable[[Key], int],
 ) -> Counting[Key]:
     """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
-    source = refuse_dense(source)
-    refuse_negative(source, machine.comm)
+    source = as_counts(source, machine, options)
     how = interleaved(machine.device)
     assert how is not None
     groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
@@ -266,23 +265,31 @@ def counts_together(
     return Counting(operator, start, asked)
 
 
-def refuse_dense(source: AnySource) -> Source:
-    """Raise `InputError` if a tensor is dense: its zeros are no absent counts."""
-    if isinstance(source, DenseSource):
-        raise InputError("a dense tensor: loss 'poisson' (CP-APR) takes sparse ones alone", path=source.path)
-    return source
+def as_counts(source: AnySource, machine: Machine, options: Options) -> Source:
+    """Return a tensor of counts as a sparse one: an absent count is 0, so a dense tensor's zeros are left out.
+
+    Raise `InputError` if a value is negative. Collective.
+    """
+    comm = machine.comm
+    _refuse_negative(source, comm)
+    if not isinstance(source, DenseSource):
+        return source
+    tensor = source.tensor()
+    nonzeros = on_root(comm, lambda: None if tensor is None else sparse_of(tensor))
+    return TensorSource(nonzeros, comm, source.path, room_of(machine, options))
 
 
-def refuse_negative(source: Source, comm: Comm) -> None:
-    """Raise `InputError` if a tensor has negative values, which a Poisson model has not. Collective."""
+def _refuse_negative(source: AnySource, comm: Comm) -> None:
+    """Raise `InputError` if a tensor has negative values: a Poisson model has none. Collective."""
     if source.value_range.low >= 0:
         return
 
-    def told() -> None:
+    def refuse() -> None:
         cause = f"a value is {source.value_range.low:g}: counts are not negative (loss 'poisson')"
-        raise InputError(cause, path=source.path, line=first_negative(source.path))
+        line = None if isinstance(source, DenseSource) else first_negative(source.path)
+        raise InputError(cause, path=source.path, line=line)
 
-    on_root(comm, told)
+    on_root(comm, refuse)
 
 
 def counts(
@@ -295,8 +302,7 @@ def counts(
     InputError
         If a value is negative, or the device does not have the method.
     """
-    source = refuse_dense(source)
-    refuse_negative(source, machine.comm)
+    source = as_counts(source, machine, options)
     solving = apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, asked)
     return apr.CpApr(placed_sparse(source, machine, setting, budget), asked)

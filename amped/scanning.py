@@ -19,14 +19,13 @@ from partitioner.given import whole
 
 from .assembly import (
     AnySource,
+    as_counts,
     begin,
     counts,
     counts_together,
     decomposition,
     decompositions,
     open_tensor,
-    refuse_dense,
-    refuse_negative,
     widest,
 )
 from .backend.exchange import Machine
@@ -154,6 +153,8 @@ class _Scanner:
 
     def __init__(self, source: AnySource, machine: Machine, options: Options, asked: Asked) -> None:
         self._machine, self._options, self._asked = machine, options, asked
+        if asked.loss == "poisson":
+            source = as_counts(source, machine, options)
         needed = asked.halves or asked.loss == "poisson"
         whole = source.tensor() if needed else None  # read once
         self._whole = self._part(source, whole)
@@ -167,7 +168,6 @@ class _Scanner:
             source.stay_on_device()
         if self._asked.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
-        refuse_negative(refuse_dense(source), self._machine.comm)
         bounds = self._machine.comm.bcast(_log_likelihoods(tensor) if isinstance(tensor, SparseTensor) else None)
         assert bounds is not None
         low, high = bounds

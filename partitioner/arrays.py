@@ -37,9 +37,10 @@ class AsArray(Labelled):
         return found
 
     def __getitem__(self, place: Any) -> Any:
-        """Return the part that numbers and slices name, at most one a mode, with its labels.
+        """Return the part that numbers, slices and arrays of indices name, at most one per mode, with its labels.
 
-        A number takes its mode away: where one mode is left it is an array, with zeros; where none is, a number.
+        A number removes its mode: where one mode is left the part is an array, with zeros; where none is, a number.
+        Of several arrays all combinations are meant; none repeats an index.
 
         Raises
         ------
@@ -47,14 +48,13 @@ class AsArray(Labelled):
             If an index is out of range, or the part has no nonzero.
         """
         chosen = indices_of(place, self.shape)
-        inside = np.ones(self.nnz, bool)
-        for column, each in zip(self.columns, chosen, strict=True):
-            among = range(each, each + 1) if isinstance(each, int) else each
-            inside &= (column >= min(among[0], among[-1])) & (column <= max(among[0], among[-1]))
-            if abs(among.step) > 1:
-                inside &= (column - among.start) % among.step == 0
-        kept = {mode: each for mode, each in enumerate(chosen) if isinstance(each, range)}
-        columns = [(self.columns[mode, inside] - each.start) // each.step for mode, each in kept.items()]
+        inside, moved = np.ones(self.nnz, bool), list[NDArray[np.int32]]()
+        for column, each, length in zip(self.columns, chosen, self.shape, strict=True):
+            new = places_among(column, each, length)
+            inside &= new >= 0
+            moved.append(new)
+        kept = {mode: each for mode, each in enumerate(chosen) if not isinstance(each, int)}
+        columns = [moved[mode][inside] for mode in kept]
         values, shape = self.values[inside], [len(each) for each in kept.values()]
         if len(kept) < 2:
             array = np.zeros(shape, self.dtype)
@@ -65,7 +65,7 @@ class AsArray(Labelled):
         tensor: Self = type(self).from_columns(np.array(columns), values, shape)
         if self.labels is not None:
             names = self.labels.names
-            known = [self.labels[mode][np.arange(each.start, each.stop, each.step)] for mode, each in kept.items()]
+            known = [self.labels[mode][np.asarray(each)] for mode, each in kept.items()]
             query = self.labels.query if len(kept) == self.ndim else None
             tensor.labels = Labels(known, names and [names[mode] for mode in kept], query)
         return tensor
@@ -157,25 +157,57 @@ def _short(label: Any) -> str:
     return escape(text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…")
 
 
-def indices_of(place: Any, shape: Sequence[int]) -> list[int | range]:
-    """Return the index, or the range of indices, of each mode that numbers and slices name; refuse others."""
+Indices = int | range | NDArray[np.int64]
+
+
+def places_among(column: NDArray[np.int32], chosen: Indices, length: int) -> NDArray[np.int32]:
+    """Return the place of each index of a column among the chosen ones, -1 where it is not among them."""
+    if isinstance(chosen, range) and chosen == range(length):
+        return column
+    if isinstance(chosen, int):
+        return np.where(column == chosen, np.int32(0), np.int32(-1))
+    places = np.full(length, -1, np.int32)
+    places[np.asarray(chosen)] = np.arange(len(chosen), dtype=np.int32)
+    return places[column]
+
+
+def indices_of(place: Any, shape: Sequence[int]) -> list[Indices]:
+    """Return the index or indices of each mode that numbers, slices and arrays name; refuse others."""
     given = list(place) if isinstance(place, tuple) else [place]
     if (dots := [at for at, each in enumerate(given) if each is ...])[:1]:
         given[dots[0] : dots[0] + 1] = [slice(None)] * (len(shape) + 1 - len(given))
-    if len(given) > len(shape) or not all(isinstance(each, (int, np.integer, slice)) for each in given):
-        raise InputError(f"a tensor of {len(shape)} modes takes as many numbers and slices at most")
-    found = list[int | range]()
+    if len(given) > len(shape):
+        raise InputError(f"{len(given)} indices for a tensor of {len(shape)} modes")
+    found = list[Indices]()
     for mode, length in enumerate(shape):
         each = given[mode] if mode < len(given) else slice(None)
         if isinstance(each, slice):
             found.append(range(length)[each])
             if not found[-1]:
                 raise InputError(f"mode {mode}: {each} leaves nothing of {length} indices")
+        elif isinstance(each, (list, np.ndarray)):
+            found.append(_index_array(np.asarray(each), mode, length))
+        elif not isinstance(each, (int, np.integer)) or isinstance(each, bool):
+            raise InputError(f"mode {mode}: {each!r} is no number, slice or array of indices")
         elif -length <= each < length:
             found.append(int(each) % length)
         else:
             raise InputError(f"mode {mode}: index {each} is outside its length {length}")
     return found
+
+
+def _index_array(given: NDArray[Any], mode: int, length: int) -> NDArray[np.int64]:
+    """Return indices of a mode, given as such or as a mask, counted from 0."""
+    if given.dtype.kind == "b" and given.shape == (length,):
+        given = np.flatnonzero(given)
+    if given.ndim != 1 or given.dtype.kind not in "iu" or not given.size:
+        raise InputError(f"mode {mode}: {given.dtype} of shape {given.shape}: expected indices, or a mask of the mode")
+    if given.min() < -length or given.max() >= length:
+        raise InputError(f"mode {mode}: an index is outside its length {length}")
+    indices = given.astype(np.int64) % length
+    if np.unique(indices).size < indices.size:
+        raise InputError(f"mode {mode}: an index is given twice")
+    return indices
 
 
 def to_scipy(tensor: AsArray) -> Any:

@@ -10,6 +10,7 @@ from os import PathLike
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from .arrays import AsDense
@@ -266,6 +267,29 @@ class DenseTensor(AsDense):
 
     def __repr__(self) -> str:
         return f"DenseTensor(shape={self.shape}, dtype={self.dtype})"
+
+
+def sparse_of(tensor: DenseTensor) -> SparseTensor:
+    """Return the nonzeros of a dense tensor; raise `InputError` if memory has no room for them."""
+    parts = list(pieces(tensor.memory.shape, (), BLOCK))
+    count = sum(int(np.count_nonzero(tensor.memory[place])) for place in parts)
+    need, room = 2 * count * (4 * tensor.order + 8), psutil.virtual_memory().available
+    if need > room:
+        cause = f"{count:,} nonzeros of a dense tensor need {need:,} bytes of host memory, {room:,} are there"
+        raise InputError(cause, path=tensor.path)
+    columns, values, done = np.empty((tensor.order, count), np.int32), np.empty(count, tensor.dtype), 0
+    for place in parts:
+        block = tensor.memory[place]
+        found = np.nonzero(block)
+        part = slice(done, done + found[0].size)
+        for mode, ranges, indices in zip(tensor.modes, place, found, strict=True):
+            columns[mode, part] = indices + ranges.start
+        values[part] = block[found]
+        forget(block)
+        done = part.stop
+    sparse = SparseTensor.from_columns(columns, values, tensor.shape, path=tensor.path)
+    sparse.labels = tensor.labels
+    return sparse
 
 
 def forget(block: NDArray[Any] | Stored) -> None:

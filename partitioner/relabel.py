@@ -122,6 +122,22 @@ def relabelled(
     return _sparse(tensor, labels, found, leave)
 
 
+def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTensor | DenseTensor:
+    """Return a tensor with its modes in the order of the names in `labels`, if its own names are these in another."""
+    given, wanted = tensor.labels, labels.names
+    if given is None or given.names is None or wanted is None or given.names == wanted:
+        return tensor
+    if sorted(given.names) != sorted(wanted) or len(set(wanted)) < len(wanted):
+        return tensor
+    modes = [given.names.index(name) for name in wanted]
+    if isinstance(tensor, DenseTensor):
+        moved: SparseTensor | DenseTensor = DenseTensor(tensor.array().transpose(modes))
+    else:
+        moved = SparseTensor.from_columns(tensor.columns[modes], tensor.values, [tensor.shape[m] for m in modes])
+    moved.labels = Labels((given[mode] for mode in modes), wanted, given.query)
+    return moved
+
+
 def _sparse(
     tensor: SparseTensor, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None
 ) -> tuple[SparseTensor, list[tuple[int, list[Any]]]]:

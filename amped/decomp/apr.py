@@ -116,6 +116,14 @@ class CpApr:
         self.take(update.told.read())
         return True
 
+    def solve(self, mode: int) -> None:
+        """Solve one mode for the other modes' matrices, from the given start; the state counts no iteration."""
+        update = self._update
+        update.told.load(self.state.arrays["weights"], self.state.arrays["facts"])
+        update.queue(mode, self.asked.mu_iters)
+        self.operator.join()
+        _, self.state.arrays["weights"], self.state.arrays["facts"] = update.told.read()
+
     def _launched(self) -> NDArray[np.uint8]:
         """Compute an iteration as a whole; return what it tells."""
         if self._replay is None:

@@ -72,10 +72,9 @@ def decomposed(
     seconds = time.perf_counter() - began
     with STAGES.of("write"):
         model = method.model().labelled(source.labels)
-    if isinstance(model, KruskalTensor):
-        given = comm.bcast(init_told(init))
-        named = {"tensor": os.fspath(source.path)} if source.path is not None else {}
-        model.run = run_facts(method, source, seed + best if given is None else None, given) | named
+    given = comm.bcast(init_told(init))
+    named = {"tensor": os.fspath(source.path)} if source.path is not None else {}
+    model.run = run_facts(method, source, seed + best if given is None else None, given) | named
     teller.best(len(merits), seed + best)
     if teller.speaks:
         teller.end(method, rule, seconds, teller.memory(machine, method.operator))
@@ -204,8 +203,9 @@ def cp_apr(
 
     Parameters
     ----------
-    X : SparseTensor or path
-        See `cp_als`; not a dense one. Its values are not negative.
+    X : SparseTensor, DenseTensor, array or path
+        See `cp_als`. Its values are not negative; what a sparse tensor lacks, and a zero of a dense one, is a count of
+        0.
     rank : int
         Components, 1 to 1024.
     max_iters : int

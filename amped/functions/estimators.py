@@ -15,6 +15,7 @@ from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..options import Options
 from .cp import cp_als, cp_apr
+from .projection import projected_score
 from .tucker import tucker
 
 
@@ -36,20 +37,23 @@ class Estimator:
         return self
 
     def score(self, X: Any, y: object = None) -> float:
-        """Return the fit of the model to a tensor, ``1 - ||X - M|| / ||X||``.
+        """Return how well the components explain samples: ``1 - ||X - M|| / ||X||``, M with the rows of `transform`.
+
+        So new samples are compared with their own rows. `model_.score` compares a tensor with the rows of the fit.
 
         Parameters
         ----------
-        X, y : object
-            See `fit`.
+        X : tensor, array or path
+            Of any length in the mode of the samples, and as long as what was fitted in the others.
+        y : object
+            Ignored.
 
         Returns
         -------
         float
-            At most 1.
+            At most 1; the same on every rank.
         """
-        found: float = self._fitted.score(X)
-        return found
+        return projected_score(self._fitted, X, self.mode, self._how)
 
     @property
     def _fitted(self) -> Any:
@@ -212,11 +216,11 @@ class CP(Estimator):
         return rows.astype(model.factors[self.mode].dtype)
 
     def transform(self, X: Any) -> NDArray[Any]:
-        """Return what new samples have of the components; see `KruskalTensor.transform`.
+        """Return what new samples have of the components, by the loss of the fit; see `KruskalTensor.transform`.
 
         Parameters
         ----------
-        X : SparseTensor or path
+        X : tensor, array, table or path
             Of any length in the mode of the samples, and as long as what was fitted in the others.
 
         Returns
@@ -224,8 +228,7 @@ class CP(Estimator):
         (samples, rank) float32 or float64 array
             The weights are in it.
         """
-        positive = self.nonnegative or self.loss == "poisson"
-        rows: NDArray[Any] = self._fitted.transform(X, self.mode, nonnegative=positive, **self._how)
+        rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
         return rows
 
 
@@ -316,7 +319,7 @@ class Tucker(Estimator):
 
         Parameters
         ----------
-        X : SparseTensor or path
+        X : tensor, array, table or path
             Of any length in the mode of the samples, and as long as what was fitted in the others.
 
         Returns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from partitioner.readers import is_table, open_store
 from partitioner.relabel import same_labels
 
-from ..assembly import Tensor, begin, decomposition, opened
+from ..assembly import AnySource, Tensor, begin, counts, decomposition, opened
+from ..backend.exchange import Machine
 from ..compression import core_operator
-from ..decomp.als import CpAls
 from ..decomp.constraints import Wanted
 from ..decomp.driver import Rule, run
+from ..decomp.poisson import MOST_INNER, Poisson
 from ..errors import InputError
 from ..models.given import PROJECTIONS, matched, tensor_for
 from ..models.kruskal import KruskalTensor
@@ -28,6 +29,7 @@ from ..parallel.mpi import on_root, share, world
 from .arguments import ARGUMENTS, argument_options
 
 AnyModel = KruskalTensor | TuckerTensor
+LOSSES = "gaussian", "poisson"
 
 
 def _model(name: str, given: Any) -> Any:
@@ -36,12 +38,22 @@ def _model(name: str, given: Any) -> Any:
     return given
 
 
+def _loss(name: str, given: Any) -> Any:
+    if given not in LOSSES:
+        raise InputError(f"{name} is {given!r}: expected {' or '.join(map(repr, LOSSES))}")
+    return given
+
+
 PROJECTED = {
     **ARGUMENTS,
     "model": Argument(_model, repr, of_root=True),
+    "loss": Argument(_loss),
     "nonnegative": Argument(lambda name, given: bool(given)),
 }
 """How its arguments are taken, but for options."""
+
+PRECISE = {"fp32": 1e-6, "fp64": 1e-10}
+"""KKT violations at which a row of counts is solved."""
 
 
 @collective(PROJECTED, argument_options)
@@ -51,6 +63,7 @@ def project(
     X: Tensor,
     mode: int,
     *,
+    loss: str = "gaussian",
     nonnegative: bool = False,
     ridge: float = 0.0,
     deadline: float | None = None,
@@ -62,16 +75,59 @@ def project(
     with opened(X, comm, chosen, deadline) as (machine, source):
         lengths, rank = comm.bcast((model.shape, model.rank) if model is not None else ((), 0))
         _check_shape(source.shape, lengths, mode)
-        others = tuple(m for m in range(len(lengths)) if m != mode)
-        constraints = Wanted((mode,) if nonnegative else False, ridge, others).of(len(lengths))
-        method = decomposition(source, rank, machine, chosen, Budget(1), constraints)
         given = list(model.factors) if model is not None else []
         if given:  # a start that takes no memory
             given[mode] = np.broadcast_to(np.ones(1), (source.shape[mode], rank))
-        begin(method, source, init=given)
-        run(method, Rule(1, tol=0, deadline=deadline))
-        norms = [np.linalg.norm(given[m].astype(np.float64), axis=0) for m in others] if given else []
-        return _rows(method, mode, comm.bcast(np.prod(norms, axis=0)))
+        how = Rows(mode, nonnegative, ridge, deadline)
+        return (_poisson_rows if loss == "poisson" else _nearest_rows)(source, rank, machine, chosen, given, how)
+
+
+class Rows(NamedTuple):
+    """Which rows a projection computes, and how they are constrained."""
+
+    mode: int
+    nonnegative: bool
+    ridge: float
+    deadline: float | None
+
+
+def _nearest_rows(
+    source: AnySource, rank: int, machine: Machine, options: Options, given: list[NDArray[Any]], how: Rows
+) -> NDArray[Any]:
+    """Return the rows of a mode by least squares; `given` are the matrices of all modes on rank 0. Collective."""
+    order, mode = len(source.shape), how.mode
+    others = tuple(m for m in range(order) if m != mode)
+    constraints = Wanted((mode,) if how.nonnegative else False, how.ridge, others).of(order)
+    method = decomposition(source, rank, machine, options, Budget(1), constraints)
+    begin(method, source, init=given)
+    run(method, Rule(1, tol=0, deadline=how.deadline))
+    norms = [np.linalg.norm(given[m].astype(np.float64), axis=0) for m in others] if given else []
+    arrays = method.state.arrays
+    scales = arrays["scales"][mode] * arrays["weights"]
+    return _scaled(method.factor(mode), scales, machine.comm.bcast(np.prod(norms, axis=0)), options)
+
+
+def _poisson_rows(
+    source: AnySource, rank: int, machine: Machine, options: Options, given: list[NDArray[Any]], how: Rows
+) -> NDArray[Any]:
+    """Return the rows of a mode of the largest Poisson likelihood, by damped Newton steps (PDNR). Collective."""
+    if how.ridge:
+        raise InputError("ridge goes with loss 'gaussian'")
+    asked = Poisson(PRECISE[options.precision], MOST_INNER, method="pdnr", mu_iters=0)
+    method = counts(source, rank, machine, options, asked, Budget(1))
+    begin(method, source, init=given)
+    method.solve(how.mode)
+    sums = [each.sum(axis=0, dtype=np.float64) for m, each in enumerate(given) if m != how.mode]
+    norms = machine.comm.bcast(np.prod(sums, axis=0))
+    return _scaled(method.factor(how.mode), method.state.arrays["weights"], norms, options)
+
+
+def _scaled(
+    rows: NDArray[Any], scales: NDArray[np.float64], norms: NDArray[np.float64], options: Options
+) -> NDArray[Any]:
+    """Return rows that go with the other modes' columns as they were given, which had these `norms`."""
+    found: NDArray[Any] = rows * (scales / np.where(norms > 0, norms, np.inf))
+    return found.astype(options.dtype, copy=False)
 
 
 @collective(PROJECTED, argument_options)
@@ -122,9 +178,37 @@ def transformed(
 ) -> NDArray[Any]:
     """See `KruskalTensor.transform`: rank 0 reads tables, and matches labels. Collective."""
     ready = on_root(world(), lambda: _ready(model, X, mode, value, where))
-    if isinstance(model, KruskalTensor):
-        return project(model, ready, mode, **how)
-    return project_on_core(model, ready, mode, **how)
+    return projected(model, ready, mode, how)
+
+
+def projected(model: AnyModel, X: Any, mode: int, how: Mapping[str, Any]) -> NDArray[Any]:
+    """Return rows of a mode for a tensor in the order of the model's labels; see `KruskalTensor.transform`.
+
+    The loss and the sign of the rows are by default those of rank 0's model. Collective.
+    """
+    if isinstance(model, TuckerTensor):
+        return project_on_core(model, X, mode, **how)
+    loss, modes = world().bcast((model.loss, model.nonnegative_modes))
+    known: dict[str, Any] = {"loss": loss, "nonnegative": mode in modes}
+    return project(model, X, mode, **known | {name: each for name, each in how.items() if each is not None})
+
+
+def projected_score(model: AnyModel, X: Any, mode: int, how: Mapping[str, Any]) -> float:
+    """Return the fit, ``1 - ||X - M|| / ||X||``, of a model whose rows of a mode are those for `X`. Collective.
+
+    Unlike the score of the model itself it compares new samples with their own rows. Rank 0's `X` counts.
+    """
+    comm = world()
+    tensor = on_root(comm, lambda: matched(tensor_for(X, model.labels), model.labels, leave=mode))
+    rows = projected(model, tensor, mode, how)
+    factors = [rows if m == mode else factor for m, factor in enumerate(model.factors)]
+    if isinstance(model, TuckerTensor):
+        found: AnyModel = TuckerTensor(model.core, factors)
+    else:
+        found = KruskalTensor(np.ones(model.rank), factors)
+    score = comm.bcast(on_root(comm, lambda: found.score(tensor)))
+    assert score is not None
+    return score
 
 
 def _ready(model: AnyModel, X: Any, mode: int, value: str | None, where: str | None) -> Any:
@@ -150,14 +234,6 @@ def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> Non
     if tuple(shape) != wanted:
         shown = " x ".join("any" if m == mode else str(length) for m, length in enumerate(lengths))
         raise InputError(f"X is {' x '.join(map(str, shape))}: this model's other modes make it {shown}")
-
-
-def _rows(method: CpAls, mode: int, norms: NDArray[np.float64]) -> NDArray[Any]:
-    """Return the rows of a mode that go with the other modes' columns as they were given, which had these `norms`."""
-    arrays = method.state.arrays
-    columns = arrays["scales"][mode] * arrays["weights"] / np.where(norms > 0, norms, np.inf)
-    rows: NDArray[Any] = method.factor(mode) * columns
-    return rows.astype(method.operator.options.dtype, copy=False)
 
 
 PROJECTIONS.append(transformed)

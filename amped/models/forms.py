@@ -60,14 +60,14 @@ class Forms(Labelled):
 
     def to_pyttb(self) -> Any:
         """Return pyttb's `ktensor`, in float64; raise `InputError` if that is not installed."""
-        return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights)
+        return library("pyttb").ktensor([f.astype(np.float64) for f in self.factors], self.weights.copy())
 
     def to_tensorly(self) -> Any:
-        """Return TensorLy's `CPTensor`, of NumPy arrays; raise `InputError` if that is not installed."""
+        """Return TensorLy's `CPTensor`, of copies as NumPy arrays; raise `InputError` if that is not installed."""
         library("tensorly")
         from tensorly.cp_tensor import CPTensor
 
-        return CPTensor((self.weights, self.factors))
+        return CPTensor((self.weights.copy(), [f.copy() for f in self.factors]))
 
     def export(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
         """Write the model as text, a ``ktensor`` of the Tensor Toolbox, which pyttb, GenTen and MATLAB read.
@@ -102,10 +102,10 @@ class Forms(Labelled):
             raise InputError("frame(): pandas is not installed") from None
         mode = whole("mode", mode, 0, len(self.factors) - 1)
         if self.labels is None:
-            return pandas.DataFrame(self.factors[mode])
+            return pandas.DataFrame(self.factors[mode].copy())
         labels, names = self.labels[mode], self.labels.names
         index = pandas.Index(labels.tolist() if labels.dtype.kind == "T" else labels, name=names and names[mode])
-        return pandas.DataFrame(self.factors[mode], index=index)
+        return pandas.DataFrame(self.factors[mode].copy(), index=index)
 
     def to_frames(self) -> tuple[NDArray[np.float64], list[Any]]:
         """Return weights and factor matrices with their labels, as TensorLy-Viz takes them.
@@ -117,4 +117,4 @@ class Forms(Labelled):
         factors : list of pandas.DataFrame
             Each matrix as a `frame`.
         """
-        return self.weights, [self.frame(mode) for mode in range(len(self.factors))]
+        return self.weights.copy(), [self.frame(mode) for mode in range(len(self.factors))]

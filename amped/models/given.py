@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from partitioner.foreign import is_matrix_or_table, tensor_of
 from partitioner.foreign import is_table as is_table_object
 from partitioner.labels import Labels, TableQuery, mode_names
 from partitioner.readers import Form, is_table, read, read_frame
-from partitioner.relabel import relabelled, shown
+from partitioner.relabel import in_order_of, relabelled, shown
 
 from ..errors import InputError, InputWarning
 from .semisparse import SemiSparseTensor
@@ -107,15 +107,25 @@ def _has_missing(labels: NDArray[Any]) -> bool:
     return bool(labels.size) and bool(labels[-1] is None or labels[-1] != labels[-1])
 
 
-def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:
-    """Return a tensor whose indices are in the order of a model's labels, where both have some; see `relabelled`.
+def aligned(
+    X: Any, shape: Sequence[int], labels: Labels | None, value: str | None = None, where: str | None = None
+) -> AnyTensor:
+    """Return an object as a tensor of a model's shape, its indices in the order of the model's labels."""
+    tensor = matched(tensor_for(X, labels, value, where), labels, known=True)
+    if tensor.shape != tuple(shape):
+        raise InputError(f"X has shape {tensor.shape}, the model {tuple(shape)}")
+    return tensor
 
-    A warning counts the nonzeros that are left out.
+
+def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, known: bool = False) -> AnyTensor:
+    """Return a tensor whose modes and indices are in the order of a model's names and labels, where both have some.
+
+    See `relabelled`. A warning counts the nonzeros that are left out.
     """
     if labels is None or tensor.labels is None:
         return tensor
     try:
-        found, lost = relabelled(tensor, labels, leave, known)
+        found, lost = relabelled(in_order_of(tensor, labels), labels, leave, known)
     except InputError as error:
         raise InputError(f"X: {error.cause}") from None
     names = mode_names(labels, len(labels))

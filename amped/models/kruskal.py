@@ -20,7 +20,8 @@ from ..files import factors_in, faults_of, read_npz, write_npz
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
 from .forms import Forms
-from .given import PROJECTIONS, matched, tensor_for
+from .given import PROJECTIONS, aligned
+from .history import history_arrays, take_history
 
 PICTURES: list[Callable[..., None]] = []
 """What `KruskalTensor.plot` calls: models are below all that draws, which adds itself."""
@@ -126,7 +127,8 @@ class KruskalTensor(Forms):
         X: Any,
         mode: int,
         *,
-        nonnegative: bool = False,
+        loss: str | None = None,
+        nonnegative: bool | None = None,
         ridge: float = 0.0,
         value: str | None = None,
         where: str | None = None,
@@ -135,8 +137,9 @@ class KruskalTensor(Forms):
     ) -> NDArray[Any]:
         """Return rows of a mode for new data: what its indices have of the components. Collective.
 
-        The other modes' columns stay as they are. The weights are in the rows: ``X`` is about
-        ``KruskalTensor(ones, factors)`` with the rows returned in the place of ``factors[mode]``.
+        The other modes' columns stay as they are. The rows minimise the loss that the model was fitted with: least
+        squares, or the Poisson deviance. They hold the weights: ``X`` is about ``KruskalTensor(ones, factors)`` with
+        these rows in the place of ``factors[mode]``.
 
         Parameters
         ----------
@@ -146,12 +149,17 @@ class KruskalTensor(Forms):
             tensor there. A table (a frame, or a file of one) has this model's keys. Under ``mpirun`` rank 0's counts.
         mode : int
             Counted from 0.
-        nonnegative : bool
-            Whether no row may have negative numbers.
+        loss : {"gaussian", "poisson"}, optional
+            By default the loss of the model: "poisson" after `cp_apr`.
+        nonnegative : bool, optional
+            Whether rows are non-negative. By default they are if the model was fitted so in this mode, and always with
+            the Poisson loss.
         ridge : float
-            Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm.
+            Added to the diagonal of the Gram matrix of the other modes' columns, taken to be of unit 2-norm. Not with
+            the Poisson loss.
         value, where : str, optional
-            Of a table: what is summed, and which rows are read, as for the model's own tensor; see `from_frame`.
+            Of a table: what is summed, and which rows are read; see `from_frame`. By default as for the table that the
+            model was fitted to; ``where="true"`` reads all rows, ``value="count(*)"`` counts them.
         deadline : float, optional
             Seconds; see `cp_als`.
         **options : optional
@@ -174,8 +182,22 @@ class KruskalTensor(Forms):
         >>> model = cp_als(january, rank=16, nonnegative=True)  # doctest: +SKIP
         >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
         """
-        how = {"nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
+        how = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
         return PROJECTIONS[0](self, X, mode, value, where, how)
+
+    @property
+    def loss(self) -> str:
+        """The loss that the model was fitted with: "poisson" after `cp_apr`, otherwise "gaussian"."""
+        return "poisson" if "loglikelihood" in {*self.series, *self.run} else "gaussian"
+
+    @property
+    def nonnegative_modes(self) -> tuple[int, ...]:
+        """The modes whose factor matrices were constrained to be non-negative by the fit."""
+        modes = range(len(self.factors))
+        if self.loss == "poisson":
+            return tuple(modes)
+        known = self.run.get("nonnegative")
+        return tuple(mode for mode in modes if mode in known) if isinstance(known, list) else ()
 
     def signed(self) -> KruskalTensor:
         """Give columns, in place, signs that make their bulk positive; components stay as they are."""
@@ -228,31 +250,38 @@ class KruskalTensor(Forms):
         """
         PICTURES[0](self, path, whole("top", top, 1))
 
-    def report(self, path: str | os.PathLike[str], X: Any = None) -> None:
+    def report(
+        self, path: str | os.PathLike[str], X: Any = None, *, value: str | None = None, where: str | None = None
+    ) -> None:
         """Write a report, an HTML file that needs nothing else: how well it fits, and the components with pictures.
 
         Parameters
         ----------
         path : path
             A file that is there is replaced.
-        X : SparseTensor, DenseTensor, array or path, optional
-            What this is a model of. The report then has its fit to this, and the values that it expects least.
+        X : tensor, array, table or path, optional
+            What this is a model of; see `score`. The report then has its fit to this, and the values that it expects
+            least.
+        value, where : str, optional
+            Of a table; see `transform`.
 
         Raises
         ------
         InputError
             If Jinja2 or Matplotlib is not installed, the shapes differ, or the file cannot be written.
         """
-        REPORTS[0](self, path, None if X is None else self._given(X))
+        REPORTS[0](self, path, None if X is None else self._aligned(X, value, where))
 
-    def score(self, X: Any) -> float:
+    def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.
 
         Parameters
         ----------
-        X : SparseTensor, DenseTensor, array or path
-            Of this model's shape, or with this model's labels in any order; a table that has this model's keys, too.
-            It is computed on this process's host, in double precision.
+        X : tensor, array, table or path
+            Of this model's shape, or with this model's labels in any order; a table has this model's keys. The fit is
+            computed on this process's host, in double precision.
+        value, where : str, optional
+            Of a table; see `transform`.
 
         Returns
         -------
@@ -264,18 +293,22 @@ class KruskalTensor(Forms):
         InputError
             If the shapes differ, or `X` is all zeros.
         """
-        tensor = self._given(X)
+        tensor = self._aligned(X, value, where)
         return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
-    def residuals(self, X: Any, count: int = 10) -> Residuals:
+    def residuals(
+        self, X: Any, count: int = 10, *, value: str | None = None, where: str | None = None
+    ) -> Residuals:
         """Return where this model explains a tensor least: values that it does not expect, and their labels.
 
         Parameters
         ----------
-        X : SparseTensor, DenseTensor, array or path
-            Of this model's shape. Of a sparse one the nonzeros are looked at: not what is absent, but expected.
+        X : tensor, array, table or path
+            See `score`. Of a sparse tensor only the nonzeros are looked at: not what is absent, but expected.
         count : int
             How many values, and labels of each mode, are returned at most.
+        value, where : str, optional
+            Of a table; see `transform`.
 
         Returns
         -------
@@ -283,13 +316,11 @@ class KruskalTensor(Forms):
             `entries`: (labels, value, expected), the farthest first; `labels`: of each mode (label, share of all
             squared distances); `squared`: their sum.
         """
-        return residuals(self.weights, self.factors, self._given(X), self.labels, whole("count", count, 1))
+        tensor = self._aligned(X, value, where)
+        return residuals(self.weights, self.factors, tensor, self.labels, whole("count", count, 1))
 
-    def _given(self, X: Any) -> SparseTensor | DenseTensor:
-        tensor = matched(tensor_for(X, self.labels), self.labels, known=True)
-        if tensor.shape != self.shape:
-            raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
-        return tensor
+    def _aligned(self, X: Any, value: str | None, where: str | None) -> SparseTensor | DenseTensor:
+        return aligned(X, self.shape, self.labels, value, where)
 
     def norm(self) -> float:
         """Return the Frobenius norm of the tensor, without forming it."""
@@ -302,7 +333,10 @@ class KruskalTensor(Forms):
         return full(self.weights, self.factors)
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write ``weights``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
+        """Write weights, factor matrices, labels, and how the model was made, to an ``.npz`` file.
+
+        Its arrays are ``weights``, ``factor_0 ...``, and, where known, ``labels_0 ...``, ``fits``, ``converged``,
+        ``series_NAME`` and ``run`` (the record as JSON).
 
         Parameters
         ----------
@@ -312,7 +346,8 @@ class KruskalTensor(Forms):
             Whether a file that is there is replaced, or refused.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
-        write_npz(path, {"weights": self.weights, **factors, **named(self.labels)}, replace)
+        arrays = {"weights": self.weights, **factors, **named(self.labels), **history_arrays(self)}
+        write_npz(path, arrays, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KruskalTensor:
@@ -329,7 +364,9 @@ class KruskalTensor(Forms):
         if weights.ndim != 1 or weights.dtype.kind not in "fiu":
             raise InputError(f"weights are {weights.dtype} of shape {weights.shape}", path=path)
         with faults_of(path):
-            return cls(weights, factors).labelled(find(arrays, len(factors)))
+            model = cls(weights, factors).labelled(find(arrays, len(factors)))
+        take_history(model, arrays)
+        return model
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the weights, then the list of factor matrices: ``weights, factors = model``, as TensorLy has it."""

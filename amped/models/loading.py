@@ -34,7 +34,7 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     Returns
     -------
     KruskalTensor or TuckerTensor
-        With labels, if the tensor had any.
+        With labels, if the tensor had any, and what is known of its run (`fits`, `converged`, `series`, `run`).
 
     Raises
     ------
@@ -54,10 +54,11 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
         names = archive.namelist()
     if "core.npy" in names:
-        return TuckerTensor.load(file)
-    model = KruskalTensor.load(file)
+        model: KruskalTensor | TuckerTensor = TuckerTensor.load(file)
+    else:
+        model = KruskalTensor.load(file)
     with suppress(InputError):
-        model.run = recorded(path)
+        model.run |= recorded(path)
     return model
 
 

@@ -16,7 +16,8 @@ from partitioner.threads import side_by_side, usable_cores
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
 from .explained import blocks_of, fit_of
-from .given import PROJECTIONS, matched, tensor_for
+from .given import PROJECTIONS, aligned
+from .history import history_arrays, take_history
 
 MOST_AT_ONCE = 1 << 22  # numbers that a thread holds where values are computed
 Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
@@ -41,6 +42,12 @@ class TuckerTensor(Labelled):
     labels : tuple of (I_n,) arrays, or None
         What the rows of the factor matrices stand for, where the tensor had labels.
 
+    series : dict
+        Further numbers after each iteration, by name.
+
+    run : dict
+        The record of the run that made it, as in ``run.json``; empty where nothing is known.
+
     Notes
     -----
     ``core, factors = model`` unpacks.
@@ -56,6 +63,7 @@ class TuckerTensor(Labelled):
         self.core = np.asarray(core, np.float64)
         self.factors = [np.asarray(f) for f in factors]
         self.fits, self.converged = tuple(fits), converged
+        self.series, self.run = dict[str, tuple[float, ...]](), dict[str, Any]()
         shapes = [f.shape for f in self.factors]
         if any(len(shape) != 2 for shape in shapes) or tuple(shape[1] for shape in shapes) != self.core.shape:
             raise InputError(f"factor matrices of shapes {shapes} for a core of {self.core.shape}")
@@ -111,7 +119,7 @@ class TuckerTensor(Labelled):
             See `KruskalTensor.transform`.
         mode : int
             Counted from 0.
-        value, where, deadline : optional
+        value, where, deadline : str, str and float, optional
             See `KruskalTensor.transform`.
         **options : optional
             Those of `amped.Options`, such as `device` and `precision`.
@@ -132,22 +140,22 @@ class TuckerTensor(Labelled):
         """
         return PROJECTIONS[0](self, X, mode, value, where, {"deadline": deadline, **options})
 
-    def score(self, X: Any) -> float:
+    def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.
 
         Parameters
         ----------
         X : tensor, array, table or path
             See `KruskalTensor.score`.
+        value, where : str, optional
+            Of a table; see `KruskalTensor.transform`.
 
         Returns
         -------
         float
             1 where the model equals the tensor.
         """
-        tensor = matched(tensor_for(X, self.labels), self.labels, known=True)
-        if tensor.shape != self.shape:
-            raise InputError(f"X has shape {tensor.shape}, the model {self.shape}")
+        tensor = aligned(X, self.shape, self.labels, value, where)
         parts = (values.astype(np.float64) @ self._values_at(columns) for columns, values in blocks_of(tensor))
         return fit_of(tensor, self.norm(), float(sum(parts)))
 
@@ -228,7 +236,7 @@ class TuckerTensor(Labelled):
         return found
 
     def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
-        """Write ``core``, ``factor_0 ...``, and ``labels_0 ...`` if there are any, to an ``.npz`` file.
+        """Write ``core``, ``factor_0 ...``, labels, and how the model was made; see `KruskalTensor.save`.
 
         Parameters
         ----------
@@ -238,7 +246,7 @@ class TuckerTensor(Labelled):
             Whether a file that is there is replaced, or refused.
         """
         factors = {f"factor_{n}": f for n, f in enumerate(self.factors)}
-        write_npz(path, {"core": self.core, **factors, **named(self.labels)}, replace)
+        write_npz(path, {"core": self.core, **factors, **named(self.labels), **history_arrays(self)}, replace)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TuckerTensor:
@@ -259,7 +267,9 @@ class TuckerTensor(Labelled):
         if core is None or core.dtype.kind not in "fiu" or not np.all(np.isfinite(core)):
             raise InputError("holds no core of finite numbers", path=path)
         with faults_of(path):
-            return cls(core, factors).labelled(find(arrays, len(factors)))
+            model = cls(core, factors).labelled(find(arrays, len(factors)))
+        take_history(model, arrays)
+        return model
 
     @classmethod
     def from_pyttb(cls, tensor: Any) -> TuckerTensor:
@@ -272,15 +282,15 @@ class TuckerTensor(Labelled):
         """
         core = tensor.core
         dense = core.full() if hasattr(core, "full") else core
-        return cls(np.asarray(dense.data), [np.asarray(f) for f in tensor.factor_matrices])
+        return cls(np.array(dense.data), [np.array(f) for f in tensor.factor_matrices])
 
     def to_pyttb(self) -> Any:
         """Return this as a pyttb ``ttensor``, in double precision."""
         from pyttb.tensor import tensor
         from pyttb.ttensor import ttensor
 
-        factors = [np.asfortranarray(f, np.float64) for f in self.factors]
-        return ttensor(tensor(np.asfortranarray(self.core)), factors)
+        factors = [np.array(f, np.float64, order="F") for f in self.factors]
+        return ttensor(tensor(np.array(self.core, order="F")), factors)
 
     @classmethod
     def from_tensorly(cls, tensor: Any) -> TuckerTensor:
@@ -292,13 +302,13 @@ class TuckerTensor(Labelled):
             Or a pair of a core and factor matrices.
         """
         core, factors = tensor
-        return cls(np.asarray(core), [np.asarray(f) for f in factors])
+        return cls(np.array(core), [np.array(f) for f in factors])
 
     def to_tensorly(self) -> Any:
         """Return this as a TensorLy ``TuckerTensor`` of NumPy arrays, in double precision."""
         from tensorly.tucker_tensor import TuckerTensor as Theirs
 
-        return Theirs((self.core, [f.astype(np.float64) for f in self.factors]))
+        return Theirs((self.core.copy(), [f.astype(np.float64) for f in self.factors]))
 
     def __repr__(self) -> str:
         return f"TuckerTensor(shape={self.shape}, ranks={self.ranks})"

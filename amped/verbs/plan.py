@@ -13,8 +13,7 @@ from typing import Any
 from partitioner.flags import flag, one_or_more, whole_number
 from partitioner.shards import Cut
 
-from .. import assembly
-from ..assembly import AnySource, setting_for
+from ..assembly import AnySource, as_counts, setting_for
 from ..compression import core_setting
 from ..decomp import als, apr
 from ..decomp.constraints import Constraints
@@ -82,6 +81,8 @@ def plan(request: PlanRequest, session: Session) -> int:
     comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:
         source = job.open()
+        if request.counts and request.core is None:
+            source = as_counts(source, job.machine, request.options)
         setting = _setting(job, request, source)
         if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
@@ -149,7 +150,6 @@ def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
         return core_setting(source, checked, machine, options, found)
     asked = request.poisson() if request.counts else None
     if asked:
-        assembly.refuse_dense(source)
         solving = apr.solving_bytes(machine, asked, order)
     else:
         solving = als.solving_bytes(machine, options.dtype, order, request.wanted.of(order))

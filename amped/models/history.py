@@ -1,0 +1,58 @@
+"""What a model's file keeps of the run that made it: numbers after each iteration, and the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FITS, CONVERGED, SERIES, RUN = "fits", "converged", "series_", "run"
+
+
+class WithHistory(Protocol):
+    """A model that knows how it was made."""
+
+    fits: tuple[float, ...]
+    converged: bool
+    series: dict[str, tuple[float, ...]]
+    run: dict[str, Any]
+
+
+def history_arrays(model: WithHistory) -> dict[str, NDArray[Any]]:
+    """Return the history of a model as plain arrays, by their names in its file; nothing if there is none."""
+    found: dict[str, NDArray[Any]] = {f"{SERIES}{name}": np.array(each) for name, each in model.series.items()}
+    if model.fits:
+        found[FITS] = np.array(model.fits)
+    if found:
+        found[CONVERGED] = np.array(model.converged)
+    if model.run:
+        found[RUN] = np.frombuffer(json.dumps(model.run, default=str).encode(), np.uint8)
+    return found
+
+
+def take_history(model: WithHistory, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Give a model the history in its file; arrays by these names that mean something else are ignored."""
+    model.fits = _numbers(arrays.get(FITS))
+    names = [name for name in arrays if name.startswith(SERIES)]
+    model.series = {name.removeprefix(SERIES): each for name in names if (each := _numbers(arrays[name]))}
+    converged = arrays.get(CONVERGED)
+    model.converged = converged is not None and converged.shape == () and bool(converged)
+    model.run = _record(arrays.get(RUN))
+
+
+def _numbers(array: NDArray[Any] | None) -> tuple[float, ...]:
+    usable = array is not None and array.ndim == 1 and array.dtype.kind == "f"
+    return tuple(array.tolist()) if array is not None and usable else ()
+
+
+def _record(array: NDArray[Any] | None) -> dict[str, Any]:
+    if array is None or array.dtype != np.uint8:
+        return {}
+    try:
+        found = json.loads(array.tobytes())
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
