@@ -133,7 +133,7 @@ def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTen
     if isinstance(tensor, DenseTensor):
         moved: SparseTensor | DenseTensor = DenseTensor(tensor.array().transpose(modes))
     else:
-        moved = SparseTensor.from_columns(tensor.columns[modes], tensor.values, [tensor.shape[m] for m in modes])
+        moved = SparseTensor.from_columns(tensor.columns[modes], tensor.values.copy(), [tensor.shape[m] for m in modes])
     moved.labels = Labels((given[mode] for mode in modes), wanted, given.query)
     return moved
 

@@ -170,7 +170,7 @@ class DenseSource:
             flat = root.memory[:].reshape(-1)
         elif root is not None:
             flat = np.concatenate([root.memory[grid.block(rank)].reshape(-1) for rank in ranks])
-        mine = self._comm.scatter(flat, offsets, self.value_dtype)
+        mine = self._comm.scatter(flat, offsets, self.value_dtype.newbyteorder("="))  # MPI sends no other
         return mine.reshape(grid.shape(self._comm.rank))
 
 
