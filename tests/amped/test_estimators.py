@@ -109,3 +109,37 @@ def test_what_is_wrong_is_refused() -> None:
         amped.CP(2, loss="l1").fit(ARRAY)
     with pytest.raises(InputError, match="mode 3"):
         amped.CP(2, mode=3, options=OPTIONS).fit(ARRAY)
+
+
+@pytest.mark.parametrize("cv", [2, 3])
+def test_cross_validation_compares_samples_with_their_own_rows(cv: int) -> None:
+    selection = pytest.importorskip("sklearn.model_selection", reason="scikit-learn is not installed")
+    rng = np.random.default_rng(2)
+    array = low_rank((24, 15, 12), 3) + 0.01 * rng.standard_normal((24, 15, 12))
+    sparse = amped.SparseTensor(np.argwhere(array), array.ravel(), array.shape)
+    how = {"device": "cpu", "precision": "fp64"}
+    ranks = {"rank": [1, 2, 3]}, {"rank": [(1, 1, 1), (2, 2, 2), (3, 3, 3)]}
+    for given in (array, sparse):
+        scores = []
+        for estimator, each in zip((amped.CP(starts=5, options=how), amped.Tucker(options=how)), ranks, strict=True):
+            search = selection.GridSearchCV(estimator, each, cv=cv, error_score="raise").fit(given)
+            assert search.best_params_["rank"] in (3, (3, 3, 3))
+            scores.append(search.best_score_)
+        assert scores[1] > 0.95
+
+
+def test_the_score_is_that_of_projected_rows() -> None:
+    found = amped.CP(2, mode=1, max_iters=50, options=OPTIONS).fit(ARRAY)
+    few = ARRAY[:, :4] + 0.1
+    rows = found.transform(few)
+    factors = [rows if mode == 1 else factor for mode, factor in enumerate(found.model_.factors)]
+    want = 1 - np.linalg.norm(few - amped.KruskalTensor(np.ones(2), factors).full()) / np.linalg.norm(few)
+    assert found.score(few) == pytest.approx(want, abs=1e-9)
+
+
+def test_fit_transform_and_transform_agree_on_counts() -> None:
+    counts = np.random.default_rng(0).poisson(5 * ARRAY)
+    found = amped.CP(2, loss="poisson", max_iters=500, tol=1e-6, options=OPTIONS)
+    rows = found.fit_transform(counts)
+    np.testing.assert_allclose(found.transform(counts), rows, atol=2e-3 * rows.max())
+    assert (found.transform(counts[:3]) >= 0).all()

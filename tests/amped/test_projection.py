@@ -241,3 +241,48 @@ def test_refused(change: dict[str, Any], message: str) -> None:
     _, tensor = signed_tensor(8, (9, 7, 6))
     with pytest.raises(amped.InputError, match=message):
         model_of().transform(**{"X": tensor, "mode": 0, "device": "cpu", **change})
+
+
+@pytest.mark.parametrize("mode", [0, 2])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_of_a_poisson_model(device: str, precision: str, mode: int) -> None:
+    """Each row satisfies the KKT conditions of its likelihood: b >= 0, 1 - phi >= 0, and one of them is zero."""
+    model = model_of(norm=1)
+    shape = (*SHAPE[:mode], 12, *SHAPE[mode + 1 :])
+    counts = np.random.default_rng(1).poisson(2.0, shape)
+    np.moveaxis(counts, mode, 0)[3] = 0
+    model.series = {"loglikelihood": (-1.0,)}
+    assert (model.loss, model.nonnegative_modes) == ("poisson", (0, 1, 2))
+    rows = model.transform(counts, mode, device=device, precision=precision)
+    assert rows.dtype == {"fp32": np.float32, "fp64": np.float64}[precision]
+    design, data = design_of(model, mode), unfolded(counts, mode)
+    sums = design.sum(axis=0)
+    phi = (data / np.maximum(rows @ design.T, 1e-10)) @ (design / sums)
+    assert rows.min() >= 0
+    assert not rows[3].any()
+    violation = np.abs(np.minimum(rows * sums, 1 - phi))[np.arange(12) != 3].max()
+    assert violation < {"fp32": 1e-4, "fp64": 1e-8}[precision]
+    sparse = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], shape)
+    same = model.transform(sparse, mode, device=device, precision=precision)
+    np.testing.assert_allclose(same, rows, rtol=1e-5, atol=1e-6)
+    other = model.transform(sparse, mode, loss="gaussian", nonnegative=False, device=device, precision=precision)
+    assert other.min() < 0
+
+
+def test_a_poisson_projection_that_is_wrong() -> None:
+    model = model_of(norm=1)
+    with pytest.raises(amped.InputError, match="ridge goes with loss 'gaussian'"):
+        model.transform(np.ones(SHAPE), 0, loss="poisson", ridge=1.0, device="cpu")
+    with pytest.raises(amped.InputError, match="loss is 'l1': expected 'gaussian' or 'poisson'"):
+        model.transform(np.ones(SHAPE), 0, loss="l1", device="cpu")
+    with pytest.raises(amped.InputError, match="counts are not negative"):
+        model.transform(-np.ones(SHAPE), 0, loss="poisson", device="cpu")
+
+
+def test_rows_are_non_negative_where_the_model_was_fitted_so() -> None:
+    dense, _ = signed_tensor(7, SHAPE)
+    model = amped.cp_als(abs(dense), 3, nonnegative=[0, 2], max_iters=5, device="cpu")
+    assert model.nonnegative_modes == (0, 2)
+    assert model.transform(dense, 0, device="cpu").min() >= 0
+    assert model.transform(dense, 1, device="cpu").min() < 0
+    assert model.transform(dense, 0, nonnegative=False, device="cpu").min() < 0

@@ -213,3 +213,39 @@ def test_flights_fit_as_in_other_libraries() -> None:
     how = {"maxiters": 10, "stoptol": 0, "printitn": 0}
     *_, out = pyttb.cp_als(other, 10, init=pyttb.ktensor([each.copy() for each in start]), **how)
     assert abs(model.fits[-1] - out["fit"]) < 1e-12
+
+
+def test_a_model_reads_tables_as_its_own_was_read(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    columns = {name: rng.choice(list("wxyz"), 200) for name in "abc"}
+    table = pyarrow.table(
+        {**columns, "q": rng.integers(1, 9, 200).astype(float), "year": rng.integers(2020, 2022, 200)}
+    )
+    duckdb.from_arrow(table).write_csv("t.csv")
+    form, how = {"value": "q", "where": "year = 2020"}, {"max_iters": 3, "tol": 0, "device": "cpu", "precision": "fp64"}
+    keys = [word for name in "abc" for word in ("--key", name)]
+    flags = [*keys, "--value", "q", "--where", "year = 2020"]
+    models = [amped.cp_als(amped.from_frame(table, "a b c".split(), **form), 2, **how)]
+    models[0].save("m.npz")
+    models.append(amped.load("m.npz"))  # type: ignore[arg-type]
+    succeeded(run_amped("table", "t.csv", *flags, "--output", "store"))
+    for name, given in (("csv", ["t.csv", *flags]), ("store", ["store"])):
+        run = ["--rank", 2, "--max-iters", 3, "--tol", 0, "--precision", "fp64", "--device", "cpu", "--output", name]
+        succeeded(run_amped("cpd", *given, *run))
+        models.append(amped.load(name))  # type: ignore[arg-type]
+    whole = amped.from_frame(table, "a b c".split(), "q")
+    for model in models:
+        assert model.score(table) == pytest.approx(model.fits[-1], abs=1e-9)
+        assert model.score("t.csv") == pytest.approx(model.fits[-1], abs=1e-9)
+        rows = model.transform(table, 0, device="cpu", precision="fp64")
+        want = model.transform(amped.from_frame(table, "a b c".split(), **form), 0, device="cpu", precision="fp64")
+        np.testing.assert_allclose(rows, want, rtol=1e-9)
+        assert model.score(table, where="true") == pytest.approx(model.score(whole))
+        assert model.score(table, value="count(*)", where="true") != pytest.approx(model.score(whole), abs=1e-3)
+        assert amped.load("m.npz").labels.query == model.labels.query  # type: ignore[union-attr]
+
+
+def test_missing_keys_are_kept_after_the_fit_too() -> None:
+    table = pyarrow.table({"a": ["x", "x", None, "y"], "b": ["u", "v", "u", "u"], "c": [1, 2, 1, 2]})
+    model = amped.cp_als(amped.from_frame(table, ["a", "b", "c"], missing="keep"), 1, max_iters=3, device="cpu")
+    assert model.score(table) == pytest.approx(model.fits[-1], abs=1e-6)

@@ -175,3 +175,54 @@ def test_wrong_labels_in_a_file(tmp_path: Path) -> None:
     np.savez(path, **factors, labels_0=np.arange(3), labels_1=np.arange(3))
     with pytest.raises(InputError, match="labels of shapes"):
         amped.load(path)
+
+
+def test_history_is_kept(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    array = rng.random((4, 3, 2))
+    for made in (amped.cp_als(array, 2, max_iters=3, device="cpu"), amped.cp_apr(array, 2, max_iters=3, device="cpu")):
+        made.save(tmp_path / "m.npz")
+        for found in (KruskalTensor.load(tmp_path / "m.npz"), amped.load(tmp_path / "m.npz")):
+            assert isinstance(found, KruskalTensor)
+            assert (found.fits, found.converged, found.series) == (made.fits, made.converged, made.series)
+            assert found.run == made.run
+            assert found.run["rank"] == 2
+            assert found.loss == made.loss
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"fits": np.zeros((2, 2)), "converged": np.zeros(3), "run": np.frombuffer(b"{", np.uint8)},
+        {"fits": np.array(["a"]), "run": np.frombuffer(b"[1]", np.uint8), "series_kkt": np.zeros(0)},
+        {"run": np.frombuffer(b"[" * 100_000, np.uint8), "converged": np.array(2.5)},
+        {"run": np.zeros(4), "series_": np.zeros(2, np.int64)},
+    ],
+)
+def test_what_is_no_history_is_ignored(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+    np.savez(tmp_path / "m.npz", weights=np.ones(1), factor_0=np.ones((2, 1)), factor_1=np.ones((3, 1)), **arrays)
+    found = amped.load(tmp_path / "m.npz")
+    assert (found.fits, found.series, found.run) == ((), {}, {})
+
+
+def test_conversions_share_no_memory() -> None:
+    rng = np.random.default_rng(0)
+    model = KruskalTensor(rng.random(2), [rng.random((length, 2)) for length in (4, 3, 2)])
+    before = [model.weights.copy(), *(f.copy() for f in model.factors)]
+    for name in ("tensorly", "pyttb"):
+        pytest.importorskip(name)
+        other = getattr(model, f"to_{name}")()
+        other.weights[...] = -1
+        for factor in getattr(other, "factors", getattr(other, "factor_matrices", None)):
+            factor[...] = -1
+        again = getattr(KruskalTensor, f"from_{name}")(other)
+        again.weights[...] = 7
+        assert other.weights[0] == -1
+    pandas = pytest.importorskip("pandas")
+    assert pandas.__version__
+    weights, frames = model.to_frames()
+    weights[...] = -1
+    for frame in frames:
+        frame.iloc[:, :] = -1
+    for now, then in zip([model.weights, *model.factors], before, strict=True):
+        assert np.array_equal(now, then)

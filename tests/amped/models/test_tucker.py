@@ -108,3 +108,27 @@ def test_tensorly_and_back(model: amped.TuckerTensor) -> None:
 
 def test_a_pair_is_enough(model: amped.TuckerTensor) -> None:
     np.testing.assert_allclose(amped.TuckerTensor.from_tensorly(tuple(model)).full(), dense(model), atol=1e-14)
+
+
+def test_history_is_kept(tmp_path: Path) -> None:
+    made = amped.tucker(np.random.default_rng(0).random((4, 3, 3)), (2, 2, 2), max_iters=3, device="cpu")
+    made.save(tmp_path / "m.npz")
+    found = amped.load(tmp_path / "m.npz")
+    assert isinstance(found, amped.TuckerTensor)
+    assert (found.fits, found.converged, found.run) == (made.fits, made.converged, made.run)
+    assert found.run["rank"] == [2, 2, 2]
+
+
+def test_conversions_share_no_memory(model: amped.TuckerTensor) -> None:
+    before = [model.core.copy(), *(f.copy() for f in model.factors)]
+    for name in ("tensorly", "pyttb"):
+        pytest.importorskip(name)
+        other = getattr(model, f"to_{name}")()
+        (other.core if name == "tensorly" else other.core.data)[...] = -1
+        for factor in getattr(other, "factors", getattr(other, "factor_matrices", None)):
+            factor[...] = -1
+        again = getattr(amped.TuckerTensor, f"from_{name}")(other)
+        again.core[...] = again.factors[0][...] = 7
+        assert (other.core if name == "tensorly" else other.core.data).max() == -1
+    for now, then in zip([model.core, *model.factors], before, strict=True):
+        assert np.array_equal(now, then)
