@@ -99,7 +99,7 @@ def frame(library: str) -> Any:
     if library == "polars":
         return importlib.import_module("polars").DataFrame(events())
     table = importlib.import_module("pyarrow").table(events())
-    return table if library == "pyarrow" else importlib.import_module("duckdb").connect().from_arrow(table)
+    return table if library == "pyarrow" else importlib.import_module("duckdb").from_arrow(table)
 
 
 def written(folder: Path) -> Path:
