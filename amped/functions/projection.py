@@ -17,7 +17,7 @@ from ..backend.exchange import Machine
 from ..compression import core_operator
 from ..decomp.constraints import Wanted
 from ..decomp.driver import Rule, run
-from ..decomp.poisson import MOST_INNER, Poisson
+from ..decomp.poisson import MOST_INNER, Poisson, PoissonMethod
 from ..errors import InputError
 from ..models.given import PROJECTIONS, matched, tensor_for
 from ..models.kruskal import KruskalTensor
@@ -54,6 +54,7 @@ PROJECTED = {
 
 PRECISE = {"fp32": 1e-6, "fp64": 1e-10}
 """KKT violations at which a row of counts is solved."""
+MOST_NEWTON = 128  # components whose Hessians any device holds; above, steps are quasi-Newton
 
 
 @collective(PROJECTED, argument_options)
@@ -110,16 +111,17 @@ def _nearest_rows(
 def _poisson_rows(
     source: AnySource, rank: int, machine: Machine, options: Options, given: list[NDArray[Any]], how: Rows
 ) -> NDArray[Any]:
-    """Return the rows of a mode of the largest Poisson likelihood, by damped Newton steps (PDNR). Collective."""
+    """Return the rows of a mode of the largest Poisson likelihood, by Newton steps (PDNR or PQNR). Collective."""
     if how.ridge:
         raise InputError("ridge goes with loss 'gaussian'")
-    asked = Poisson(PRECISE[options.precision], MOST_INNER, method="pdnr", mu_iters=0)
-    method = counts(source, rank, machine, options, asked, Budget(1))
-    begin(method, source, init=given)
-    method.solve(how.mode)
+    method: PoissonMethod = "pdnr" if rank <= MOST_NEWTON else "pqnr"
+    asked = Poisson(PRECISE[options.precision], MOST_INNER, method=method, mu_iters=0)
+    apr = counts(source, rank, machine, options, asked, Budget(1))
+    begin(apr, source, init=given)
+    apr.solve(how.mode)
     sums = [each.sum(axis=0, dtype=np.float64) for m, each in enumerate(given) if m != how.mode]
     norms = machine.comm.bcast(np.prod(sums, axis=0))
-    return _scaled(method.factor(how.mode), method.state.arrays["weights"], norms, options)
+    return _scaled(apr.factor(how.mode), apr.state.arrays["weights"], norms, options)
 
 
 def _scaled(

@@ -153,7 +153,6 @@ def test_a_picture_of_what_is_not_told(folder: Path) -> None:
         (["--starts", 0], "--starts 0"),
         (["--tol", "nan"], "--tol nan"),
         (["--loss", "poisson", "--nonnegative"], "--nonnegative"),
-        (["--loss", "poisson"], "a dense tensor"),
         (["--output", "no/such/folder.json"], "no/such"),
         (["--plot", "no/such/folder.png"], "no/such"),
         (["--plot", "found.txt"], "expected .png"),

@@ -350,9 +350,21 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
         dense_operator(ARRAY, FACTORS, SingleComm(), **options)
 
 
-def test_cp_apr_is_refused() -> None:
-    with pytest.raises(InputError, match="a dense tensor: loss 'poisson'"):
-        amped.cp_apr(ARRAY, 2)  # type: ignore[arg-type]
+def test_zeros_of_dense_counts_are_absent_counts(tmp_path: Path) -> None:
+    counts = np.random.default_rng(0).poisson(0.8, (5, 4, 3))
+    sparse = amped.SparseTensor(np.argwhere(counts), counts[counts > 0], counts.shape)
+    np.save(tmp_path / "c.npy", np.asfortranarray(counts))
+    want = amped.cp_apr(sparse, 2, max_iters=3, device="cpu", precision="fp64")
+    for given in (counts, np.asfortranarray(counts), tmp_path / "c.npy"):
+        found = amped.cp_apr(given, 2, max_iters=3, device="cpu", precision="fp64")
+        assert found.series == want.series
+        for factor, other in zip(found.factors, want.factors, strict=True):
+            assert np.array_equal(factor, other)
+    with pytest.raises(InputError, match="a value is -1: counts are not negative"):
+        amped.cp_apr(counts - 1, 2)
+    with pytest.raises(InputError, match=r"c\.npy: a value is -3"):
+        np.save(tmp_path / "c.npy", counts - 3)
+        amped.cp_apr(tmp_path / "c.npy", 2)
 
 
 def test_a_kernel_of_dense_tensors_is_refused_for_sparse_ones() -> None:
