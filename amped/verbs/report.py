@@ -15,7 +15,7 @@ from partitioner.readers import Form, is_dense, open_dense, read_sparse, with_ze
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL, KruskalTensor
-from ..models.loading import load
+from ..models.loading import load, recorded
 from ..parallel.mpi import on_root
 from ..report import page
 from ..report.progress import say
@@ -76,7 +76,7 @@ def _written(request: ReportRequest) -> bool:
             raise InputError(
                 "a Tucker decomposition: reports are of CP models; `amped show` shows it", path=request.tensor
             )
-        place, record = request.claim(outputs), model.run
+        place, record = request.claim(outputs), model.run | recorded(request.tensor)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model, record)
         page.write(model, place, tensor, record, replace=request.replace)
     return True
