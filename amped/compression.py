@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from .backend.exchange import Machine
 from .decomp.driver import Rule, iterate
 from .decomp.hosvd import FIRST, Compression, allowed, dense_factors, sparse_factors, spectra_bytes
 from .decomp.small_cp import of_core
-from .decomp.tucker import Tucker, check_ranks, consistency, core_of, solving_bytes
+from .decomp.tucker import Tucker, attainable, check_ranks, consistency, core_of, solving_bytes
 from .operators.base import CoreOperator
 from .operators.dense_block import DenseBlock
 from .operators.dense_core import DenseCore, block_of, slices
@@ -49,8 +50,10 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
     InputError
         If the tensor has no decomposition of such ranks, or is zero.
     """
-    ranks, found, block = asked.ranks, None, None
+    ranks, error, found, block = asked.ranks, asked.error, None, None
     together(machine.comm, lambda: ranks and check_ranks(source.shape, ranks))
+    if error is not None:
+        asked = replace(asked, error=together(machine.comm, lambda: attainable(error, options.precision)))
     if isinstance(source, DenseSource):
         block = _block(source, machine, options)
     norm, values = source.norm, source.value_range
@@ -68,7 +71,7 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
         ranks = tuple(factor.shape[1] for factor in found or ())
     assert ranks is not None
     setting = core_setting(source, ranks, machine, options, asked.from_spectra)
-    return Tucker(_placed(source, machine, setting, block), asked.method, found)
+    return Tucker(_placed(source, machine, setting, block), asked.method, found, error)
 
 
 def consistent(source: AnySource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]) -> float:

@@ -25,7 +25,15 @@ def width(ranks: Sequence[int]) -> int:
 
 
 class Ttmc(Protocol):
-    """One way to compute TTMc on a device: a provider of the family."""
+    """One way to compute TTMc on a device: a provider of the family.
+
+    Attributes
+    ----------
+    summed : int
+        Nonzeros of the longest sum that is rounded to the factors' precision, unless `run` gets `double`.
+    """
+
+    summed: int
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """Tell whether it computes such nonzeros from that kernel's shards."""
@@ -44,6 +52,7 @@ class Ttmc(Protocol):
         out: Array,
         new: slice = NOTHING,
         scratch: Array = None,
+        double: bool = False,
     ) -> None:
         """Queue the addition of a shard's TTMc to `out`; allocate nothing, wait for nothing.
 
@@ -61,4 +70,6 @@ class Ttmc(Protocol):
         new : slice
             Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
         scratch : (bytes,) uint8 array
+        double : bool
+            Compute products and sums in double precision, whatever the precision of factors and values.
         """

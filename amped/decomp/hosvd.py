@@ -30,6 +30,7 @@ from .leading_rows import MOST
 
 OVERSAMPLED, FIRST = 10, 16  # columns more than are wanted; columns to begin with where an error is wanted
 PASSES, SETTLED = 20, 1e-9  # of subspace iterations at most; the relative growth of what is captured, in the end
+ROUNDING = 8 * np.finfo(np.float64).eps  # of the sum of all squared singular values
 
 METHODS = ("hooi", "hosvd", "sthosvd")
 
@@ -170,7 +171,7 @@ class Truncation(NamedTuple):
         if self.rank is not None:
             return self.rank
         captured = np.cumsum(np.maximum(values, 0))
-        enough = self.squares - captured <= max(self.budget, np.finfo(np.float64).eps * len(values) * self.squares)
+        enough = self.squares - captured <= max(self.budget, ROUNDING * self.squares)
         return max(1, int(np.argmax(enough)) + 1) if enough.any() else len(values) + 1
 
 

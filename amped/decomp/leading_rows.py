@@ -80,19 +80,23 @@ class LeadingRows:
         """Take the eigenvectors of the columns' Gram matrix."""
         gram = self._gram(mode, matrix)
         values, vectors = self._eigen(gram, rank)
-        return self._times(mode, matrix, values, vectors)
+        return self._times(mode, matrix, values, vectors, rank)
 
-    def _times(self, mode: int, matrix: Array, values: Matrix, vectors: Matrix) -> Array:
-        """Return a matrix times the eigenvectors of its Gram matrix, divided by the singular values."""
+    def _times(self, mode: int, matrix: Array, values: Matrix, vectors: Matrix, rank: int) -> Array:
+        """Return a matrix times the eigenvectors of its Gram matrix, divided by the singular values.
+
+        A matrix of fewer columns than the factor matrix has no more of them.
+        """
         lengths = np.sqrt(np.where(_counting(values, matrix.shape[1]), values, np.inf))
-        found = self.room(mode, vectors.shape[1])
-        self._xp.matmul(matrix, self._device.to_device(np.ascontiguousarray(vectors / lengths)), out=found)
-        return self._filled(mode, found, values, matrix.shape[1])
+        found, more = self.room(mode, rank), max(0, rank - values.size)
+        change = np.pad(vectors / lengths, ((0, 0), (0, more)))
+        self._xp.matmul(matrix, self._device.to_device(np.ascontiguousarray(change)), out=found)
+        return self._filled(mode, found, np.pad(values, (0, more)), matrix.shape[1])
 
     def _large(self, mode: int, matrix: Array, rank: int) -> Array:
         """Iterate a subspace, from the last factor matrix and some random vectors."""
         operator, xp = self._operator, self._xp
-        columns = min(_columns(rank), operator.shape[mode], matrix.shape[1])
+        columns = min(_columns(rank), operator.shape[mode], max(rank, matrix.shape[1]))
         found, captured = self.room(mode, columns), 0.0
         found[:, :rank] = operator.owned(mode)
         found[:, rank:] = self._random(mode, columns)[:, rank:]
@@ -117,6 +121,12 @@ class LeadingRows:
         rows.add_gram(self._xp, matrix, gram)
         self._operator.reduce(gram, "sum", mode)
         return gram
+
+    def gram_of_factor(self, mode: int) -> Array:
+        """Return the Gram matrix of a factor matrix as it is stored, on the device."""
+        held = self.room(mode, self._operator.ranks[mode])
+        held[...] = self._operator.owned(mode)
+        return self._gram(mode, held)
 
     def _eigen(self, matrix: Array, count: int) -> tuple[Matrix, Matrix]:
         return eigenvectors(matrix, count, self._device, self._comm)

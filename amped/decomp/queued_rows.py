@@ -31,7 +31,7 @@ class QueuedRows:
         self._ways: list[Leading | None] = []
         for length, rank in zip(operator.shape, operator.ranks, strict=True):
             width = math.prod(operator.ranks) // rank
-            way = leading_of(self._device, width, rank) if length > width else None
+            way = leading_of(self._device, width, rank) if length > width >= rank else None
             self._ways.append(way if all(self._comm.allgather(way is not None)) else None)
             if way is not None:
                 way.prepare(width, rank)

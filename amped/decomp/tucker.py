@@ -22,7 +22,17 @@ from ..operators.base import CoreOperator, in_turn
 from ..operators.placement import Solving
 from .driver import State
 from .leading_rows import LeadingRows, finding_bytes
+from .queued_rows import ORTHONORMAL
 from .updates import DivergedError
+
+MOST_ROUNDING = 1e-6  # of a fit, at most
+LEAST_ERROR = {
+    "fp32": 1e-6,
+    "fp64": 2e-7,
+}  # that can be asked for: about what factor matrices, or their spectra, resolve
+FEW = 8  # times what rounding changes: an error of less is worth products in double precision
+SPARED = 3e-7  # of an error that is asked for, factor matrices from spectra leave so much to rounding
+PARTS_ROUNDED = 32  # a sum of so many terms is wrong by a last digit, if rounding is not the same for most of them
 
 
 class Tucker:
@@ -33,7 +43,9 @@ class Tucker:
     core : (R_0, R_1, ...)
         The tensor times the transposed factor matrices.
     fit
-        ``1 - sqrt(||X||**2 - ||core||**2) / ||X||`` after each iteration.
+        ``1 - ||X - M|| / ||X||`` after each iteration, within `MOST_ROUNDING`. Where products in the factor matrices'
+        precision do not suffice for that, the core's are in double precision, and it is the best one for the factor
+        matrices as they are rounded.
 
     Parameters
     ----------
@@ -43,13 +55,23 @@ class Tucker:
         Of the last two factor matrices stay as they are: one iteration computes the core.
     found : sequence of (I_n, R_n) arrays, optional
         To start from, or to keep.
+    error : float, optional
+        The largest relative error that the result may have; `found` has it.
     """
 
     norm = 2
 
-    def __init__(self, operator: CoreOperator, name: str = "hooi", found: Sequence[NDArray[Any]] | None = None) -> None:
-        self.operator, self.name, self.found = operator, name, found
+    def __init__(
+        self,
+        operator: CoreOperator,
+        name: str = "hooi",
+        found: Sequence[NDArray[Any]] | None = None,
+        error: float | None = None,
+    ) -> None:
+        self.operator, self.name, self.found, self._most = operator, name, found, error
         self._leading = LeadingRows(operator)
+        self._noise = product_noise(operator)
+        self._rounds = operator.summed > 1 and operator.options.precision == "fp32"
         self.restart()
 
     def restart(self, state: State | None = None) -> None:
@@ -80,13 +102,33 @@ class Tucker:
             if mode > first and stop() and self.name == "hooi":
                 state.mode = mode
                 return False
-            found = operator.ttmc(mode, in_turn(mode, order))
+            exact = self._in_double(mode)
+            found = operator.ttmc(mode, in_turn(mode, order), exact)
             if self.name == "hooi":
                 with operator.span("solve", mode):
                     self._leading.find(mode, found)
                 operator.publish(mode)
-        self._finish(found)
+        self._finish(found, exact)
         return True
+
+    def _in_double(self, mode: int) -> bool:
+        """Return whether TTMc is to be in double precision at once, by the fit so far.
+
+        Of the last mode it makes the core. Of others it makes factor matrices: what rounding changes of them is an
+        error at right angles to the one that is there.
+        """
+        fits = self.state.series["fit"]
+        error = 1 - fits[-1] if fits else self._most
+        if self.name != "hooi" or error is None:
+            return self.name != "hooi"
+        if mode == self.operator.order - 1 and self._uncertain(1 - error):
+            return True
+        return error < FEW * self._noise or (self._most is not None and self._noise**2 > SPARED * error)
+
+    def _uncertain(self, fit: float) -> bool:
+        """Return whether rounded products may change a fit by more than is allowed; the nearer it is to 1, the more."""
+        error = max(0.0, 1 - fit)
+        return self._noise * (1 - error**2) > MOST_ROUNDING * error
 
     def _begin(self) -> None:
         """Make the columns of all factor matrices orthonormal."""
@@ -98,18 +140,39 @@ class Tucker:
                 self.operator.owned(mode)[...] = held
             self.operator.publish(mode)
 
-    def _finish(self, found: Array) -> None:
-        """Compute core and fit from the last mode's rows."""
+    def _finish(self, found: Array, exact: bool) -> None:
+        """Compute core and fit from the last mode's rows, of which `exact` ones are in double precision."""
         operator, state, last = self.operator, self.state, self.operator.order - 1
-        with operator.span("solve", last):
-            whole = core_of(operator, found, self._leading.room(last, operator.ranks[last]))
-        if not np.all(np.isfinite(whole)):
-            raise DivergedError(f"iteration {state.iterations + 1}: the core tensor is not finite")
-        state.arrays["core"] = whole
-        lost = max(0.0, operator.norm**2 - float(np.sum(np.square(whole))))
-        state.series["fit"].append(1 - float(np.sqrt(lost)) / operator.norm)
+        core, fit = self._core(found, exact)
+        if not exact and self._uncertain(fit):
+            if self._rounds:
+                found = operator.ttmc(last, in_turn(last, operator.order), double=True)
+            core, fit = self._core(found, True)
+        state.arrays["core"] = core
+        state.series["fit"].append(fit)
         state.mode = 0
         state.iterations += 1
+
+    def _core(self, found: Array, exact: bool) -> tuple[NDArray[np.float64], float]:
+        """Return the core and the fit; an `exact` core is the best one for factor matrices that are rounded."""
+        operator, last = self.operator, self.operator.order - 1
+        with operator.span("solve", last):
+            whole = core_of(operator, found, self._leading.room(last, operator.ranks[last]))
+            if not np.all(np.isfinite(whole)):
+                raise DivergedError(f"iteration {self.state.iterations + 1}: the core tensor is not finite")
+            core = self._best(whole) if exact else whole
+        kept = float(np.sum(whole / operator.norm * (core / operator.norm)))  # of the squared norm
+        return core, 1 - float(np.sqrt(max(0.0, 1 - kept)))
+
+    def _best(self, whole: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the core of least error: the tensor times all transposed factor matrices, by their Gram matrices."""
+        device, comm, core = self.operator.machine.device, self.operator.machine.comm, whole
+        grams = [self._leading.gram_of_factor(mode) for mode in range(whole.ndim)]
+        for mode, gram in enumerate(grams):
+            rows = np.moveaxis(core, mode, 0)
+            solved = np.linalg.solve(comm.bcast(device.to_host(gram)), rows.reshape(len(rows), -1))
+            core = np.moveaxis(solved.reshape(rows.shape), 0, mode)
+        return np.ascontiguousarray(core)
 
     def change(self) -> float | None:
         """See `Method`: of the fit."""
@@ -136,6 +199,12 @@ class Tucker:
         """See `Method`: each column's largest entry is positive."""
         state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
         return TuckerTensor(state.arrays["core"], factors, state.series["fit"], state.converged).arrange()
+
+
+def product_noise(operator: CoreOperator) -> float:
+    """Return by what part of it the squared norm of a core may be wrong, from rounded products and factor matrices."""
+    eps, order = float(np.finfo(operator.options.dtype).eps), operator.order
+    return eps * (order + operator.summed / PARTS_ROUNDED) + order * ORTHONORMAL * max(operator.ranks)
 
 
 def core_of(operator: CoreOperator, found: Array, room: Array) -> NDArray[np.float64]:
@@ -180,6 +249,21 @@ def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
 def shown(ranks: Sequence[int]) -> str:
     """Return ranks as they are given."""
     return ",".join(map(str, ranks))
+
+
+def attainable(error: float, precision: str) -> float:
+    """Return the error that spectra are cut by where so much is asked for: the rest is left to rounding.
+
+    Raises
+    ------
+    InputError
+        If numbers of that precision cannot have so small an error.
+    """
+    least = LEAST_ERROR[precision]
+    if error < least:
+        finer = f"; precision fp64 holds {LEAST_ERROR['fp64']:g}" if precision == "fp32" else ""
+        raise InputError(f"error {error:g}: precision {precision} holds errors of at least {least:g}{finer}")
+    return error - min(SPARED, least / 4)
 
 
 def solving_bytes(machine: Machine, ranks: Sequence[int], shape: Sequence[int]) -> Solving:

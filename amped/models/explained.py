@@ -206,8 +206,13 @@ def inner_product(
     weights: NDArray[np.float64], factors: Sequence[NDArray[Any]], tensor: SparseTensor | DenseTensor
 ) -> float:
     """Return the inner product of a model with a tensor."""
-    parts = (values.astype(np.float64) @ values_at(weights, factors, columns) for columns, values in blocks_of(tensor))
-    return float(sum(parts))
+    parts = (dot(values, values_at(weights, factors, columns)) for columns, values in blocks_of(tensor))
+    return math.fsum(parts)
+
+
+def dot(values: NDArray[Any], expected: NDArray[np.float64]) -> float:
+    """Return the inner product of values with those of a model, summed pairwise: millions lose no digits."""
+    return float(np.sum(np.multiply(values, expected, dtype=np.float64)))
 
 
 def fit_of(tensor: SparseTensor | DenseTensor, size: float, inner: float) -> float:

@@ -15,7 +15,7 @@ from partitioner.threads import side_by_side, usable_cores
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
-from .explained import blocks_of, fit_of
+from .explained import blocks_of, dot, fit_of
 from .given import PROJECTIONS, aligned
 from .history import history_arrays, take_history
 
@@ -156,8 +156,8 @@ class TuckerTensor(Labelled):
             1 where the model equals the tensor.
         """
         tensor = aligned(X, self.shape, self.labels, value, where)
-        parts = (values.astype(np.float64) @ self._values_at(columns) for columns, values in blocks_of(tensor))
-        return fit_of(tensor, self.norm(), float(sum(parts)))
+        parts = (dot(values, self._values_at(columns)) for columns, values in blocks_of(tensor))
+        return fit_of(tensor, self.norm(), math.fsum(parts))
 
     def _values_at(self, columns: Sequence[NDArray[np.integer[Any]]]) -> NDArray[np.float64]:
         """Return this tensor's values at some coordinates, (n,), one array of indices a mode; in threads."""

@@ -188,7 +188,11 @@ class CountsOperators(CountsOperator, Protocol):
 class CoreOperator(Placed, Protocol):
     """What Tucker decompositions ask of a tensor of any kind. Collective, too."""
 
-    def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
+    @property
+    def summed(self) -> int:
+        """Terms of the longest sum that is rounded to the factor matrices' precision, unless TTMc is `double`."""
+
+    def ttmc(self, mode: int, then: Sequence[int] = (), double: bool = False) -> Array:
         """Queue the tensor times the transposed factor matrices of all modes but one, unfolded in that mode.
 
         Parameters
@@ -196,6 +200,9 @@ class CoreOperator(Placed, Protocol):
         mode : int
         then : sequence of int
             See `Operator.mttkrp`.
+        double : bool
+            Compute all products in double precision, from numbers that are held in single precision. The first time
+            may take seconds, to compile code.
 
         Returns
         -------

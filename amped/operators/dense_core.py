@@ -1,7 +1,7 @@
 """A dense tensor on all ranks whose products with all factor matrices but one are computed. See `CoreOperator`.
 
 Each rank has a range of indices of the slowest mode. A piece is contracted mode by mode, first where it shrinks most;
-in double precision after the first time. What ranks compute of the same rows is added up.
+in double precision after the first time, or at once. What ranks compute of the same rows is added up.
 """
 
 from __future__ import annotations
@@ -95,16 +95,21 @@ class DenseCore(Factors):
                 self._block.hold(given)
                 self.machine.device.trim()
 
-    def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
+    @property
+    def summed(self) -> int:
+        return max(self.shape)
+
+    def ttmc(self, mode: int, then: Sequence[int] = (), double: bool = False) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         place, out = self._modes.index(mode), self.work.outs[mode]
+        factors = self._factors(place, double)
         with self.clock.span("compute", mode):
             if place:
-                out[...] = self._rows(mode, self._summed(place))
+                out[...] = self._rows(mode, self._total(place, factors))
             else:
                 begin = 0
-                for found in self._block.each(lambda part, piece: self._contracted(piece, 0, part)):
+                for found in self._block.each(lambda part, piece: self._contracted(piece, 0, part, factors)):
                     out[begin : begin + len(found)] = self._rows(mode, found)
                     begin += len(found)
         if place and self.machine.comm.size > 1:
@@ -112,25 +117,33 @@ class DenseCore(Factors):
                 self.machine.exchange.reduce_rows(out, self.plan.modes[mode].cut.rows)
         return self.work.sums[mode]
 
-    def _summed(self, place: int) -> Array:
+    def _factors(self, place: int, double: bool) -> list[Array]:
+        """Return the factor matrices in memory order, those of other modes than one in double precision if wanted."""
+        held = [self.work.factors[m][:, : self.ranks[m]] for m in self._modes]
+        return [f.astype(np.float64) if double and p != place else f for p, f in enumerate(held)]
+
+    def _total(self, place: int, factors: Sequence[Array]) -> Array:
         """Return the block times all factor matrices but one, with the slowest mode first, summed over its pieces."""
         shape = [self.ranks[m] for m in self._modes]
         shape[place] = self.shape[self._modes[place]]
         total = self.machine.device.zeros(tuple(shape), np.float64)
-        for found in self._block.each(lambda part, piece: self._contracted(piece, place, part)):
+        for found in self._block.each(lambda part, piece: self._contracted(piece, place, part, factors)):
             total += found
         return total
 
-    def _contracted(self, piece: Array, place: int, part: slice) -> Array:
-        """Return a piece times all factor matrices but that of one mode, by its place in memory order."""
+    def _contracted(self, piece: Array, place: int, part: slice, factors: Sequence[Array]) -> Array:
+        """Return a piece times all factor matrices but that of one mode, by its place in memory order.
+
+        After the first matrix, or from the start if `factors` are, products are in double precision.
+        """
         xp, ends = self.machine.device.xp, [self.ranks[m] for m in self._modes]
         order = sorted((p for p in range(len(ends)) if p != place), key=lambda p: (ends[p] / piece.shape[p], -p))
         found = piece
         for number, p in enumerate(order):
-            factor = self.work.factors[self._modes[p]][:, : ends[p]]
+            factor = factors[p]
             if p == 0:
                 factor = factor[self._own][part]
-            if number:
+            if number or factor.dtype == np.float64:
                 found, factor = found.astype(np.float64, copy=False), factor.astype(np.float64, copy=False)
             found = contracted(xp, found, factor, p)
         return found.astype(np.float64, copy=False)
@@ -156,7 +169,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     }
     piece, threads = max(piece_elements(device), math.prod(shape[1:])), _threads(device, ranks)
     working = max(PIECES, 2 * threads) * piece * 8 + (threads + 1) * fixed["TTMc output"]
-    working += max(t.passing for t in takes)
+    working += max(t.passing for t in takes) + (8 * sum(int(m.cut.rows[-1]) * m.rank for m in modes) if item < 8 else 0)
     elements, need = math.prod(shape) * item, sum(fixed.values()) + working
     streamed = options.placement == "stream" or need + elements > setting.memory
     if need + (0 if streamed else elements) > setting.memory or (streamed and options.placement == "resident"):

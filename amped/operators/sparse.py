@@ -177,7 +177,11 @@ class SparseOperator(Factors):
         assert self._rows is not None
         self._rows.solve(mode, self.clock, limits, seen, then)
 
-    def ttmc(self, mode: int, then: Sequence[int] = ()) -> Array:
+    @property
+    def summed(self) -> int:
+        return max(mode.ttmc.summed for mode in self.plan.modes if mode.ttmc)
+
+    def ttmc(self, mode: int, then: Sequence[int] = (), double: bool = False) -> Array:
         HERE.mode = mode
         self.machine.exchange.join()
         work, steps, plan = self.work, self.stream.steps[mode], self.plan.modes[mode]
@@ -185,7 +189,7 @@ class SparseOperator(Factors):
             work.outs[mode].fill(0)
         for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
             with self.clock.span("compute", mode):
-                work.add_ttmc(plan, shard, step.new)
+                work.add_ttmc(plan, shard, step.new, double)
         if self._split[mode].there:
             with self.clock.span("exchange", mode):
                 self._split[mode].add(work.outs[mode])

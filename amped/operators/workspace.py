@@ -86,11 +86,11 @@ class Workspace:
             self.scratch = None  # the old one is gone before the new one is made
             self.scratch = self._device.empty((nbytes,), np.uint8) if nbytes else None
 
-    def add_ttmc(self, mode: ModePlan, shard: Shard, new: slice = NOTHING) -> None:
+    def add_ttmc(self, mode: ModePlan, shard: Shard, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's TTMc to the output rows of its mode; see `Ttmc.run`."""
         assert mode.ttmc is not None
         inputs, out = self.inputs(mode.mode), self.outs[mode.mode]
-        mode.ttmc.run(shard, inputs, mode.inputs, out, new, self.scratch)
+        mode.ttmc.run(shard, inputs, mode.inputs, out, new, self.scratch, double)
 
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""

@@ -18,7 +18,7 @@ from partitioner.jit import jit
 from .team import add, fork, inlined, join
 from .vectors import LANE, address_of, fused, load_piece, operation, splat, vector_of
 
-SUMMED = 256  # nonzeros; the longest sum in the factors' precision
+SUMMED = 256  # nonzeros; the longest sum of a tree
 
 
 @operation
@@ -185,9 +185,9 @@ def ttmc(  # type: ignore[no-untyped-def]
     carries : (parts, width) float64 array
         For the row that a part shares with an earlier one.
     trees : (threads, nodes) array
-        Of the factors' type.
+        Of the factors' type, or in double precision.
     lanes : tuple
-        Size of the pieces in which rows are computed; see `vectors`.
+        Size of the pieces in which rows are computed, and whether that is in double precision; see `vectors`.
 
     Returns
     -------

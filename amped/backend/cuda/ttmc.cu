@@ -8,11 +8,20 @@
 // Compile-time parameters, beside those of ttmc_rows.cu: BS, LANES_B (threads along b), LANES_C (along c), WS, PANELS_B,
 // PANELS_C, PANELS_W (thread blocks that share the columns), THREADS, BLOCKS.
 
-constexpr int V = 16 / sizeof(real), LANES = LANES_B * LANES_C;
+constexpr int V = 16 / sizeof(stored), LANES = LANES_B * LANES_C;
 struct __align__(16) Vector {
   real at[V];
 };
-__device__ __forceinline__ Vector load(const real* at) { return *reinterpret_cast<const Vector*>(at); }
+struct __align__(16) Stored {
+  stored at[V];
+};
+__device__ __forceinline__ Vector load(const stored* at) {
+  const Stored some = *reinterpret_cast<const Stored*>(at);
+  Vector found;
+#pragma unroll
+  for (int e = 0; e < V; e++) found.at[e] = some.at[e];
+  return found;
+}
 
 // A thread's share of the columns.
 struct Place {
@@ -40,7 +49,7 @@ __device__ __forceinline__ void write(Row& row, const Place& place, double* __re
 }
 
 __device__ __forceinline__ void load_b(const Nonzeros& in, int index, const Place& place, real (&b)[BS]) {
-  const real* from = in.factor[B] + (long long)index * STRIDE[B] + place.b;
+  const stored* from = in.factor[B] + (long long)index * STRIDE[B] + place.b;
   if constexpr (BS % V == 0) {
 #pragma unroll
     for (int k = 0; k < BS; k += V) {
@@ -50,7 +59,7 @@ __device__ __forceinline__ void load_b(const Nonzeros& in, int index, const Plac
     }
   } else {
 #pragma unroll
-    for (int k = 0; k < BS; k++) b[k] = place.b + k < STRIDE[B] ? from[k] : (real)0;
+    for (int k = 0; k < BS; k++) b[k] = place.b + k < STRIDE[B] ? (real)from[k] : (real)0;
   }
 }
 
@@ -125,7 +134,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
 
   for (long long x = begin; x < end; x += BATCH) {
     Batch<int> next[INPUTS + 1];  // columns end with unused memory: a whole batch can be read
-    const Batch<real> value = *reinterpret_cast<const Batch<real>*>(in.values + x);
+    const Batch<stored> value = *reinterpret_cast<const Batch<stored>*>(in.values + x);
     Vector rows[BATCH];
 #pragma unroll
     for (int m = 0; m <= INPUTS; m++) next[m] = *reinterpret_cast<const Batch<int>*>(in.column[m] + x);
@@ -153,7 +162,7 @@ ttmc(const __grid_constant__ Nonzeros in, double* __restrict__ out, double* __re
         for (int m = 0; m < INPUTS - 1; m++) index[m] = next[m + 1].at[u];
       }
 #pragma unroll
-      for (int e = 0; e < V; e++) fibre.at[e] += value.at[u] * rows[u].at[e];
+      for (int e = 0; e < V; e++) fibre.at[e] += (real)value.at[u] * rows[u].at[e];
     }
   }
   close(true);

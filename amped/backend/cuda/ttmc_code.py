@@ -20,6 +20,7 @@ USUAL = 32  # columns: with more, code in double precision takes more registers
 SHORT = 3  # input modes; with more, a thread takes as many registers as there are
 FASTEST = {np.dtype(np.float32): (8, 4, 4), np.dtype(np.float64): (16, 2, 3)}
 """Of `WalkedCode`, on an H200, of (4, 4, 5), (4, 2, 6), (8, 2, 4), (8, 4, 4), (8, 8, 3), (16, 2, 3) and others."""
+DOUBLED = 8, 2, 2  # of numbers in single precision that are summed in double precision: as many registers
 LEAST_CHUNK, WAVES = 64, 8  # nonzeros of a chunk at least; groups for each that can be there
 ALIGNED = 16  # nonzeros: a chunk begins with a whole batch
 RESIDENT = 512  # threads of a multiprocessor
@@ -71,7 +72,8 @@ class TtmcCode(ABC):
     def shared(self) -> dict[str, Any]:
         """The macros of ``ttmc_rows.cu``, but for the nonzeros that a thread loads at once."""
         return {
-            "REAL": REALS[self.dtype], "INPUTS": len(self.ranks), "RANKS": ",".join(map(str, self.ranks)),
+            "STORED": REALS[self.dtype], "REAL": REALS[self.dtype],
+            "INPUTS": len(self.ranks), "RANKS": ",".join(map(str, self.ranks)),
             "STRIDES": ",".join(map(str, self.strides)), "THREADS": THREADS,
         }  # fmt: skip
 
@@ -102,6 +104,7 @@ class WalkedCode(TtmcCode):
     sums: int  # vectors of a row that a thread holds
     batch: int  # of nonzeros that are loaded together
     blocks: int  # of threads that a multiprocessor is to have room for
+    real: np.dtype[Any]  # of products and short sums
 
     @cached_property
     def macros(self) -> dict[str, Any]:
@@ -113,7 +116,7 @@ class WalkedCode(TtmcCode):
             bs = min(bs // self.vector * self.vector if bs < of_b else -(-bs // self.vector) * self.vector, self.sums)
         lanes_b = max(1, min(-(-of_b // bs), MOST_LANES // lanes_c))
         return {
-            **self.shared, "BS": bs, "LANES_B": lanes_b, "LANES_C": lanes_c, "WS": ws,
+            **self.shared, "REAL": REALS[self.real], "BS": bs, "LANES_B": lanes_b, "LANES_C": lanes_c, "WS": ws,
             "PANELS_B": -(-of_b // (bs * lanes_b)), "PANELS_C": -(-self.strides[-1] // (lanes_c * self.vector)),
             "PANELS_W": -(-of_w // ws), "BATCH": self.batch, "BLOCKS": self._least_blocks,
         }  # fmt: skip
@@ -123,7 +126,7 @@ class WalkedCode(TtmcCode):
         """The blocks that a multiprocessor has room for; fewer where threads would spill."""
         if len(self.ranks) > SHORT:
             return 1
-        return self.blocks if max(self.ranks) <= USUAL or self.dtype == np.float32 else self.blocks - 1
+        return self.blocks if max(self.ranks) <= USUAL or self.real == np.float32 else self.blocks - 1
 
     @property
     def lanes(self) -> int:
@@ -154,10 +157,10 @@ def _parts(rank: int) -> int:
     return next((count for count in (1, 2) if count >= needed), MOST_PARTS)
 
 
-def walked_code(ranks: Sequence[int], dtype: np.dtype[Any]) -> WalkedCode:
-    """Return the code of ``ttmc.cu`` for input factor matrices of so many columns."""
-    dtype = np.dtype(dtype)
-    return WalkedCode(tuple(ranks), dtype, *FASTEST[dtype])
+def walked_code(ranks: Sequence[int], dtype: np.dtype[Any], double: bool = False) -> WalkedCode:
+    """Return the code of ``ttmc.cu`` for input factor matrices of so many columns, perhaps with `double` sums."""
+    dtype, real = np.dtype(dtype), np.dtype(np.float64 if double else dtype)
+    return WalkedCode(tuple(ranks), dtype, *(FASTEST[dtype] if real == dtype else DOUBLED), real)
 
 
 def products_code(ranks: Sequence[int], dtype: np.dtype[Any]) -> ProductsCode:

@@ -1,9 +1,10 @@
 // What kernels of TTMc have in common: nonzeros in coordinate form, and rows of the result that several chunks share. A
 // row is written by the chunk that it begins in; what later chunks add is carried, and added by `carry_up`.
 //
-// Compile-time parameters: REAL, INPUTS, RANKS (columns of each input mode), STRIDES (in memory), BATCH (nonzeros that a
+// Compile-time parameters: STORED (type of values and factors), REAL (of products and short sums), INPUTS, RANKS (columns of each input mode), STRIDES (in memory), BATCH (nonzeros that a
 // thread loads at once).
 
+typedef STORED stored;
 typedef REAL real;
 
 constexpr int RANK[] = {RANKS}, STRIDE[] = {STRIDES};
@@ -20,8 +21,8 @@ constexpr int WIDTH = product(0, INPUTS), OF_W = product(0, W_MODES), OF_B = INP
 
 struct Nonzeros {
   const int* column[INPUTS + 1];
-  const real* values;
-  const real* factor[INPUTS];
+  const stored* values;
+  const stored* factor[INPUTS];
   long long count, first_row, new_begin, new_end;  // rows of the result, counted from its first
   int chunk;
 };

@@ -64,7 +64,7 @@ def provider(device: Device, share: Share) -> tuple[Kernel, Ttmc]:
     return next((kernel, how) for kernel in mttkrp_kernels(device) if (how := ttmc_of(device, kernel, share)))
 
 
-def run(device: Device, problem: Problem, cuts: Sequence[int] = (), first: int = 0) -> np.ndarray:
+def run(device: Device, problem: Problem, cuts: Sequence[int] = (), first: int = 0, double: bool = False) -> np.ndarray:
     """Compute shards between `cuts`, one after the other; what is around the output must stay as it is."""
     share = problem.share(device, first)
     kernel, how = provider(device, share)
@@ -79,7 +79,7 @@ def run(device: Device, problem: Problem, cuts: Sequence[int] = (), first: int =
         scratch.fill(0xFF)  # NaN, as floating point numbers
         begin = 0 if not start else int(problem.columns[0][start - 1]) + 1 - first
         end = rows if stop == problem.values.size else int(problem.columns[0][stop - 1]) + 1 - first
-        how.run(shard, inputs, problem.ranks, guarded[1:-1], slice(begin, end), scratch)
+        how.run(shard, inputs, problem.ranks, guarded[1:-1], slice(begin, end), scratch, double)
     device.synchronize()
     found = device.to_host(guarded)
     assert np.all(np.isnan(found[[0, -1]]))
@@ -127,6 +127,18 @@ def test_long_sums_are_in_double_precision(backend: Device) -> None:
     problem.values = (rng.random(count) + 0.5).astype(np.float32)
     problem.expected = coo_ttmc(problem.columns, problem.values, problem.factors, 0)
     close(run(backend, problem), problem.expected, "fp32")
+
+
+@pytest.mark.parametrize(("shape", "ranks"), [CASES[2], CASES[8], CASES[12]])
+@pytest.mark.parametrize("backend", BACKENDS, indirect=True)
+def test_double_precision_of_numbers_in_single_precision(
+    backend: Device, shape: tuple[int, ...], ranks: tuple[int, ...]
+) -> None:
+    problem = Problem(shape, ranks, 0, "fp32", 700)
+    problem.expected = coo_ttmc(
+        problem.columns, problem.values.astype(np.float64), [f.astype(np.float64) for f in problem.factors], 0
+    )
+    close(run(backend, problem, [problem.values.size // 2], double=True), problem.expected, "fp64")
 
 
 @pytest.mark.parametrize("backend", BACKENDS, indirect=True)

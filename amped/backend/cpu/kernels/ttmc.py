@@ -14,13 +14,17 @@ from ..device import CpuDevice
 from ..shard import HostShard, constant
 from ..sums import Room, threads_worth
 from ..threads import check
-from ..ttmc import ttmc
+from ..ttmc import SUMMED, ttmc
 from ..vectors import LANE, LINE
 from .mttkrp import TURNS
+
+DOUBLE = np.dtype(np.float64)
 
 
 class Nested:
     """Sums runs of equal indices, from the last input mode to the first. See `Ttmc`."""
+
+    summed = SUMMED
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
@@ -39,7 +43,7 @@ class Nested:
         item = share.dtype.itemsize
         rows = self._threads.count * TURNS * width(ranks) * 8
         padded = [*ranks[:-1], -(-ranks[-1] * item // LINE) * LINE // item]
-        return rows + self._threads.count * (_nodes(padded) + LINE) * item + 2 * LINE
+        return rows + self._threads.count * (_nodes(padded) + LINE) * DOUBLE.itemsize + 2 * LINE
 
     def run(
         self,
@@ -49,6 +53,7 @@ class Nested:
         out: Array,
         new: slice = NOTHING,
         scratch: Array = None,
+        double: bool = False,
     ) -> None:
         if not shard.nnz:
             out[new] = 0
@@ -56,15 +61,17 @@ class Nested:
         room, parts, team = Room(scratch), shard.parts, self._threads
         padded = [*ranks[:-1], factors[-1].shape[1]]
         carries = room.take((parts.shared.size, out.shape[1]), out.dtype)
-        aligned = -(-_nodes(padded) * factors[0].itemsize // LINE) * LINE // factors[0].itemsize
-        trees = room.take((team.count, aligned), factors[0].dtype)
+        summed = DOUBLE if double else factors[0].dtype
+        aligned = -(-_nodes(padded) * summed.itemsize // LINE) * LINE // summed.itemsize
+        trees = room.take((team.count, aligned), summed)
         rows = new.start, new.stop
         if new.stop <= new.start:
             rows = int(parts.firsts[0]) - shard.row_begin, 0
         nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
         size = min(threads_worth(team.count, shard, factors[-1]), parts.shared.size)
         inputs, counts = tuple(map(constant, factors)), np.array(ranks, np.int64)
-        lanes = (0,) * (2 if factors[-1].strides[0] % (2 * LANE) == 0 else 1)
+        lane = 0.0 if summed != factors[0].dtype else 0  # see `vectors`
+        lanes = (lane,) * (2 if factors[-1].strides[0] % (2 * LANE) == 0 else 1)
         addresses = tuple(np.array([each.ctypes.data for each in of]) for of in (shard.indices, factors))
         given = inputs, addresses, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
         check(ttmc(0, team.team, size, np.zeros(1, np.int64), nonzeros, *given))

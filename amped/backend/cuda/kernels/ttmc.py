@@ -17,7 +17,7 @@ from ...ttmc import Ttmc
 from ..coordinates import ATOMIC, CoordinateShard, column_places
 from ..device import CudaDevice
 from ..source import by_value, unit
-from ..ttmc_code import THREADS, TtmcCode, products_code, walked_code
+from ..ttmc_code import THREADS, TtmcCode, WalkedCode, products_code, walked_code
 
 COMBINING = 256  # threads of a block that adds carries up
 
@@ -29,12 +29,14 @@ FASTER = 2, 3  # input modes; with more, weights of nonzeros are products of man
 class _OfRows(ABC):
     """Rows of the result are made by groups of threads. See `Ttmc`."""
 
+    summed: int
+
     def __init__(self, device: CudaDevice) -> None:
         self._number, self._processors = device.number, device.limits.processors
 
     @abstractmethod
-    def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
-        """Return the code for input factor matrices of so many columns."""
+    def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
+        """Return the code for input factor matrices of so many columns; see `Ttmc.run` for `double`."""
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
         """See `Ttmc`: nonzeros in the order of their input indices."""
@@ -45,7 +47,8 @@ class _OfRows(ABC):
         prepare([unit(code.source, code.macros)])
 
     def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
-        return self._code(share, ranks).carry_bytes(nnz, self._processors) if nnz else 0
+        each = (self._code(share, ranks, double) for double in (False, True))
+        return max(code.carry_bytes(nnz, self._processors) for code in each) if nnz else 0
 
     def run(
         self,
@@ -55,13 +58,14 @@ class _OfRows(ABC):
         out: Array,
         new: slice = NOTHING,
         scratch: Array = None,
+        double: bool = False,
     ) -> None:
         """See `Ttmc`; queued on the current stream."""
         if new.start < new.stop:
             out[new] = 0
         if not shard.nnz:
             return
-        share, code = shard.share, self._code(shard.share, ranks)
+        share, code = shard.share, self._code(shard.share, ranks, double)
         walk, add = _functions(code, self._number)
         chunk, chunks = code.chunk(shard.nnz, self._processors), code.chunks(shard.nnz, self._processors)
         columns = column_places(shard)
@@ -76,7 +80,9 @@ class _OfRows(ABC):
 
 
 class Multiplied(_OfRows):
-    """Multiplies matrices on tensor cores, in double precision."""
+    """Multiplies matrices on tensor cores, always in double precision."""
+
+    summed = 1
 
     def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
@@ -85,15 +91,17 @@ class Multiplied(_OfRows):
     def suits(self, kernel: Kernel, share: Share) -> bool:
         return self._there and len(share.lengths) in FASTER and super().suits(kernel, share)
 
-    def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
+    def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
         return products_code(ranks, share.dtype)
 
 
 class Walked(_OfRows):
     """Sums runs of equal indices in registers."""
 
-    def _code(self, share: Share, ranks: Sequence[int]) -> TtmcCode:
-        return walked_code(ranks, share.dtype)
+    summed = WalkedCode.most
+
+    def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
+        return walked_code(ranks, share.dtype, double)
 
 
 @cache

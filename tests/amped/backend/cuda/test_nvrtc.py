@@ -383,11 +383,11 @@ def test_leading_eigenvectors(size: int, count: int) -> None:
         check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
 
 
-@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize(("precision", "double"), [("fp32", False), ("fp64", False), ("fp32", True)])
 @pytest.mark.parametrize("ranks", TTMC_RANKS)
-def test_ttmc(ranks: tuple[int, ...], precision: str) -> None:
+def test_ttmc(ranks: tuple[int, ...], precision: str, double: bool) -> None:
     """Each column is computed by one thread of a group, and none of a row's sums is spilled."""
-    code = ttmc_code.walked_code(ranks, DTYPES[precision])
+    code = ttmc_code.walked_code(ranks, DTYPES[precision], double)
     for architecture in LIMITS if len(ranks) == 2 else ("sm_90",):
         check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
     m = code.macros
