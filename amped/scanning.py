@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import Counter
@@ -45,12 +46,15 @@ from .operators.dense_source import DenseSource
 from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import Options
+from .parallel.mpi import together
 from .report.scan_picture import draw
 
 LOSSES = "gaussian", "poisson"
 MOST_OF_A_CORE = 1 << 20  # numbers of a core whose consistency is told
 MOST_HELD = 1 << 30  # bytes of the models of several numbers of components
 HALF_STARTS = 3  # of models of halves, at most
+ROUNDINGS = 8  # by which a log-likelihood may be wrong, in last digits of its terms
+LEAST_COUNT = 1e-6  # of the largest one: models are taken to be at least `Poisson.eps`
 
 
 def ranks_of(name: str, given: Any) -> tuple[int, ...]:
@@ -168,10 +172,11 @@ class _Scanner:
             source.stay_on_device()
         if self._asked.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
-        bounds = self._machine.comm.bcast(_log_likelihoods(tensor) if isinstance(tensor, SparseTensor) else None)
-        assert bounds is not None
-        low, high = bounds
-        return _Part(source, lambda likelihood: (likelihood - low) / (high - low))
+        together(self._machine.comm, lambda: _check_counts(source))
+        dtype = self._options.dtype
+        counts = self._machine.comm.bcast(_counts_of(tensor, dtype) if isinstance(tensor, SparseTensor) else None)
+        assert counts is not None
+        return _Part(source, counts.explained)
 
     def _parts_of(self, whole: SparseTensor | DenseTensor | None) -> list[_Part]:
         """Return two halves: one has the even indices of the longest mode, the other the odd ones. Collective."""
@@ -333,7 +338,7 @@ def _halves(tensor: SparseTensor | DenseTensor, mode: int) -> list[SparseTensor 
     found, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
     for k in range(2):
         inside = tensor.columns[mode] % 2 == k
-        if not inside.any():
+        if not tensor.values[inside].any():
             return None
         columns = tensor.columns[:, inside]
         columns[mode] //= 2
@@ -342,9 +347,35 @@ def _halves(tensor: SparseTensor | DenseTensor, mode: int) -> list[SparseTensor 
     return found
 
 
-def _log_likelihoods(tensor: SparseTensor) -> tuple[float, float]:
-    """Return the log-likelihoods of one rate for all elements, which explains nothing, and of the counts themselves."""
-    values = tensor.values.astype(np.float64)
-    total = values.sum()
-    constant = total * np.log(total / np.prod([float(n) for n in tensor.shape])) - total
-    return float(constant), float(values @ np.log(values) - total)
+class _Counts(NamedTuple):
+    """Log-likelihoods of a tensor of counts."""
+
+    uniform: float  # of one rate for all elements, which explains nothing
+    exact: float  # of the counts themselves
+    total: float
+    rounding: float  # of a log-likelihood
+
+    def explained(self, likelihood: float) -> float:
+        """Return the share of the deviance that a model explains; 1 if it leaves only rounding.
+
+        Where all counts are equal there is no deviance: then what a model leaves is compared with their sum.
+        """
+        left, whole = self.exact - likelihood, self.exact - self.uniform
+        return 1.0 if left <= self.rounding else 1 - left / (whole if whole > self.rounding else self.total)
+
+
+def _counts_of(tensor: SparseTensor, dtype: np.dtype[Any]) -> _Counts:
+    """Return what is known of counts whose models are of some type."""
+    values = tensor.values[tensor.values > 0].astype(np.float64)
+    total, size = float(values.sum()), math.prod(map(float, tensor.shape))
+    uniform, exact = total * np.log(total / size) - total, float(values @ np.log(values)) - total
+    scale = total + abs(total * np.log(total / size)) + float(values @ np.abs(np.log(values)))
+    return _Counts(float(uniform), exact, total, ROUNDINGS * float(np.finfo(dtype).eps) * float(scale))
+
+
+def _check_counts(source: AnySource) -> None:
+    """Raise `InputError` if counts are so small that a model of them would be below what it is divided by."""
+    largest = source.value_range.largest
+    if 0 < largest < LEAST_COUNT:
+        cause = f"values up to {largest:g} are too small for counts (loss 'poisson')"
+        raise InputError(f"{cause}: scale them to at least {LEAST_COUNT:g}", path=source.path)

@@ -27,7 +27,7 @@ class Tried(NamedTuple):
     reached : int
         Starts that end near the best one.
     match : float or None
-        The mean factor match of these with the best one, at most 1; None if there is one alone.
+        The mean factor match of these with the best one, at most 1; None if there is only one.
     halves : float or None
         The factor match of models of two halves of the tensor; None if it was skipped.
     consistency : float or None
@@ -57,7 +57,8 @@ class Suggestion(NamedTuple):
     rank : int or None
         The number; None if none can be recommended.
     reason : str
-        A sentence.
+        A sentence: which tests the number passes, and which one the next larger number fails; without a number, which
+        tests the best trade-off fails.
     """
 
     rank: int | None
@@ -70,51 +71,90 @@ def near(explained: Sequence[float]) -> list[int]:
     return [number for number, each in enumerate(explained) if best - each <= NEAR * (1 - best) + CLOSE]
 
 
+class Fault(NamedTuple):
+    """A test that a number of components fails."""
+
+    lack: float  # how far it is from passing, from 0 to 1
+    clause: str
+    starts: bool = False  # whether other starts may change it
+
+
 def suggested(tried: Sequence[Tried]) -> Suggestion:
-    """Return the largest number of components that is found again, is consistent, and explains more than a smaller one.
+    """Return the largest number of components that passes every test; without one, name the tests that failed.
 
-    Too many components are told by starts that end in different ones, by halves of the tensor that have different ones,
-    and by a core that is no superdiagonal. Too few may be found again, too: so the largest number counts.
+    Its components are found again from other starts and in halves of the tensor, its core is consistent, and it
+    explains clearly more than the next smaller number. Too few components may be found again, too: so the largest
+    number counts.
     """
-    good = [each for each in tried if _found_again(each) and _consistent(each) and _gains(each, tried)]
+    faults = {each.rank: _faults(each, tried) for each in tried}
+    good = [each for each in tried if not faults[each.rank]]
     if not good:
-        return Suggestion(None, "no number of components is found again from other starts: more starts may tell")
+        return Suggestion(None, _nearest(tried, faults))
     best = max(good, key=lambda each: each.rank)
-    told = [f"{best.rank} is the largest number of components that is found again"]
-    told += [f"from {best.reached} of {len(best.explained)} starts (match {best.match:.2f})"] if best.match else []
-    told += [f"in halves of the tensor ({best.halves:.2f})"] if best.halves is not None else []
-    told += [f"with a core consistency of {best.consistency:.0f} %"] if best.consistency is not None else []
     after = [each for each in tried if each.rank > best.rank]
-    why = _why_not(min(after, key=lambda each: each.rank), tried) if after else "no larger one was tried"
-    return Suggestion(best.rank, f"{', '.join(told)}; {why}")
+    why = "no larger number was tried"
+    if after:
+        larger = min(after, key=lambda each: each.rank)
+        why = f"with {larger.rank}, {faults[larger.rank][0].clause}"
+    reason = f"{best.rank} is the largest number of components that passes every test{_passed(best)}; {why}"
+    return Suggestion(best.rank, reason)
 
 
-def _found_again(tried: Tried) -> bool:
-    alone = len(tried.explained) > 1 and tried.match is None
-    return not alone and all(each is None or each >= STABLE for each in (tried.match, tried.halves))
+def _nearest(tried: Sequence[Tried], faults: dict[int, list[Fault]]) -> str:
+    """Return which tests the best trade-off fails: that of the fewest faults, then of those that lack least."""
+    best = min(tried, key=lambda each: (len(faults[each.rank]), sum(f.lack for f in faults[each.rank]), each.rank))
+    failed = " and ".join(fault.clause for fault in faults[best.rank])
+    advice = "; more starts may help" if any(fault.starts for fault in faults[best.rank]) else ""
+    choice = f"the best trade-off is {best.rank}{_passed(best)}"
+    return f"no number of components passes every test; {choice}, but {failed}{advice}"
 
 
-def _consistent(tried: Tried) -> bool:
-    return tried.consistency is None or tried.consistency >= CONSISTENT
+def _passed(tried: Tried) -> str:
+    """Return the tests of its components that a number of them passes, in parentheses."""
+    found = list[str]()
+    if tried.match is not None and tried.match >= STABLE:
+        found.append(f"match {tried.match:.2f} from {tried.reached} of {len(tried.explained)} starts")
+    if tried.halves is not None and tried.halves >= STABLE:
+        found.append(f"match {tried.halves:.2f} in halves of the tensor")
+    if tried.consistency is not None and tried.consistency >= CONSISTENT:
+        found.append(f"core consistency {tried.consistency:.0f} %")
+    return f" ({', '.join(found)})" if found else ""
 
 
-def _gains(tried: Tried, every: Sequence[Tried]) -> bool:
-    """Return whether a number of components explains clearly more than the next smaller one that was tried."""
-    before = max((each.rank, each.squared) for each in (*every, NOTHING) if each.rank < tried.rank)[1]
-    return 1 - before > NOTHING_LEFT and tried.squared - before > GAIN * (1 - before)
-
-
-def _why_not(tried: Tried, every: Sequence[Tried]) -> str:
-    """Return what speaks against a number of components."""
-    if not _gains(tried, every):
-        return f"{tried.rank} explain hardly more"
+def _faults(tried: Tried, every: Sequence[Tried]) -> list[Fault]:
+    """Return the tests that a number of components fails."""
+    found, gain = list[Fault](), _gain(tried, every)
+    if not gain > GAIN:
+        found.append(
+            Fault(
+                1 - max(0.0, gain) / GAIN, f"hardly more is explained than with {_before(tried, every).rank or 'none'}"
+            )
+        )
     if len(tried.explained) > 1 and tried.match is None:
-        return f"of {tried.rank}, one start alone has reached the best fit"
-    if tried.match is not None and tried.match < STABLE:
-        return f"of {tried.rank}, starts end in different ones (match {tried.match:.2f})"
-    if tried.halves is not None and tried.halves < STABLE:
-        return f"of {tried.rank}, halves of the tensor have different ones (match {tried.halves:.2f})"
-    return f"of {tried.rank}, core consistency falls to {tried.consistency:.0f} %"
+        found.append(Fault(1.0, "only one start reaches the best fit", True))
+    if tried.match is not None and not tried.match >= STABLE:
+        what = f"components differ between starts (match {tried.match:.2f}; at least {STABLE:g} is needed)"
+        found.append(Fault(STABLE - tried.match, what, True))
+    if tried.halves is not None and not tried.halves >= STABLE:
+        what = (
+            f"components differ between halves of the tensor (match {tried.halves:.2f}; at least {STABLE:g} is needed)"
+        )
+        found.append(Fault(STABLE - tried.halves, what))
+    if tried.consistency is not None and not tried.consistency >= CONSISTENT:
+        what = f"core consistency is {tried.consistency:.0f} % (at least {CONSISTENT:g} % is needed)"
+        found.append(Fault(min(1.0, (CONSISTENT - tried.consistency) / 100), what))
+    return found
+
+
+def _before(tried: Tried, every: Sequence[Tried]) -> Tried:
+    """Return the next smaller number of components that was tried."""
+    return max((each for each in (NOTHING, *every) if each.rank < tried.rank), key=lambda each: each.rank)
+
+
+def _gain(tried: Tried, every: Sequence[Tried]) -> float:
+    """Return what a number of components explains of that which the next smaller one leaves."""
+    left = 1 - _before(tried, every).squared
+    return (tried.squared - (1 - left)) / left if left > NOTHING_LEFT else 0.0
 
 
 NOTHING = Tried(0, (), 0.0, 0, None, None, None, 0, 0.0)

@@ -93,20 +93,98 @@ def test_reasons() -> None:
 
     few = [tried(1, 0.5), tried(2, 0.8)]
     assert suggested(few).rank == 2
-    assert suggested(few).reason.endswith("no larger one was tried")
+    assert suggested(few).reason.endswith("no larger number was tried")
     for third, why in (
-        (tried(3, 0.801), "explain hardly more"),
-        (tried(3, 0.9, 0.5), "end in different ones"),
-        (tried(3, 0.9, None), "one start alone"),
-        (tried(3, 0.9, halves=0.4), "halves of the tensor"),
-        (tried(3, 0.9, consistency=-5.0), "falls to -5 %"),
+        (tried(3, 0.801), "with 3, hardly more is explained than with 2"),
+        (tried(3, 0.9, 0.5), "with 3, components differ between starts (match 0.50; at least 0.9 is needed)"),
+        (tried(3, 0.9, None), "with 3, only one start reaches the best fit"),
+        (tried(3, 0.9, halves=0.4), "with 3, components differ between halves of the tensor (match 0.40;"),
+        (tried(3, 0.9, consistency=-5.0), "with 3, core consistency is -5 % (at least 50 % is needed)"),
     ):
         found = suggested([*few, third])
         assert found.rank == 2
         assert why in found.reason
     assert suggested([tried(1, 0.5, 0.2)]).rank is None
+    passed = "match 1.00 from 2 of 2 starts, match 1.00 in halves of the tensor, core consistency 90 %"
+    assert f"passes every test ({passed})" in suggested(few).reason
     assert suggested([tried(1, 1 - 1e-11), tried(2, 1 - 1e-15)]).rank == 1, "what is left is rounding"
     assert near([0.9, 0.899, 0.7]) == [0, 1]
+
+
+def test_the_reason_names_the_tests_that_failed() -> None:
+    def tried(rank: int, squared: float, match: float | None, halves: float, consistency: float) -> Tried:
+        return Tried(rank, (squared,) * 5, squared, 5, match, halves, consistency, 5, 1.0)
+
+    for each, failed in (
+        (tried(2, 0.8, 1.0, 0.7, 90.0), "components differ between halves of the tensor (match 0.70;"),
+        (tried(2, 0.8, 1.0, 1.0, -5.0), "core consistency is -5 %"),
+        (tried(2, 0.01, 1.0, 1.0, 90.0), "hardly more is explained than with none"),
+        (
+            tried(2, 0.8, 0.3, 1.0, 90.0),
+            "components differ between starts (match 0.30; at least 0.9 is needed); more st",
+        ),
+        (tried(2, 0.8, None, 1.0, 90.0), "only one start reaches the best fit; more starts may help"),
+        (
+            tried(2, 0.8, 1.0, 0.7, 9.0),
+            "halves of the tensor (match 0.70; at least 0.9 is needed) and core consistency",
+        ),
+    ):
+        found = suggested([each, tried(3, 0.99, 0.1, 0.1, -900.0)])
+        assert found.rank is None
+        assert found.reason.startswith("no number of components passes every test; the best trade-off is 2")
+        assert failed in found.reason
+        assert ("more starts" in found.reason) == (each.match != 1.0)
+        assert ("match 1.00 from 5 of 5 starts" in found.reason) == (each.match == 1.0)
+
+
+UNUSUAL: dict[str, np.ndarray] = {
+    "one value": np.full((4, 5, 3), 0.1),
+    "one nonzero": np.eye(4)[:, :, None] * np.eye(4)[1],
+    "a zero half": np.ones((6, 3, 2)),
+    "a constant half": np.arange(1.0, 25.0).reshape(4, 3, 2),
+    "order 2": np.arange(12.0).reshape(3, 4),
+    "modes of length 1": np.arange(1.0, 7.0).reshape(1, 6, 1),
+    "one element": np.ones((1, 1, 1)),
+    "a vector": np.full((5, 1), 3.0),
+    "some of one value": np.where(np.arange(60).reshape(5, 4, 3) % 7 < 3, 2.0, 0.0),
+}
+UNUSUAL["a zero half"][1::2] = 0
+UNUSUAL["a constant half"][::2] = 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("how", [{}, {"loss": "poisson"}, {"nonnegative": True}, {"starts": 1}], ids=str)
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_tensors(name: str, how: dict[str, Any]) -> None:
+    """Ranks above every mode's length, too: all numbers are finite, and a constant is explained by one component."""
+    array = UNUSUAL[name]
+    for given in [sparse(array)] + [array] * (how.get("loss") is None):
+        found = amped.scan(given, (1, 7), **({"starts": 2, "max_iters": 10} | how | HOW))
+        for each in found.tried:
+            numbers = [*each.explained, each.squared, each.match, each.halves, each.consistency]
+            assert all(np.isfinite(number) for number in numbers if number is not None)
+            assert max(each.explained) <= 1
+        if np.ptp(array) == 0:
+            assert found.tried[0].squared == pytest.approx(1, abs=1e-9)
+            assert found.suggestion.rank == 1, found.suggestion.reason
+
+
+def test_single_precision_counts_are_explained_at_most_wholly() -> None:
+    counts = sparse(np.random.default_rng(0).poisson(2, (2, 2, 2)) + 1.0)
+    found = amped.scan(counts, (1, 9), starts=2, loss="poisson", device="cpu")
+    assert max(e for each in found.tried for e in each.explained) <= 1
+
+
+def test_counts_that_are_too_small_are_refused() -> None:
+    with pytest.raises(InputError, match="values up to 2e-30 are too small for counts"):
+        amped.scan(sparse(np.full((3, 4, 2), 2e-30)), (1, 2), loss="poisson", **HOW)
+
+
+def test_negative_values_of_a_model_without_negative_numbers() -> None:
+    array = -np.random.default_rng(0).random((5, 4, 3))
+    found = amped.scan(array, (1, 2), nonnegative=True, starts=2, max_iters=10, **HOW)
+    assert found.suggestion.rank is None
+    assert "hardly more is explained than with none" in found.suggestion.reason
 
 
 def test_the_verb_tells_a_table(folder: Path) -> None:
