@@ -5,6 +5,7 @@ MPI is imported only under a launcher: a single process needs no MPI library.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -105,6 +106,9 @@ class MpiRanks:
     def all_end(self, seconds: float) -> bool:
         """See `Ranks`."""
         request = self._ending.Ibarrier()
+        if seconds == math.inf:
+            request.Wait()
+            return True
         deadline = time.monotonic() + seconds
         while not (here := bool(request.Test())) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -194,14 +198,21 @@ def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hoo
 def together(ranks: Ranks, action: Callable[[], T]) -> T:
     """Run `action` on every rank; if it raises `InputError` on any, raise the same one on all. Collective.
 
-    Otherwise the other ranks would wait for ever for the one that failed.
+    If it raises any other error on a rank, the others raise an `InputError` that names it. Otherwise the other ranks
+    would wait for ever for the one that failed.
     """
     fault: InputError | None = None
+    own: Exception | None = None
     try:
         result = action()
     except InputError as error:
         fault = error
-    for found in ranks.allgather(fault):
+    except Exception as error:
+        own, fault = error, InputError(f"{type(error).__name__} on rank {ranks.rank}: {error}")
+    faults = ranks.allgather(fault)
+    if own is not None:
+        raise own
+    for found in faults:
         if found is not None:
             raise found
     return result

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-from partitioner.ranks import agree
+from partitioner.ranks import ENDING_SECONDS, agree
 
-from .mpi import world
+from .mpi import Comm, abort_all, world
 
+T = TypeVar("T")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -66,11 +68,23 @@ def collective(
                 return how.shown(value)
 
             agree(comm, f"{name}()", take)
-            return function(*given.args, **given.kwargs)
+            return leave_together(comm, lambda: function(*given.args, **given.kwargs))
 
         return cast(Function, call)
 
     return decorate
+
+
+def leave_together(comm: Comm, work: Callable[[], T]) -> T:
+    """Return what `work` returns; end the job if it raises on some ranks while others wait for them. Collective."""
+    try:
+        result = work()
+    except Exception as error:
+        if not comm.all_end(ENDING_SECONDS):
+            abort_all(comm)(type(error), error, error.__traceback__)
+        raise
+    comm.all_end(math.inf)
+    return result
 
 
 def _meant(given: Mapping[str, Any], signature: inspect.Signature) -> str:

@@ -39,6 +39,9 @@ class Comm(ranks.Ranks, Protocol):
     def bcast(self, item: T) -> T:
         """Return rank 0's `item` on every rank."""
 
+    def bcast_array(self, array: NDArray[Any]) -> None:
+        """Copy rank 0's contiguous `array` into those of the other ranks; rank 0's may be read-only."""
+
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return this rank's slice, ``offsets[rank]`` to ``offsets[rank + 1]``, of rank 0's 1-d `array`."""
 
@@ -59,6 +62,9 @@ class SingleComm(ranks.Alone):
 
     def bcast(self, item: T) -> T:
         return item
+
+    def bcast_array(self, array: NDArray[Any]) -> None:
+        """See `Comm`."""
 
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         assert array is not None
@@ -93,6 +99,11 @@ class MpiComm(ranks.MpiRanks):
         return result
 
     @recorded
+    def bcast_array(self, array: NDArray[Any]) -> None:
+        for piece in messages(array.reshape(-1)):
+            self._comm.Bcast(piece, 0)
+
+    @recorded
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         if self.rank:
             mine = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
@@ -119,7 +130,9 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def all_gather_rows(self, matrix: NDArray[Any], begin: NDArray[np.int64], end: NDArray[np.int64]) -> None:
-        row = self._mpi.BYTE.Create_contiguous(matrix.strides[0]).Commit()
+        # The stride of a single row may be any number.
+        row_bytes = matrix.strides[0] if len(matrix) > 1 else matrix.nbytes
+        row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
         try:
             self._comm.Allgatherv(self._mpi.IN_PLACE, [matrix, end - begin, begin, row])
         finally:
@@ -143,13 +156,11 @@ def abort_all(comm: Comm) -> ranks.Hook:
 
 
 def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:
-    """Return rank 0's matrix, of any size, on every rank."""
+    """Return rank 0's matrix, of any size, on every rank. On rank 0 it may be `array` itself, which is only read."""
     if comm.size == 1:
         assert array is not None
         return array
     shape, dtype = comm.bcast((array.shape, array.dtype) if comm.rank == 0 and array is not None else ((0, 0), None))
     whole = np.ascontiguousarray(array) if comm.rank == 0 and array is not None else np.empty(shape, dtype)
-    offsets = np.full(comm.size + 1, shape[0], np.int64)
-    offsets[0] = 0
-    comm.all_gather_rows(whole, offsets[:-1], offsets[1:])
+    comm.bcast_array(whole)
     return whole

@@ -368,3 +368,29 @@ def test_numbers_that_are_not_finite(folder: Path) -> None:
     assert "iteration 1, mode 0" in result.err
     assert "the likely cause: values, or a start, so large" in result.err
     assert not (folder / "small-rank3" / "model.npz").exists()
+
+
+RAISING = """
+import amped, numpy as np
+from amped.parallel.mpi import world
+
+def watch(iteration, fit):
+    if world().rank == {bad}:
+        raise LookupError("of one rank")
+
+try:
+    amped.cp_als(np.ones((4, 3, 2)), 2, tol=0, max_iters=10**6, device="cpu", callback=watch)
+except LookupError:
+    pass
+world().allgather(0)
+"""
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_call_that_raises_on_one_rank_ends_the_job(folder: Path, bad: int) -> None:
+    """Though its caller would go on: the other rank waits for it in the call."""
+    (folder / "driver.py").write_text(RAISING.format(bad=bad))
+    result = finish([*mpirun_line(2), sys.executable, str(folder / "driver.py")])
+    assert result.code == EXIT_FAILURE
+    assert f"amped: rank {bad} failed" in result.err
+    assert "LookupError: of one rank" in result.err
