@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from dataclasses import asdict, fields
+from dataclasses import Field, asdict, fields
+from pathlib import Path
 from typing import Any
 
 from partitioner.flags import flag_name
 
 from ..assembly import AnySource
 from ..checkpoint import Origin
-from ..decomp.driver import Method
+from ..decomp.driver import Method, State
 from ..report.metrics import versions
 from ..report.record import run_facts
 from .job import Job
 from .runs import FACTS, RunRequest
 
-PASSING = "metrics deadline no_verify force quiet checkpoint every resume report output".split()
-"""Flags that make no other model."""
+PASSING = "metrics deadline no_verify force quiet checkpoint every resume report output starts".split()
+"""Flags that make no other model: of several starts, that of the best one is recorded."""
 
 
 def recorded(job: Job, source: AnySource, origin: Origin, method: Method, seconds: float) -> dict[str, Any]:
@@ -27,7 +29,7 @@ def recorded(job: Job, source: AnySource, origin: Origin, method: Method, second
     return {
         **run_facts(method, source, origin.seed, origin.init), **request.asked, "seconds": seconds,
         "tensor": str(request.tensor), **asdict(request.form),
-        "command": command(request, job.comm.size, origin.seed),
+        "command": command(request, job.comm.size, origin, method.state),
         "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method), "versions": versions(),
         **({FACTS: origin.facts} if origin.facts else {}),
     }  # fmt: skip
@@ -42,20 +44,47 @@ def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def command(request: RunRequest, ranks: int, seed: int | None) -> str:
-    """Return the command line that makes the same model again, with the seed that its run began from."""
-    words = ["amped", request.NAME, str(request.tensor)]
+def command(request: RunRequest, ranks: int, origin: Origin, state: State) -> str | None:
+    """Return the command line that makes the same model again, from the folder in which this one was run.
+
+    It has the start that the run began from, perhaps before it was resumed, or the best of several. A run that was
+    stopped between two iterations ended with the last one; there is no command for one that was stopped within one.
+    """
+    began: dict[str, Any] = {"init": origin.init}
+    if origin.init is None:
+        began["seed"] = origin.seed
+    if not state.converged and state.iterations < request.iterations:
+        if state.mode or not state.iterations:
+            return None
+        began["max_iters"] = state.iterations
+    words = ["amped", request.NAME, _name(request.tensor)]
     for given in (request, request.options, request.form):
         for each in fields(given):
-            value = seed if each.name == "seed" else getattr(given, each.name)
-            if each.metadata and each.name not in PASSING and value not in (None, each.default, (), False):
-                words += _flag(flag_name(each), value, each.metadata.get("action") == "append")
+            value = began.get(each.name, getattr(given, each.name))
+            if each.metadata and each.name not in PASSING and not _is_default(each, value):
+                words += _flag(flag_name(each), value, _repeated(each))
     line = shlex.join(words)
     return line if ranks == 1 else f"mpirun -n {ranks} {line}"
 
 
+def _name(path: Path) -> str:
+    """Return a path that is not taken for a flag."""
+    text = str(path)
+    return f".{os.sep}{text}" if text.startswith("-") else text
+
+
+def _repeated(each: Field[Any]) -> bool:
+    """Return whether a flag may be given several times."""
+    return each.metadata.get("action") == "append"
+
+
+def _is_default(each: Field[Any], value: Any) -> bool:
+    """Return whether a flag has the value that it has if it is left out; a zero is a value as others are."""
+    return value is None or value == each.default or (_repeated(each) and not value)
+
+
 def _flag(name: str, value: Any, repeated: bool) -> list[str]:
-    """Return a flag as it is given; one that begins with a dash is taken for a flag where it stands alone."""
+    """Return a flag as it is given; a value that begins with a dash would be taken for a flag as a word of its own."""
     if value is True:
         return [name]
     if repeated:
