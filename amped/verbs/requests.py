@@ -38,7 +38,7 @@ class Request:
     POSITIONAL: ClassVar[dict[str, Any]] = {
         "type": path,
         "metavar": "TENSOR",
-        "help": ".tns, .tns.gz, .npz, a store; dense: .npy, .h5, .zarr; or a table: .csv, .json, .parquet",
+        "help": ".tns, .tns.gz, .npz, a store; dense: .npy, .h5, .nc, .zarr; or a table: .csv, .json, .parquet",
     }
     COMPUTES: ClassVar[bool] = True  # whether it takes flags that say how to compute and how to read
     tensor: Path

@@ -239,12 +239,12 @@ class TuckerRequest(RunRequest):
         return self.rank is None or rank == list(self.rank)
 
 
-TENSORS = ".tns .npz .npy .h5 .hdf5 .zarr .csv .tsv .json .jsonl .ndjson .parquet .pq".split()
+TENSORS = ".tns .npz .npy .h5 .hdf5 .nc .nc4 .netcdf .zarr .csv .tsv .json .jsonl .ndjson .parquet .pq".split()
 
 
 def tensor_stem(path: str | os.PathLike[str]) -> str:
     """Return a tensor's file name without the endings that say its format."""
     name = Path(os.path.abspath(path)).name.replace(":", "-")
-    for ending in (".gz", ".zst", *TENSORS):
+    for ending in (".gz", ".zst", ".zip", *TENSORS):
         name = name.removesuffix(ending)
     return name

@@ -46,9 +46,9 @@ def read(
     ----------
     path : str or PathLike
         A folder is a store; a name that ends in ``.npz`` is a NumPy archive; one that ends in ``.npy``, ``.h5``,
-        ``.hdf5`` or ``.zarr`` is a dense tensor, which may be named (``FILE.h5:NAME``); ``.csv``, ``.tsv``, ``.json``
-        and ``.parquet`` are tables, which need `keys`; anything else is text, one nonzero per line, plain or
-        gzip-compressed.
+        ``.hdf5``, ``.nc`` (netCDF-4), ``.zarr`` or ``.zarr.zip`` is a dense tensor, which may be named
+        (``FILE.h5:NAME``); ``.csv``, ``.tsv``, ``.json`` and ``.parquet`` are tables, which need `keys`;
+        anything else is text, one nonzero per line, plain or gzip-compressed.
     no_values : bool
         Lines are indices alone, as in a log of events; each counts as a value of 1, and equal ones add up.
     compact : bool
