@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from partitioner.checked import MANIFEST, open_regular, sync_folder
 from partitioner.claims import MARK, BusyError, Claim
+from partitioner.dense import Stored
 from partitioner.drafts import draft_of, is_draft_of
+from partitioner.filed import FileElements
 from partitioner.readers.headers import check_sizes, read_header
 from partitioner.readers.members import Member
 from partitioner.readers.npz import DAMAGED
@@ -223,11 +225,10 @@ def write_text(path: str | os.PathLike[str], text: str, replace: bool = True) ->
     write_whole(path, lambda file: file.write(text.encode()), replace)
 
 
-def read_npz(path: str | os.PathLike[str], mapped: Collection[str] = ()) -> dict[str, NDArray[Any]]:
+def read_npz(path: str | os.PathLike[str], in_file: Collection[str] = ()) -> dict[str, Any]:
     """Read all arrays of an ``.npz`` file, verified against its checksums, without unpickling.
 
-    Those whose names are in `mapped` stay in the file, if they are not compressed: they are read again where they are
-    used. They may not be aligned.
+    Those whose names are `in_file` stay there, if they are not compressed: each is a `Stored`, read where it is used.
 
     Raises
     ------
@@ -244,8 +245,8 @@ def read_npz(path: str | os.PathLike[str], mapped: Collection[str] = ()) -> dict
             arrays = {}
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
-                stays = name in mapped and member.compress_type == zipfile.ZIP_STORED
-                arrays[name] = _mapped(file, archive, member) if stays else _array(archive, member)
+                stays = name in in_file and member.compress_type == zipfile.ZIP_STORED
+                arrays[name] = _stored(file, archive, member, path) if stays else _array(archive, member)
             return arrays
     except InputError:
         raise
@@ -259,15 +260,16 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
         return read_array(file, member.file_size)
 
 
-def _mapped(file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+def _stored(file: IO[bytes], archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Any) -> Stored:
     """Return an array that stays in the file, once all of it was verified."""
     with archive.open(member) as stream:
         shape, by_columns, dtype = _checked_header(stream, member.file_size)
-        begin = stream.tell()
-        while stream.read(CHUNK):
+        place = Member(file.fileno(), member).start + stream.tell()
+        elements = FileElements(file, place, shape[::-1] if by_columns else shape, dtype, path)
+        while stream.read(CHUNK):  # after which it may not change
             pass
-    place = Member(file.fileno(), member).start + begin
-    return np.memmap(file, dtype, "r", place, shape, "F" if by_columns else "C")
+    modes = range(len(shape))
+    return Stored(elements, tuple(reversed(modes) if by_columns else modes))
 
 
 def read_array(file: IO[bytes], size: int) -> NDArray[Any]:

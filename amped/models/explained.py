@@ -162,14 +162,28 @@ Block = tuple[Sequence[NDArray[np.integer[Any]]], NDArray[Any]]
 
 
 def blocks_of(tensor: SparseTensor | DenseTensor) -> Iterator[Block]:
-    """Yield what a tensor holds: its nonzeros, or all of its elements some at a time."""
+    """Yield what a tensor holds: its nonzeros, or all of its elements some at a time. All must be finite."""
     if isinstance(tensor, SparseTensor):
+        if (bad := _not_finite(tensor.values)) is not None:
+            raise InputError(f"value of nonzero {bad} is {tensor.values[bad]}: every value must be finite")
         yield list(tensor.columns), tensor.values
         return
     array = tensor.array().reshape(-1)
     for begin in range(0, array.size, DENSE_BLOCK):
         values = array[begin : begin + DENSE_BLOCK]
+        if (bad := _not_finite(values)) is not None:
+            index = [int(each) for each in np.unravel_index(begin + bad, tensor.shape)]
+            raise InputError(f"element {index} is {values[bad]}: every element must be finite", path=tensor.path)
         yield np.unravel_index(np.arange(begin, begin + values.size), tensor.shape), values
+
+
+def _not_finite(values: NDArray[Any]) -> int | None:
+    """Return the place of the first value that is not finite, if there is one."""
+    for begin in range(0, values.size, DENSE_BLOCK):
+        finite = np.isfinite(values[begin : begin + DENSE_BLOCK])
+        if not finite.all():
+            return begin + int(finite.argmin())
+    return None
 
 
 def residuals(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from partitioner.coo import MAX_MODE_LENGTH, SparseTensor, refuse_masked
+from partitioner.dense import Stored
 from partitioner.given import whole
 from partitioner.labels import Labels, find, named
 from partitioner.sort import stable_argsort, strictly_increasing
@@ -44,6 +45,9 @@ class SemiSparseTensor:
     ----------
     indices : (fibres, sparse modes) int32 array
     values : (fibres, length, ...) float32 or float64 array
+        Read as a whole, if they are `in_file`.
+    in_file : bool
+        Whether values are in the file that the tensor was loaded from.
     modes, sparse_modes : tuple of int
         The dense modes, as given, and the others, ascending.
     shape : tuple of int
@@ -64,7 +68,7 @@ class SemiSparseTensor:
     def __init__(
         self,
         indices: ArrayLike,
-        values: ArrayLike,
+        values: ArrayLike | Stored,
         modes: int | Sequence[int],
         shape: Sequence[int],
         labels: Iterable[ArrayLike] | None = None,
@@ -73,11 +77,13 @@ class SemiSparseTensor:
             refuse_masked(array, name)
         self.shape = tuple(whole("length of a mode", n, 1, MAX_MODE_LENGTH) for n in shape)
         self.modes = _modes(modes, len(self.shape))
-        given, numbers = np.asarray(indices), np.asarray(values)
+        given, numbers = np.asarray(indices), values if isinstance(values, Stored) else np.asarray(values)
+        self.dtype = numbers.dtype if numbers.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        self._values: NDArray[Any] | Stored = numbers
         self._check(given, numbers)
-        dtype = numbers.dtype if numbers.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self.indices = np.ascontiguousarray(given, np.int32)
-        self.values: NDArray[Any] = np.ascontiguousarray(numbers, dtype)
+        if not isinstance(numbers, Stored):
+            self._values = np.ascontiguousarray(numbers, self.dtype)
         self.labels = Labels.of(labels, self.shape)
         if len(self.indices) > 1 and not strictly_increasing(self.indices.T):
             self._settle()
@@ -93,10 +99,23 @@ class SemiSparseTensor:
     ) -> SemiSparseTensor:
         """Return the tensor of arrays that are known to be in order and finite, without a copy."""
         tensor = cls.__new__(cls)
-        tensor.indices, tensor.values, tensor.modes, tensor.shape, tensor.labels = indices, values, modes, shape, labels
+        tensor.indices, tensor.modes, tensor.shape, tensor.labels = indices, modes, shape, labels
+        tensor._values, tensor.dtype = values, values.dtype
         return tensor
 
-    def _check(self, indices: NDArray[Any], values: NDArray[Any]) -> None:
+    @property
+    def in_file(self) -> bool:
+        return isinstance(self._values, Stored)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        return self.rows(0, self._values.shape[0]) if isinstance(self._values, Stored) else self._values
+
+    def rows(self, begin: int, end: int) -> NDArray[Any]:
+        """Return the values of some fibres."""
+        return np.ascontiguousarray(self._values[begin:end], self.dtype)
+
+    def _check(self, indices: NDArray[Any], values: NDArray[Any] | Stored) -> None:
         sparse, lengths = self.sparse_modes, tuple(self.shape[m] for m in self.modes)
         if indices.ndim != 2 or indices.shape[1] != len(sparse) or (indices.size and indices.dtype.kind not in "iu"):
             raise InputError(f"indices are {indices.dtype} of shape {indices.shape}: expected (fibres, {len(sparse)})")
@@ -108,7 +127,7 @@ class SemiSparseTensor:
         for mode, column in zip(sparse, indices.T, strict=True):
             if column.size and (column.min() < 0 or column.max() >= self.shape[mode]):
                 raise InputError(f"an index of mode {mode} is outside its length {self.shape[mode]}")
-        for start in range(0, len(values), step := max(1, BLOCK // max(1, self.width))):
+        for start in range(0, len(indices), step := max(1, BLOCK // max(1, self.width))):
             if not np.all(np.isfinite(values[start : start + step])):
                 raise InputError("a value is not finite")
 
@@ -120,7 +139,7 @@ class SemiSparseTensor:
         differs = np.any(indices[1:] != indices[:-1], axis=1)
         starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
         self.indices = indices[starts]
-        self.values = np.add.reduceat(values, starts, axis=0, dtype=np.float64).astype(values.dtype)
+        self._values = np.add.reduceat(values, starts, axis=0, dtype=np.float64).astype(values.dtype)
 
     @property
     def sparse_modes(self) -> tuple[int, ...]:
@@ -145,31 +164,37 @@ class SemiSparseTensor:
     @property
     def nbytes(self) -> int:
         """The bytes of indices and values."""
-        return int(self.indices.nbytes + self.values.nbytes)
+        return int(self.indices.nbytes) + self.fibres * self.width * self.dtype.itemsize
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """Yield all values, those of some fibres at a time."""
+        step = max(1, BLOCK // max(1, self.width))
+        for begin in range(0, self.fibres, step):
+            yield self.rows(begin, min(begin + step, self.fibres))
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
-        step = max(1, BLOCK // max(1, self.width))
-        largest = float(np.abs(self.values).max(initial=0)) or 1.0
-        blocks = (self.values[b : b + step].astype(np.float64) / largest for b in range(0, self.fibres, step))
-        return largest * math.sqrt(sum(float(np.square(block).sum()) for block in blocks))
+        largest = max((float(np.abs(block).max(initial=0)) for block in self.blocks()), default=0.0) or 1.0
+        scaled = (block.astype(np.float64) / largest for block in self.blocks())
+        return largest * math.sqrt(sum(float(np.square(block).sum()) for block in scaled))
 
     def to_sparse(self) -> SparseTensor:
         """Return the same tensor with every nonzero's coordinates (COO); zeros are left out."""
-        fibre, *inner = np.nonzero(self.values)
+        values = self.values
+        fibre, *inner = np.nonzero(values)
         columns = np.empty((self.order, fibre.size), np.int32)
         for mode, column in zip(self.sparse_modes, self.indices.T, strict=True):
             columns[mode] = column[fibre]
         for mode, index in zip(self.modes, inner, strict=True):
             columns[mode] = index
-        tensor = SparseTensor.from_columns(columns, self.values[(fibre, *inner)], self.shape)
+        tensor = SparseTensor.from_columns(columns, values[(fibre, *inner)], self.shape)
         tensor.labels = self.labels
         return tensor
 
     def to_dense(self) -> NDArray[Any]:
         """Return the same tensor as an array of its shape: for small ones."""
-        found = np.zeros((*(self.shape[m] for m in (*self.sparse_modes, *self.modes)),), self.values.dtype)
-        found[tuple(self.indices.T)] = self.values if self.sparse_modes else self.values[:1].reshape(found.shape)
+        found, values = np.zeros([self.shape[m] for m in (*self.sparse_modes, *self.modes)], self.dtype), self.values
+        found[tuple(self.indices.T)] = values if self.sparse_modes else values[:1].reshape(found.shape)
         return np.moveaxis(found, range(self.order), (*self.sparse_modes, *self.modes))
 
     @classmethod
@@ -240,7 +265,8 @@ class SemiSparseTensor:
         path : path
             `InputError` says what is wrong with it.
         mapped : bool
-            Whether values stay in the file, to be read where they are used: where memory has no room for all.
+            Whether values stay in the file, to be read where they are used: where memory has no room for all. A file
+            that changes meanwhile is an `InputError` then.
         """
         arrays = read_npz(path, ["values"] if mapped else ())
         missing = [name for name in ("indices", "values", "mode", "shape") if name not in arrays]
@@ -255,7 +281,7 @@ class SemiSparseTensor:
 
     def __repr__(self) -> str:
         dense = f"modes={self.modes}" if len(self.modes) != 1 else f"mode={self.modes[0]}"
-        return f"SemiSparseTensor(shape={self.shape}, {dense}, fibres={self.fibres}, values={self.values.dtype})"
+        return f"SemiSparseTensor(shape={self.shape}, {dense}, fibres={self.fibres}, values={self.dtype})"
 
 
 def facts_of(modes: Sequence[int], shape: Sequence[int], labels: Labels | None) -> dict[str, NDArray[Any]]:

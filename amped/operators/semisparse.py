@@ -16,7 +16,7 @@ from partitioner.sort import stable_argsort
 
 from ..errors import InputError
 from ..models.semisparse import BLOCK, SemiSparseTensor
-from ..parallel.mpi import Comm
+from ..parallel.mpi import Comm, on_root, together
 from .held import equal_parts
 from .placement import INDEX_BYTES, Loading
 from .source import Source
@@ -86,7 +86,7 @@ class SemiSparseProduct:
     def __init__(self, tensor: SemiSparseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> None:
         self._tensor, self._comm, self.path = tensor if comm.rank == 0 else None, comm, path
         root = self._tensor
-        known = comm.bcast(None if root is None else _kind(root))
+        known = comm.bcast(on_root(comm, lambda: None if root is None else _kind(root)))
         if known is None:
             raise InputError("no tensor on rank 0")
         self.shape, self.nnz, self.sparse, self.dense, self.value_range, self.labels = known
@@ -113,17 +113,27 @@ class SemiSparseProduct:
 
     def _values(self, order: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
         root = self._tensor
-        values = None if root is None else root.values.reshape(root.fibres, self._width)
+        values = None if root is None else root if root.in_file else root.values.reshape(root.fibres, self._width)
         return self._dealt(values, order, dtype, self._width).reshape(-1, self._width)
 
     def _dealt(
-        self, rows: NDArray[Any] | None, order: NDArray[Any] | None, dtype: np.dtype[Any], width: int = 1
+        self,
+        rows: NDArray[Any] | SemiSparseTensor | None,
+        order: NDArray[Any] | None,
+        dtype: np.dtype[Any],
+        width: int = 1,
     ) -> NDArray[Any]:
         """Return this rank's part of rank 0's rows, flat, in an order if there is one: a copy."""
         comm, parts, ranks = self._comm, equal_parts(self.nnz, self._comm.size), np.arange(self._comm.size + 1)
         mine = np.empty(0, dtype)
+
+        def picked(part: slice) -> NDArray[Any] | None:
+            if isinstance(rows, SemiSparseTensor):
+                return _read(rows, order, part, dtype)
+            return None if rows is None else _picked(rows, order, part, dtype)
+
         for rank, (begin, end) in enumerate(pairwise(parts)):
-            piece = None if rows is None else _picked(rows, order, slice(int(begin), int(end)), dtype)
+            piece = together(comm, lambda part=slice(int(begin), int(end)): picked(part))  # type: ignore[misc]
             found = comm.scatter(piece, np.where(ranks > rank, (end - begin) * width, 0), dtype)
             mine = found if rank == comm.rank else mine
         return mine
@@ -138,7 +148,7 @@ class SemiSparseProduct:
         root = self._tensor
         if root is None:
             return Loading(streamed=each)
-        held = root.indices.nbytes if _in_file(root.values) else root.nbytes
+        held = root.indices.nbytes if root.in_file else root.nbytes
         return Loading(tensor=held, dealing=min(2, ranks) * part * each, sorting=16 * self.nnz, streamed=each)
 
     def leave_device(self) -> None:
@@ -146,7 +156,8 @@ class SemiSparseProduct:
 
 
 def _kind(root: SemiSparseTensor) -> Any:
-    low, high = ends(root.values.reshape(-1)) if root.values.size else (0.0, 0.0)
+    found = [ends(block.reshape(-1)) for block in root.blocks() if block.size] or [(0.0, 0.0)]
+    low, high = min(low for low, _ in found), max(high for _, high in found)
     return root.shape, root.fibres, root.sparse_modes, root.modes, ValueRange(low, high, 0.0), root.labels
 
 
@@ -160,8 +171,22 @@ def _picked(rows: NDArray[Any], order: NDArray[Any] | None, part: slice, dtype: 
     return found.reshape(-1)
 
 
-def _in_file(array: NDArray[Any] | None) -> bool:
-    """Tell whether an array, or what it is a part of, is mapped from a file."""
-    while array is not None and not isinstance(array, np.memmap):
-        array = array.base if isinstance(array.base, np.ndarray) else None
-    return array is not None
+def _read(tensor: SemiSparseTensor, order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Do the same with values in a file, which is read from its begin to its end, whatever the order."""
+    found = np.empty((part.stop - part.start, tensor.width), dtype)
+    step = max(1, BLOCK // max(1, tensor.width))
+    if order is None:
+        for begin in range(part.start, part.stop, step):
+            end = min(begin + step, part.stop)
+            found[begin - part.start : end - part.start] = tensor.rows(begin, end).reshape(-1, tensor.width)
+        return found.reshape(-1)
+    wanted = order[part]
+    ascending = np.argsort(wanted)
+    starts = range(0, tensor.fibres, step)
+    cuts = np.searchsorted(wanted, [*starts, tensor.fibres], sorter=ascending)
+    for begin, (low, high) in zip(starts, pairwise(cuts), strict=True):
+        if low < high:
+            places = ascending[low:high]
+            rows = tensor.rows(begin, min(begin + step, tensor.fibres)).reshape(-1, tensor.width)
+            found[places] = rows[wanted[places] - begin]
+    return found.reshape(-1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from itertools import combinations, permutations
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from ttmcases import SHAPES, dense_of, tensor_of
 
 import amped
 from amped import InputError, SemiSparseTensor
+from amped.operators import semisparse
 from amped.operators.semisparse import SemiSparseProduct
 from amped.parallel.mpi import Comm
 from amped.products import open_semisparse
@@ -103,7 +106,8 @@ def test_values_may_stay_in_the_file(folder: Path, name: str, comm: Comm) -> Non
     tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
     tensor.save(f"{name}.npz")
     mapped = SemiSparseTensor.load(f"{name}.npz", mapped=True)
-    assert isinstance(mapped.values.base, np.memmap)
+    assert mapped.in_file
+    assert mapped.norm() == tensor.norm()
     np.testing.assert_array_equal(mapped.values, tensor.values)
     np.testing.assert_array_equal(mapped.indices, tensor.indices)
     how = np.dtype(np.float32), True
@@ -126,11 +130,49 @@ def test_a_mapped_file_is_verified(folder: Path) -> None:
         SemiSparseTensor.load("t.npz", mapped=True)
 
 
+@pytest.mark.parametrize("kind", [">f4", "i2", "f8"])
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_values_in_a_file_are_those_of_any_type_and_order(
+    folder: Path, kind: str, layout: Any, comm: Comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read in blocks, in the order of the file."""
+    monkeypatch.setattr(semisparse, "BLOCK", 40 * 7)
+    tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
+    values = np.asarray(np.rint(9 * tensor.values), kind, layout)
+    np.savez("t.npz", indices=tensor.indices, values=values, mode=2, shape=tensor.shape)
+    there, held = open_semisparse("t.npz", comm), SemiSparseProduct(SemiSparseTensor.load("t.npz"), comm)
+    assert there is not None
+    assert there.value_range == held.value_range
+    for mode in (0, 1):
+        for one, other in zip(there.by_fibre(mode, tensor.dtype), held.by_fibre(mode, tensor.dtype), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("how", ["cut", "written"])
+def test_a_file_that_changes_meanwhile_is_an_error(folder: Path, mode: int, how: str) -> None:
+    """A file that is mapped, and cut short then, would end the process without a word."""
+    tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
+    tensor.save("t.npz")
+    opened = semisparse._kind
+
+    def changing(root: SemiSparseTensor) -> Any:
+        found, now = opened(root), os.stat("t.npz")
+        if how == "cut":
+            os.truncate("t.npz", 4096)
+        os.utime("t.npz", ns=(now.st_atime_ns, now.st_mtime_ns + 10**9))
+        return found
+
+    cause = r"t\.npz: (truncated|changed) while it was read"
+    with mock.patch.object(semisparse, "_kind", changing), pytest.raises(InputError, match=cause):
+        amped.ttm("t.npz", np.ones((tensor.shape[mode], 2)), mode, device="cpu")
+
+
 def test_compressed_values_come_to_memory(folder: Path) -> None:
     tensor = SemiSparseTensor.from_sparse(tensor_of((30, 20, 40), 900), 2)
     np.savez_compressed("t.npz", indices=tensor.indices, values=tensor.values, mode=2, shape=tensor.shape)
     found = SemiSparseTensor.load("t.npz", mapped=True)
-    assert not isinstance(found.values.base, np.memmap)
+    assert not found.in_file
     np.testing.assert_array_equal(found.values, tensor.values)
 
 
