@@ -48,6 +48,8 @@ def least_product(dtype: np.dtype[Any]) -> float:
 def check_range(values: ValueRange, dtype: np.dtype[Any], path: str | os.PathLike[str] | None = None) -> None:
     """Refuse values, of a file, so large or small that products of them, or squares of their norm, are no numbers."""
     largest = values.largest
+    if not np.isfinite(largest):
+        raise InputError(f"values up to {largest}: every value must be finite", path=path)
     low, high = value_limits(dtype)
     if not low <= largest <= high:
         advice = "use precision fp64, or scale them" if dtype == np.float32 else "scale them"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,3 +117,33 @@ def test_a_frame_has_labels() -> None:
     assert model(labelled=False).frame(1).index.tolist() == list(range(5))
     with pytest.raises(InputError, match="mode 3"):
         found.frame(3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["array", "file", "sparse"])
+def test_what_is_not_finite_is_refused_after_the_fit_too(tmp_path: Path, bad: float, kind: str) -> None:
+    array = np.random.default_rng(1).random(SHAPE)
+    core = amped.TuckerTensor(np.ones((2, 2, 2)), [np.eye(n)[:, :2] for n in SHAPE])
+    given: Any = amped.SparseTensor(np.argwhere(array > 0), array.reshape(-1), SHAPE)
+    if kind == "sparse":
+        given.values[3] = bad  # whoever has the tensor can change it
+    else:
+        array[1, 2, 3] = bad
+        given = array
+    if kind == "file":
+        given = tmp_path / "x.npy"
+        np.save(given, array)
+    found = model(positive=True, labelled=False)
+    calls = {
+        "score": lambda: found.score(given),
+        "residuals": lambda: found.residuals(given),
+        "Tucker's score": lambda: core.score(given),
+        "report": lambda: found.report(tmp_path / "r.html", given),
+        "rows": lambda: found.transform(given, 0, device="cpu"),
+        "rows of Tucker": lambda: core.transform(given, 0, device="cpu"),
+    }
+    place = r"value of nonzero 3 is|values up to" if kind == "sparse" else r"element \[1, 2, 3\] is"
+    for call in calls.values():
+        with pytest.raises(InputError, match=rf"({place}) -?(nan|inf): every (value|element) must be finite"):
+            call()
+    assert not (tmp_path / "r.html").exists()
