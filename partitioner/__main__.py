@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from .build import partition
 from .device import DEVICES
-from .errors import EXIT_INPUT, InputError
+from .errors import EXIT_INPUT, InputError, one_line
 from .flags import Parser, add_flags, byte_count, path, plain_warnings
 from .ranks import Ranks, abort_all, refuse, world
 from .readers import Form
@@ -74,10 +74,10 @@ def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
     how = {"memory": args.memory, "force": args.force, "device": args.device, "form": Form.of(args)}
     store = partition(args.tensor, args.output, ranks=ranks, **how)
     if not (args.quiet or ranks.rank):
-        shape = " x ".join(map(str, store.shape))
-        print(f"{args.tensor.name}: {shape}, {store.nnz:,} nonzeros, {store.duplicates:,} duplicates summed, "
+        shape, name, place = " x ".join(map(str, store.shape)), one_line(args.tensor.name), one_line(str(store.path))
+        print(f"{name}: {shape}, {store.nnz:,} nonzeros, {store.duplicates:,} duplicates summed, "
               f"{store.zeros:,} zeros dropped")  # fmt: skip
-        print(f"{store.path}: {store.order} sorted copies written in {time.perf_counter() - started:.2f} s")
+        print(f"{place}: {store.order} sorted copies written in {time.perf_counter() - started:.2f} s")
     return 0
 
 

@@ -57,5 +57,10 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
+def printable(text: str) -> str:
+    """Return `text` for a terminal, which would obey what is unprintable in a file's names and labels."""
+    return "\n".join(map(one_line, text.split("\n")))
+
+
 def _rebuild(kind: type[InputError], cause: str, path: str | None, line: int | None) -> InputError:
     return kind(cause, path=path, line=line)

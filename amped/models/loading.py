@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
+from partitioner.checked import open_regular
 from partitioner.lowrank import factors_of
+from partitioner.readers.npz import DAMAGED
 
 from ..errors import InputError
 from ..files import factors_in, read_npz
 from .kruskal import MODEL, KruskalTensor
 from .ktensor_text import is_ktensor, read_ktensor
+from .record import recorded
 from .tucker import TuckerTensor
-
-RUN = "run.json"  # beside `MODEL`: the record of the run that made it
 
 
 def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
@@ -51,7 +50,7 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     if is_ktensor(file):
         return KruskalTensor(*read_ktensor(file))
     names = list[str]()
-    with suppress(OSError, ValueError, zipfile.BadZipFile), zipfile.ZipFile(file) as archive:
+    with suppress(*DAMAGED), open_regular(file) as content, zipfile.ZipFile(content) as archive:
         names = archive.namelist()
     if "core.npy" in names:
         model: KruskalTensor | TuckerTensor = TuckerTensor.load(file)
@@ -60,23 +59,6 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     with suppress(InputError):
         model.run |= recorded(path)
     return model
-
-
-def recorded(place: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the record of the run that made a model: that beside it; nothing where there is none.
-
-    Raise `InputError` if it cannot be read.
-    """
-    file = Path(place, MODEL) if os.path.isdir(place) else Path(place)
-    if file.name != MODEL:
-        return {}
-    try:
-        found = json.loads(file.with_name(RUN).read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"no record of a run: {error}", path=file.with_name(RUN)) from None
-    return found if isinstance(found, dict) else {}
 
 
 def matrices_in(path: str | os.PathLike[str]) -> list[NDArray[Any]]:

@@ -97,4 +97,5 @@ def _for_page(svg: str, told: str) -> str:
         body = body.replace(colour, own)
     body = re.sub("<[^>]*>", lambda tag: DIGITS.sub(r"\1", tag[0]), body)
     body = re.sub(r"\s*\n\s*", " ", body)
-    return re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 role="img" aria-label="{told}">', body, count=1)
+    start = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
+    return start.sub(lambda tag: f'<svg {tag[1]} role="img" aria-label="{told}">', body, count=1)

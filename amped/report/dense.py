@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from partitioner.errors import one_line
+
 from ..backend.base import Device
 from ..operators.dense_core import CorePlan
 from ..operators.dense_plan import DensePlan
@@ -23,7 +25,7 @@ def source_line(name: str, source: Described) -> str:
     if not isinstance(source, DenseSource):
         return tensor_line(name, source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
     norm = "" if source.known is None else f", norm {source.norm:.6g}"
-    return f"{name}: {_shape(source.shape)}, dense, {source.value_dtype}{norm}"
+    return f"{one_line(name)}: {_shape(source.shape)}, dense, {source.value_dtype}{norm}"
 
 
 def description(name: str, source: DenseSource) -> str:

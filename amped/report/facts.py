@@ -10,10 +10,12 @@ import numpy as np
 
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
+from partitioner.errors import one_line as escaped
 from partitioner.labels import mode_names
 
 from ..models.explained import explained_deviance, tensor_sum
 from ..models.kruskal import KruskalTensor
+from ..models.record import KINDS, is_sound
 from .components import as_text, one_line
 
 Run = Mapping[str, Any]
@@ -70,33 +72,7 @@ def known(model: KruskalTensor, run: Run) -> dict[str, Any]:
         found["fits"] = list(model.fits)
     if found:
         found["converged"] = model.converged
-    return found | {name: told for name, told in run.items() if name in KINDS and _is_sound(told, KINDS[name])}
-
-
-NUMBER = float | int
-SOUND: tuple[tuple[Any, str], ...] = (  # what parts of a record are: a type, or what a list or a dict holds
-    ([NUMBER], "fits objectives loglikelihood kkt ridge"),
-    ([int], "nonnegative fixed_modes"),
-    ([str], "key more"),
-    ({"": NUMBER}, "seconds_by_kind stages"),
-    ([{"": NUMBER}], "seconds_by_rank"),
-    ([[int]], "nonzeros_by_rank"),
-    ({"": str}, "versions"),
-    (bool, "converged"),
-    (int, "nonzeros duplicates zeros iterations ranks seed"),
-    (NUMBER, "seconds seconds_an_iteration"),
-    (str, "command tensor init method value where missing precision device_description tensor_kind"),
-)
-KINDS = {name: kind for kind, names in SOUND for name in names.split()}
-
-
-def _is_sound(told: Any, kind: Any) -> bool:
-    """Tell whether a part of a record is of the kind that it should be: a file may have been written by anyone."""
-    if isinstance(kind, list):
-        return isinstance(told, list) and all(_is_sound(each, kind[0]) for each in told)
-    if isinstance(kind, dict):
-        return isinstance(told, dict) and all(_is_sound(each, kind[""]) for each in told.values())
-    return isinstance(told, kind)
+    return found | {name: each for name, each in run.items() if name in KINDS and is_sound(name, each)}
 
 
 def names_of(model: KruskalTensor) -> list[str]:
@@ -232,7 +208,12 @@ def duration(seconds: float) -> str:
 
 def command(run: Run) -> str | None:
     """Return the command that makes the model again, if that is known."""
-    return str(run["command"]) if run.get("command") else None
+    return escaped(run["command"]) if run.get("command") else None
+
+
+def versions(run: Run) -> dict[str, str]:
+    """Return what the run was made with."""
+    return {escaped(name): escaped(told) for name, told in run.get("versions", {}).items()}
 
 
 def _text(given: Any) -> str:

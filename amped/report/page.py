@@ -132,7 +132,7 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
         names=facts.names_of(model), shape=model.shape, cards=_cards(model), positive=_positive(model),
         alike=ALIKE, pictured=PICTURED, most=_listed(model), residuals=residuals and _residual_rows(residuals),
         stages=stages(told), balance=balance(told, len(model.factors)), machine=facts.machine(told),
-        versions=told.get("versions", {}),
+        versions=facts.versions(told),
     )  # fmt: skip
     return found
 

@@ -9,6 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from partitioner.errors import printable
+
 from ..errors import OutputError
 from ..parallel.mpi import launched
 
@@ -100,7 +102,7 @@ class Live(Plain):
         self._stages: set[str] = set()  # those of the tasks that `stage` shows
 
     def note(self, text: str) -> None:
-        self._bars.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._bars.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
     def reading(self, done: int, total: int | None) -> None:
         self._tell(done, total, "MB", 0)
@@ -145,7 +147,7 @@ class Live(Plain):
 def say(text: str) -> None:
     """Print on standard output; raise `OutputError` if it takes no more, as on a full disk or to a reader that left."""
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
         raise OutputError(f"standard output: {error.strerror}") from None

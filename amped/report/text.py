@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
+from partitioner.errors import one_line
 
 from ..backend.base import Device
 from ..decomp.driver import Rule, State
@@ -49,7 +50,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def tensor_line(name: str, shape: Sequence[int], nnz: int, norm: float, duplicates: int, zeros: int) -> str:
     """Return one line about a tensor, and what was repaired in it."""
     density = nnz / np.prod([float(s) for s in shape])
-    text = f"{name}: {' x '.join(map(str, shape))}, {nnz:,} nonzeros (density {density:.1e}), norm {norm:.6g}"
+    text = f"{one_line(name)}: {' x '.join(map(str, shape))}, {nnz:,} nonzeros (density {density:.1e}), norm {norm:.6g}"
     if duplicates:
         text += f"; {duplicates:,} duplicates summed"
     if zeros:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from .components import as_text
 from .facts import Run, duration
 
 STAGES = {  # in words
@@ -43,13 +44,14 @@ class Balance(NamedTuple):
 
 def stages(run: Run) -> list[Span]:
     """Return how long each stage took, in the order in which they were done; iterations by kind of work."""
-    kinds = {KINDS.get(kind, kind): s for kind, s in run.get("seconds_by_kind", {}).items() if s > 0 and kind != "tune"}
+    by_kind = {kind: s for kind, s in run.get("seconds_by_kind", {}).items() if s > 0 and kind != "tune"}
+    kinds = {KINDS.get(kind) or as_text(kind): s for kind, s in by_kind.items()}
     parts = run.get("stages") or ({"iterate": run["seconds"]} if run.get("seconds") else {})
     longest = max(parts.values(), default=0.0) or 1.0
     found = list[Span]()
     for stage, seconds in parts.items():
         if seconds >= LEAST:
-            found.append(Span(STAGES.get(stage, stage), duration(seconds), 100 * seconds / longest, False))
+            found.append(Span(STAGES.get(stage) or as_text(stage), duration(seconds), 100 * seconds / longest, False))
         if stage == "iterate":
             found += [Span(name, duration(s), 100 * s / longest, True) for name, s in kinds.items()]
     return found

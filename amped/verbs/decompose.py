@@ -25,7 +25,7 @@ from ..decomp.tucker import shown
 from ..errors import InputError
 from ..files import TakenError, write_text
 from ..models.kruskal import MODEL, KruskalTensor
-from ..models.loading import RUN
+from ..models.record import RUN
 from ..parallel.mpi import on_root, share
 from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
@@ -110,7 +110,7 @@ def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) ->
             with STAGES.of("write"):
                 model = method.model().labelled(source.labels)
                 place = on_root(comm, lambda: _write_model(job, model, record))
-                result = f"model in {place / MODEL}" if place else ""
+                result = f"model in {one_line(str(place / MODEL))}" if place else ""
         _close(job, method, stop, rule, record, result)
         failed = saver.failed
         if model is not None:
@@ -193,7 +193,7 @@ def _start_or_resume(
             checkpoint.check(found, facts, method.state, folder, source.labels)
             _check_start(request, found.origin, folder / found.name)
             for damage in damages:
-                print(f"amped: {damage}; going on from {found.name}", file=sys.stderr)
+                print(f"amped: {damage}; going on from {one_line(found.name)}", file=sys.stderr)
         return found
 
     found = on_root(comm, load)  # rank 0's: the others may see another file system
@@ -204,7 +204,7 @@ def _start_or_resume(
     method.state, seed, init = kept
     for mode in range(method.operator.order):
         method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
-    job.display.note(f"resumed after {text.progress(method.state)} from {folder}")
+    job.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(folder))}")
     return checkpoint.Origin(facts, seed, init or request.init, options), True
 
 
@@ -251,7 +251,7 @@ def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], p
         told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
         print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
         return True
-    job.display.note(f"report in {path}")
+    job.display.note(f"report in {one_line(str(path))}")
     return False
 
 

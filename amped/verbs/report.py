@@ -9,13 +9,15 @@ from typing import Any
 
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
+from partitioner.errors import one_line
 from partitioner.flags import flag, path
 from partitioner.readers import Form, is_dense, open_dense, read_sparse, with_zeros
 
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL, KruskalTensor
-from ..models.loading import load, recorded
+from ..models.loading import load
+from ..models.record import recorded
 from ..parallel.mpi import on_root
 from ..report import page
 from ..report.progress import say
@@ -64,7 +66,7 @@ class ReportRequest(ModelRequest):
 def report(request: ReportRequest, session: Session) -> int:
     """Write a report of a model: one HTML file with its fit, its components, their pictures and labels."""
     if on_root(session.comm, lambda: _written(request)):
-        say(f"report in {request.place}")
+        say(f"report in {one_line(str(request.place))}")
     return 0
 
 
@@ -84,8 +86,8 @@ def _written(request: ReportRequest) -> bool:
 
 def _compared(place: Path, model: KruskalTensor, record: dict[str, Any]) -> SparseTensor | DenseTensor:
     """Read a tensor as the record says that it was read; raise `InputError` if the model is of another one."""
-    known = {field.name: record[field.name] for field in fields(Form) if field.name in record}
-    form = Form(**known | {"shape": tuple(known["shape"]) if known.get("shape") else None})
+    known = {field.name: record[field.name] for field in fields(Form) if record.get(field.name) is not None}
+    form = Form(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
     tensor = open_dense(place, form) if is_dense(place) else read_sparse(place, form)
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -18,7 +17,7 @@ from ..decomp.hosvd import Compression
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL
-from ..models.loading import RUN
+from ..models.record import RUN, recorded
 from ..report import page
 from ..report.metrics import Metrics
 from .requests import TOLERANCES, Modelled, Seeded
@@ -113,9 +112,8 @@ class RunRequest(Seeded, ABC):
         """Tell whether this run goes on from a checkpoint of the one that wrote the model in `folder`."""
         if not self.resume or self.checkpoint is None:
             return False
-        with suppress(OSError, ValueError, RecursionError), open(folder / RUN) as file:
-            record = json.load(file)
-            return isinstance(record, dict) and record.get(FACTS) == checkpoint.newest_facts(self.checkpoint) != {}
+        with suppress(InputError):
+            return recorded(folder).get(FACTS) == checkpoint.newest_facts(self.checkpoint) != {}
         return False
 
     def open_metrics(self) -> Metrics:

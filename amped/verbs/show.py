@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
 from partitioner.given import whole
 from partitioner.readers import PLAIN
@@ -15,7 +16,8 @@ from partitioner.readers import PLAIN
 from ..errors import InputError
 from ..files import Outputs
 from ..models.kruskal import KruskalTensor
-from ..models.loading import load, recorded
+from ..models.loading import load
+from ..models.record import recorded
 from ..models.tucker import TuckerTensor
 from ..options import Options
 from ..parallel.mpi import on_root
@@ -85,16 +87,17 @@ def _exported(model: KruskalTensor | TuckerTensor, request: ShowRequest) -> str:
     with closing(Outputs()) as outputs:
         outputs.file(request.export, False, "choose another name")
         model.export(request.export, replace=False)
-    return f"written as text to {request.export}"
+    return f"written as text to {one_line(str(request.export))}"
 
 
 def _headline(place: Path, what: str) -> str:
     """Return what a model is of, and how well it fits, from its record beside it if there is one."""
     record = recorded(place)
-    line = f"{place}: {what}"
-    if "tensor" in record:
-        line += f" of {record['tensor']}"
+    line = f"{one_line(str(place))}: {what}"
+    if record.get("tensor"):
+        line += f" of {one_line(record['tensor'])}"
     for name, what in (("fits", "fit"), ("loglikelihood", "log-likelihood")):
-        if record.get(name):
-            line += f"; {what} {record[name][-1]:.6g} after {record.get('iterations', len(record[name]))} iterations"
+        if numbers := record.get(name):
+            iterations = record.get("iterations") or len(numbers)
+            line += f"; {what} {numbers[-1]:.6g} after {iterations} iterations"
     return line

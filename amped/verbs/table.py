@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from partitioner.build import partition
+from partitioner.errors import one_line
 from partitioner.flags import byte_count, flag, path
 
 from ..errors import EXIT_INCOMPLETE, InputError
@@ -80,8 +81,8 @@ def table(request: TableRequest, session: Session) -> int:
             form=request.form,
         )
         seconds, shape = time.perf_counter() - began, " x ".join(map(str, store.shape))
-        shown.note(f"{request.tensor.name}: {rows:,} rows, {shape}, {store.nnz:,} nonzeros")
-        shown.note(f"{store.path}: written in {seconds:.3g} s, {text.rate(rows / seconds)} rows/s")
+        shown.note(f"{one_line(request.tensor.name)}: {rows:,} rows, {shape}, {store.nnz:,} nonzeros")
+        shown.note(f"{one_line(str(store.path))}: written in {seconds:.3g} s, {text.rate(rows / seconds)} rows/s")
         facts = {"rows": rows, "shape": store.shape, "nonzeros": store.nnz, "seconds": seconds}
         metrics.event("table", tensor=str(request.tensor), **(asdict(request.form) | facts))
         metrics.close()

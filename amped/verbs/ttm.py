@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.coo import BLOCK
+from partitioner.errors import one_line
 from partitioner.flags import flag, path, whole_number
 from partitioner.stages import STAGES
 
@@ -57,7 +58,7 @@ def ttm(request: TtmRequest, session: Session) -> int:
         if request.output is not None:
             with STAGES.of("write"):
                 write_product(request.output, product, shape, request.output in job.outputs.replaced)
-            job.display.note(f"result in {request.output}")
+            job.display.note(f"result in {one_line(str(request.output))}")
         job.display.note(job.memory_line(product))
         job.tell_stages()
         return job.exit_code()
@@ -71,7 +72,8 @@ def multiplied(job: Job, request: Request) -> tuple[ProductSource, Any]:
         opened = job.open()
         return product_source(opened), opened
     shape, dense = " x ".join(map(str, semisparse.shape)), ", ".join(map(str, semisparse.dense))
-    job.display.note(f"{request.tensor.name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")
+    name = one_line(request.tensor.name)
+    job.display.note(f"{name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")
     return semisparse, semisparse
 
 
