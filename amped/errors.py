@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partitioner.errors import EXIT_FAILURE, EXIT_INPUT, InputError, InputWarning, OutputError
+from partitioner.signals import EXIT_INTERRUPTED, EXIT_STOPPED
 
 __all__ = [
     "EXIT_FAILURE", "EXIT_INCOMPLETE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "InputError", "InputWarning",
@@ -10,5 +11,3 @@ __all__ = [
 ]  # fmt: skip
 
 EXIT_INCOMPLETE = 3  # the result is written, but metrics, a checkpoint or the report on standard output failed
-EXIT_STOPPED = 75  # asked to stop by SIGUSR1 or SIGTERM: what was done is saved, start again with --resume
-EXIT_INTERRUPTED = 130  # the same by SIGINT: someone is there who decides whether to go on

@@ -7,18 +7,20 @@ import contextlib
 import gc
 import io
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from partitioner import __version__
 from partitioner.flags import Parser, add_flags, plain_warnings
-from partitioner.ranks import agree, refuse
+from partitioner.interruptible import must_exit
+from partitioner.ranks import agree, end_stopped, refuse
 from partitioner.readers import Form
 
-from .errors import EXIT_INPUT, EXIT_INTERRUPTED, InputError
+from .errors import InputError
 from .options import Options
-from .parallel.mpi import Comm, abort_all, world
+from .parallel.mpi import Comm, SingleComm, abort_all, world
 from .parallel.recorder import HERE, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
@@ -95,39 +97,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code.
 
     0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error; 3: the result is
-    written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1 or SIGTERM, and saved; 130: the
-    same by SIGINT.
+    written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1, SIGTERM or SIGHUP, with one line
+    that says what was saved; 130: the same by SIGINT.
     """
     given = sys.argv[1:] if argv is None else argv
     if given[:1] == [PARTITION]:
         from partitioner.__main__ import main as partition
 
         return partition(given[1:], f"amped {PARTITION}")
-    stop = StopRequest()
-    try:
-        with starting():
-            comm = world()
-    except InputError as error:
-        print(f"amped: error: {error}", file=sys.stderr)
-        return EXIT_INPUT
-    sys.excepthook = abort_all(comm)
-    try:
-        found = asked(comm, given)
-        if found is None:
-            return 0
-        function, request = found
-        with starting():
-            watchdog = Watchdog(comm, request.deadline)
-        limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
-        with ending(comm), HERE.limited(limit), watchdog:
-            code = function(request, Session(comm, stop, watchdog))
-            if "duckdb" not in sys.modules:  # which complains of what is left
-                gc.freeze()  # as the process ends, all that Numba has made would be looked through: 0.25 s
+    comm: Comm = SingleComm()
+    with StopRequest() as stop:
+        try:
+            with starting():
+                comm = world()
+            return _run(comm, given, stop)
+        except (InputError, OSError) as error:
+            return refuse(comm, "amped", error)
+        except KeyboardInterrupt as error:
+            code = end_stopped(comm, "amped", error, stop.saved())
+            if argv is None and must_exit():
+                os._exit(code)
             return code
-    except (InputError, OSError) as error:
-        return refuse(comm, "amped", error)
-    except KeyboardInterrupt:
-        return _interrupted(comm)
+
+
+def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
+    """Run a verb on all ranks; return the exit code."""
+    sys.excepthook = abort_all(comm)
+    found = asked(comm, argv)
+    if found is None:
+        return 0
+    function, request = found
+    with starting():
+        watchdog = Watchdog(comm, request.deadline)
+    limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
+    with ending(comm), HERE.limited(limit), watchdog:
+        code = function(request, Session(comm, stop, watchdog))
+        if "duckdb" not in sys.modules:  # which complains of what is left
+            gc.freeze()  # as the process ends, all that Numba has made would be looked through: 0.25 s
+        return code
 
 
 def asked(comm: Comm, argv: Sequence[str]) -> tuple[Verb, Request] | None:
@@ -147,13 +154,6 @@ def asked(comm: Comm, argv: Sequence[str]) -> tuple[Verb, Request] | None:
 
     agree(comm, "the command line", take)
     return found
-
-
-def _interrupted(comm: Comm) -> int:
-    print(f"amped: rank {comm.rank} was interrupted; nothing was saved since the last checkpoint", file=sys.stderr)
-    if comm.size > 1:
-        comm.abort(EXIT_INTERRUPTED)
-    return EXIT_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from .backend.providers import interleaved
 from .compression import consistent
 from .decomp.constraints import Constraints, Wanted
 from .decomp.counts_side_by_side import Counting
-from .decomp.driver import Rule, run
+from .decomp.driver import Rule, never, run
 from .decomp.poisson import Poisson
 from .decomp.side_by_side import Alternating
 from .decomp.starts import Restartable
@@ -129,12 +129,22 @@ class _Run(NamedTuple):
 
 
 def scanned(
-    source: AnySource, machine: Machine, options: Options, asked: Asked, tell: Callable[[Tried], object]
+    source: AnySource,
+    machine: Machine,
+    options: Options,
+    asked: Asked,
+    tell: Callable[[Tried], object],
+    stop: Callable[[], bool] = never,
 ) -> Scan:
-    """Decompose a tensor as asked; `tell` hears of each number of components. Collective."""
-    scanner = _Scanner(source, machine, options, asked)
+    """Decompose a tensor as asked; `tell` hears of each number of components. Collective.
+
+    Once `stop`, called between iterations, returns True, what was found so far is told and returned.
+    """
+    scanner = _Scanner(source, machine, options, asked, stop)
     tried, models = list[Tried](), list[KruskalTensor]()
     for ranks in scanner.batches():
+        if scanner.stopped():
+            break
         for found, best in scanner.tried(ranks):
             tried.append(found)
             models.append(best.labelled(source.labels))
@@ -155,7 +165,10 @@ Key = tuple[int, int]  # the number of components, and that of a start
 class _Scanner:
     """Decomposes one tensor again and again, and its halves if it is asked for them; making one is collective."""
 
-    def __init__(self, source: AnySource, machine: Machine, options: Options, asked: Asked) -> None:
+    def __init__(
+        self, source: AnySource, machine: Machine, options: Options, asked: Asked, stop: Callable[[], bool]
+    ) -> None:
+        self._stop, self._was_stopped = stop, False
         self._machine, self._options, self._asked = machine, options, asked
         if asked.loss == "poisson":
             source = as_counts(source, machine, options)
@@ -189,6 +202,11 @@ class _Scanner:
             found.append(self._part(open_tensor(half, self._machine, self._options), half))
         return found
 
+    def stopped(self) -> bool:
+        """Return whether the scan is to end. Collective."""
+        self._was_stopped = self._was_stopped or self._stop()
+        return self._was_stopped
+
     def batches(self) -> list[tuple[int, ...]]:
         """Return the numbers of components to be tried together: all, unless their models are large."""
         asked, rows = self._asked, sum(self._whole.source.shape)
@@ -203,9 +221,11 @@ class _Scanner:
         with self._timed("halves"):
             halves = [self._runs(half, ranks, min(HALF_STARTS, starts)) for half in self._halves]
         for rank in ranks:
-            with self._timed("diagnostics"):
-                told = self._told(rank, whole[rank], [half[rank] for half in halves])
-            yield told
+            runs = [half.get(rank, []) for half in halves]
+            if whole.get(rank):
+                with self._timed("diagnostics"):
+                    told = self._told(rank, whole[rank], runs if all(runs) else [])
+                yield told
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
@@ -219,7 +239,8 @@ class _Scanner:
         explained = tuple(each.explained for each in runs)
         best, again = int(np.argmax(explained)), near(explained)
         others = [factor_match(runs[best].model.factors, runs[k].model.factors) for k in again if k != best]
-        match, consistency = self._match_of_halves(halves), self._consistency(runs[best].model)
+        match = self._match_of_halves(halves)
+        consistency = None if self.stopped() else self._consistency(runs[best].model)
         computing = sum(each.seconds for each in (*runs, *(run for half in halves for run in half)))
         found = Tried(
             rank,
@@ -235,13 +256,20 @@ class _Scanner:
         return found, runs[best].model
 
     def _runs(self, part: _Part, ranks: Sequence[int], starts: int) -> dict[int, list[_Run]]:
-        """Return the runs of each number of components; those of few are computed side by side."""
+        """Return the runs of each number of components, those that have ended before the scan is stopped.
+
+        Those of few components are computed side by side.
+        """
+        if self.stopped():
+            return {}
         small = {(rank, start): rank for rank in self._small(ranks, starts) for start in range(starts)}
         found = self._together(part, small) if len(small) > 1 else {}
+        if not found:
+            small = {}
         for rank in ranks:
-            if (rank, 0) not in found:
+            if (rank, 0) not in small and not self.stopped():
                 found |= self._alone(part, rank, starts)
-        return {rank: [found[rank, start] for start in range(starts)] for rank in ranks}
+        return {rank: [found[rank, start] for start in range(starts) if (rank, start) in found] for rank in ranks}
 
     def _small(self, ranks: Sequence[int], starts: int) -> list[int]:
         """Return the numbers of components whose runs gain side by side."""
@@ -261,7 +289,7 @@ class _Scanner:
         except InputError:  # memory has no room for so many columns; if it is something else, it is told again
             return {}
         placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
-        for key, method in several.run(ranks, self._rule):
+        for key, method in several.run(ranks, self._rule, self.stopped):
             found[key] = self._ended(part, method, placing + several.seconds[key])
         return found
 
@@ -281,7 +309,9 @@ class _Scanner:
             if number:
                 method.restart()
             begin(method, part.source, self._seed((rank, number)))
-            run(method, self._rule)
+            run(method, self._rule, (), self.stopped)
+            if self.stopped():
+                break
             found[rank, number] = self._ended(part, method, time.perf_counter() - began)
             began = time.perf_counter()
         return found

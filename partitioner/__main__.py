@@ -10,17 +10,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import signal
+import os
 import sys
 import time
 from collections.abc import Sequence
 
 from .build import partition
 from .device import DEVICES
-from .errors import EXIT_INPUT, InputError, one_line
+from .errors import InputError, one_line
 from .flags import Parser, add_flags, byte_count, path, plain_warnings
-from .ranks import Ranks, abort_all, refuse, world
+from .interruptible import must_exit
+from .ranks import Alone, Ranks, abort_all, end_stopped, refuse, world
 from .readers import Form
+from .signals import NOTHING, Interrupts
 
 PROGRAM = "amped-partition"
 EXAMPLE = "mpirun -n 4 amped partition nell-2.tns --output nell-2-store"
@@ -46,27 +48,28 @@ def parser(program: str = PROGRAM) -> Parser:
 
 
 def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
-    """Run the command line; return the exit code: 0 done, 2 the input or a flag is wrong."""
+    """Run the command line; return the exit code: 0 done, 2 wrong input or flag, 75 or 130 stopped by a signal."""
     name = program.split()[0]
     with plain_warnings(name):
         return _main(argv, program, name)
 
 
 def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
-    try:
-        ranks = world()
-    except InputError as error:
-        print(f"{name}: error: {error}", file=sys.stderr)
-        return EXIT_INPUT
-    sys.excepthook = abort_all(ranks, name)
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
-        signal.signal(number, signal.default_int_handler)
-    try:
-        with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
-            args = parser(program).parse_args(argv)
-        return _partition(args, ranks)
-    except (InputError, OSError) as error:
-        return refuse(ranks, name, error)
+    ranks: Ranks = Alone()
+    with Interrupts():
+        try:
+            ranks = world()
+            sys.excepthook = abort_all(ranks, name)
+            with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
+                args = parser(program).parse_args(argv)
+            return _partition(args, ranks)
+        except (InputError, OSError) as error:
+            return refuse(ranks, name, error)
+        except KeyboardInterrupt as error:
+            code = end_stopped(ranks, name, error, NOTHING)
+            if must_exit():
+                os._exit(code)
+            return code
 
 
 def _partition(args: argparse.Namespace, ranks: Ranks) -> int:

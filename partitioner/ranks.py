@@ -19,14 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import EXIT_FAILURE, InputError
+from .signals import LAUNCHER_RANKS, described, exit_code, number_of, raising
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
 
 LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
 LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-LAUNCHER_RANKS = ("PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 ENDING_SECONDS = 5.0  # time for all ranks to report the same error
+STOPPING_SECONDS = 1.0  # the same for ranks that a signal has ended, which launchers give little time
+LONGEST_SLEEP = 0.005  # seconds between two looks at whether the other ranks have come
 MESSAGE = 1 << 30  # bytes of a message at most; MPI counts are 32-bit in many libraries
 
 
@@ -91,14 +93,24 @@ class MpiRanks:
 
     def allgather(self, item: T) -> list[T]:
         """See `Ranks`."""
+        self.meet()
         result: list[T] = self._comm.allgather(item)
         return result
+
+    def meet(self) -> None:
+        """Wait for the other ranks in a way that signals can end, unless these are only noted. Collective."""
+        if raising():
+            request, seconds = self._comm.Ibarrier(), 0.0
+            while not request.Test():
+                time.sleep(seconds)
+                seconds = min(LONGEST_SLEEP, seconds + 1e-5)
 
     def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
         """See `Ranks`."""
         if to == self.rank:
             np.copyto(into, array)
             return
+        self.meet()
         requests = [self._comm.Irecv(piece, source) for piece in messages(into)]
         requests += [self._comm.Isend(piece, to) for piece in messages(np.ascontiguousarray(array))]
         self._mpi.Request.Waitall(requests)
@@ -176,6 +188,18 @@ def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
     return error.exit_code
 
 
+def end_stopped(ranks: Ranks, program: str, error: KeyboardInterrupt, saved: str) -> int:
+    """Say once that a signal has ended the run, and what was `saved`, and end all ranks; return the exit code."""
+    number = number_of(error)
+    if ranks.rank == 0:
+        print(f"{program}: {described(number)}; {saved}", file=sys.stderr, flush=True)
+    if not ranks.all_end(STOPPING_SECONDS):
+        if ranks.rank:
+            print(f"{program}: rank {ranks.rank} was {described(number)}; {saved}", file=sys.stderr, flush=True)
+        ranks.abort(exit_code(number))
+    return exit_code(number)
+
+
 def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
     """Return an excepthook that aborts all ranks when this one fails, as the others would wait for it for ever.
 
@@ -189,8 +213,9 @@ def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hoo
             text = "".join(traceback.format_exception(kind, error, trace))
         sys.stderr.write(f"{program}: rank {ranks.rank} failed: {text}{where()}")
         sys.stderr.flush()
-        ranks.abort(EXIT_FAILURE)
-        os._exit(EXIT_FAILURE)
+        code = exit_code(number_of(error)) if isinstance(error, KeyboardInterrupt) else EXIT_FAILURE
+        ranks.abort(code)
+        os._exit(code)
 
     return hook
 

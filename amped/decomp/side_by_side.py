@@ -20,7 +20,7 @@ from ..operators.base import Operator
 from ..operators.columns import Columns
 from ..parallel.pace import paced
 from .als import CpAls
-from .driver import Rule
+from .driver import Rule, never
 from .starts import Restartable
 from .updates import DivergedError, Pass, Passes
 
@@ -48,10 +48,11 @@ class SideBySide(ABC, Generic[Key, Run]):
         self._operator, self._start = operator, start
         self.seconds: dict[Key, float] = defaultdict(float)
 
-    def run(self, ranks: Mapping[Key, int], rule: Rule) -> Iterator[tuple[Key, Run]]:
+    def run(self, ranks: Mapping[Key, int], rule: Rule, stop: Callable[[], bool] = never) -> Iterator[tuple[Key, Run]]:
         """Run all of what has these ranks; yield each when it has ended.
 
-        Its state lasts until the next one is asked for. Large ones come first: the small ones fit between them.
+        Its state lasts until the next one is asked for. Large ones come first: the small ones fit between them. Once
+        `stop`, called between iterations, returns True, those that still run are given up.
         """
         waiting = sorted(ranks, key=lambda key: -ranks[key])
         going = dict[Key, Run]()
@@ -62,6 +63,8 @@ class SideBySide(ABC, Generic[Key, Run]):
                 yield key, method
                 self._leave(columns_of(method))
             self._operator.clock.collect()
+            if stop():
+                return
 
     def _rounds(
         self, waiting: list[Key], going: dict[Key, Run], ranks: Mapping[Key, int], rule: Rule

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner import ranks
-from partitioner.ranks import LAUNCHER_RANKS, LAUNCHER_SIZES, launched, messages, on_root, together
+from partitioner.ranks import LAUNCHER_SIZES, launched, messages, on_root, together
+from partitioner.signals import LAUNCHER_RANKS
 
 from .recorder import HERE, recorded
 
@@ -95,16 +96,19 @@ class MpiComm(ranks.MpiRanks):
 
     @recorded
     def bcast(self, item: T) -> T:
+        self.meet()
         result: T = self._comm.bcast(item)
         return result
 
     @recorded
     def bcast_array(self, array: NDArray[Any]) -> None:
+        self.meet()
         for piece in messages(array.reshape(-1)):
             self._comm.Bcast(piece, 0)
 
     @recorded
     def scatter(self, array: NDArray[Any] | None, offsets: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
+        self.meet()
         if self.rank:
             mine = np.empty(int(offsets[self.rank + 1] - offsets[self.rank]), dtype)
             for piece in messages(mine):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from partitioner.errors import one_line
+from partitioner.signals import NOTHING, described
 from partitioner.stages import STAGES
 
 from .. import checkpoint
@@ -31,7 +32,7 @@ from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
 from ..report import page, text
 from .job import Job, Session
-from .record import recorded
+from .record import TIMES, recorded
 from .runs import CpdRequest, RunRequest, TuckerRequest
 
 COMPARED = 1 << 27  # nonzeros times components of what is soon computed
@@ -75,6 +76,7 @@ def _show(job: Job, model: Model, place: Path) -> None:
 
 def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) -> int:
     comm, stop = session.comm, session.stop
+    stop.saved = lambda: _saved(request)
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
         kind.prepare(job)  # while the tensor is read
@@ -90,34 +92,57 @@ def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) ->
         rule = driver.Rule(request.iterations, request.tolerance, limit, request.deadline)
         began, starts = time.perf_counter(), request.how_often
         hear = partial(job.teller.iteration, of=request.iterations)
-        with STAGES.of("iterate"), saver, stop.listening():
-            best, merits = best_of(
-                method,
-                starts,
-                lambda number: _next_start(job, method, source, number),
-                lambda: driver.run(method, rule, [hear], lambda: stop.agreed(comm), saver),
-                lambda: stop.agreed(comm),
-            )
-        if starts > 1:
-            origin = origin._replace(seed=request.seed + best)
-            job.teller.best(len(merits), origin.seed)
-        record = recorded(job, source, origin, method, time.perf_counter() - began)
-        saved = request.checkpoint is not None and not comm.bcast(saver.failed)
-        model: Model | None = None
-        if stop.signal is not None and saved:  # that command will write the model
-            result = f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
-        else:
-            with STAGES.of("write"):
-                model = method.model().labelled(source.labels)
-                place = on_root(comm, lambda: _write_model(job, model, record))
-                result = f"model in {one_line(str(place / MODEL))}" if place else ""
-        _close(job, method, stop, rule, record, result)
+        with stop.listening():
+            with STAGES.of("iterate"), saver:
+                best, merits = best_of(
+                    method,
+                    starts,
+                    lambda number: _next_start(job, method, source, number),
+                    lambda: driver.run(method, rule, [hear], lambda: stop.agreed(comm), saver),
+                    lambda: stop.agreed(comm),
+                )
+            if starts > 1:
+                origin = origin._replace(seed=request.seed + best)
+                job.teller.best(len(merits), origin.seed)
+            record = recorded(job, source, origin, method, time.perf_counter() - began)
+            model, place, result = _save(job, request, method, stop, record, saver, source)
+            _close(job, method, stop, rule, record, result)
+            stop.agreed(comm)  # perhaps by now
+            stop.saved = lambda: result
+        if stop.signal is not None and comm.rank == 0:
+            print(f"amped: {described(stop.signal)}; {result}", file=sys.stderr, flush=True)
         failed = saver.failed
         if model is not None:
-            failed |= _report(job, model, source, record, place)
+            failed |= stop.signal is None and _report(job, model, source, record, place)
             if place is not None:
                 tell(job, model, place)
         return job.exit_code(stop.exit_code, failed)
+
+
+def _save(
+    job: Job,
+    request: RunRequest,
+    method: driver.Method,
+    stop: StopRequest,
+    record: dict[str, Any],
+    saver: checkpoint.Saver,
+    source: AnySource,
+) -> tuple[Model | None, Path | None, str]:
+    """Write the model, unless the run is to go on from a checkpoint; return it, its folder, and what was saved."""
+    kept = request.checkpoint is not None and not job.comm.bcast(saver.failed)
+    if stop.signal is not None and kept:  # that command will write the model
+        return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
+    with STAGES.of("write"):
+        model = method.model().labelled(source.labels)
+        model.run = {name: each for name, each in record.items() if name not in TIMES}  # the same bytes each time
+        place = on_root(job.comm, lambda: _write_model(job, model, record))
+    return model, place, f"model in {one_line(str(place / MODEL))}" if place else ""
+
+
+def _saved(request: RunRequest) -> str:
+    """Return what is there of a run that ends before it has written anything."""
+    there = [] if request.checkpoint is None else checkpoint.names_in(request.checkpoint)
+    return f"nothing was saved since {request.checkpoint}/{there[0]}" if there else NOTHING
 
 
 class _Cp:

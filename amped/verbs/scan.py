@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.given import real, whole
+from partitioner.signals import NOTHING, described
 
 from ..errors import InputError
 from ..files import Outputs, write_text
@@ -68,6 +70,7 @@ class ScanRequest(Request):
 
 def scan(request: ScanRequest, session: Session) -> int:
     """Try several numbers of components: what they explain, and how stable they are."""
+    comm, stop = session.comm, session.stop
     with Job(request, session) as job:
         source = job.open()
         job.say_machine()
@@ -77,15 +80,33 @@ def scan(request: ScanRequest, session: Session) -> int:
             table(tried)
             job.metrics.event("tried", **tried._asdict())
 
-        found = scanned(source, job.machine, request.options, request.asked, tell)
-        if (output := request.output) is not None:
-            text = json.dumps(facts(found), indent=1) + "\n"
-            on_root(job.comm, lambda: write_text(output, text, output in job.outputs.replaced))
-        if (picture := request.plot) is not None:
-            on_root(job.comm, lambda: found.plot(picture))
-        job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason, seconds=found.seconds)
-        table.end(found.suggestion)
-        return job.exit_code()
+        with stop.listening():
+            found = scanned(source, job.machine, request.options, request.asked, tell, lambda: stop.agreed(comm))
+            if found.tried:
+                _write(request, job, found)
+            stop.saved = lambda: _saved(request, found)
+            table.end(found.suggestion if found.tried else None)
+            stop.agreed(comm)  # perhaps by now
+        if stop.signal is not None and comm.rank == 0:
+            print(f"amped: {described(stop.signal)}; {stop.saved()}", file=sys.stderr, flush=True)
+        return job.exit_code(stop.exit_code)
+
+
+def _write(request: ScanRequest, job: Job, found: Scan) -> None:
+    """Write what was found. Collective."""
+    if (output := request.output) is not None:
+        text = json.dumps(facts(found), indent=1) + "\n"
+        on_root(job.comm, lambda: write_text(output, text, output in job.outputs.replaced))
+    if (picture := request.plot) is not None:
+        on_root(job.comm, lambda: found.plot(picture))
+    job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason, seconds=found.seconds)
+
+
+def _saved(request: ScanRequest, found: Scan) -> str:
+    """Return what was saved, in words."""
+    tried = f"{len(found.tried)} of {len(request.asked.ranks)} numbers of components were tried"
+    places = [str(place) for place in (request.output, request.plot) if place is not None and found.tried]
+    return f"{tried}; " + (f"written to {' and '.join(places)}" if places else NOTHING)
 
 
 def facts(found: Scan) -> dict[str, Any]:

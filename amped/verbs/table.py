@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import time
 from dataclasses import MISSING, asdict, dataclass, replace
 from pathlib import Path
@@ -59,8 +58,6 @@ class TableRequest(Request):
 def table(request: TableRequest, session: Session) -> int:
     """Make a store of a table: rows of equal keys become one value, and keys labels."""
     comm, began = session.comm, time.perf_counter()
-    for number in (signal.SIGTERM, signal.SIGUSR1):  # as Ctrl-C: remove the unfinished store
-        signal.signal(number, signal.default_int_handler)
     with display(comm.rank, request.quiet) as shown:
         metrics = on_root(comm, lambda: _opened(request)) or Metrics()
         rows = 0
@@ -80,6 +77,7 @@ def table(request: TableRequest, session: Session) -> int:
             device="cuda" if request.options.device == "cuda" else "cpu",
             form=request.form,
         )
+        session.stop.saved = lambda: f"the store is in {store.path}"
         seconds, shape = time.perf_counter() - began, " x ".join(map(str, store.shape))
         shown.note(f"{one_line(request.tensor.name)}: {rows:,} rows, {shape}, {store.nnz:,} nonzeros")
         shown.note(f"{one_line(str(store.path))}: written in {seconds:.3g} s, {text.rate(rows / seconds)} rows/s")

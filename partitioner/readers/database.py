@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -21,6 +20,7 @@ import psutil
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..interruptible import Caller, Scratch
 
 EVENTS = "events"
 """What SQL calls the table."""
@@ -83,12 +83,13 @@ class Database:
             raise InputError(f"tables need DuckDB and PyArrow ({error}): pip install 'amped[tables]'") from None
         self._errors: type[Exception] = duckdb.Error
         self.no_memory: type[Exception] = duckdb.OutOfMemoryException
-        self._folder = tempfile.TemporaryDirectory(prefix="amped-table-", dir=folder, ignore_cleanup_errors=True)
+        self._folder = Scratch("amped-table-", folder)
         memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
         spilled = join(self._folder.name, "spilled")
         how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
         self._columns: set[str] | None = None
         self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
+        self._caller = Caller(self._connection.interrupt)  # DuckDB's own look at signals hides or loses them
         self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
         with suppress(self._errors):  # in a notebook DuckDB wants to draw a bar, and refuses where it has no ipywidgets
             for setting in ("enable_progress_bar_print = false", "enable_progress_bar = true", "progress_bar_time = 0"):
@@ -102,9 +103,10 @@ class Database:
 
     def close(self) -> None:
         """Let memory and files go."""
-        with suppress(self._errors):
-            self._connection.close()
-        self._folder.cleanup()
+        if not self._caller.left:  # else a query has it that waits for a file
+            with suppress(self._errors):
+                self._connection.close()
+        self._folder.close()
 
     def open_files(self, paths: Sequence[str | PathLike[str]], said: str = "") -> None:
         """Let SQL see some files of one kind as one table, and no other file.
@@ -139,7 +141,7 @@ class Database:
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
-        found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
+        found: list[tuple[Any, ...]] = self._caller.call(lambda: self._connection.execute(sql).fetchall())
         return found
 
     @contextmanager
@@ -176,9 +178,14 @@ class Database:
 
     def batches(self, select: str, rows: int) -> Iterator[Any]:
         """Yield the result of a query in Arrow record batches of about so many rows, as it is made."""
-        relation = self._connection.sql(select)
-        reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
-        yield from reader(rows)
+
+        def begin() -> Any:
+            relation = self._connection.sql(select)
+            return (getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch)(rows)
+
+        reader = self._caller.call(begin)
+        while (batch := self._caller.call(lambda: next(reader, None))) is not None:
+            yield batch
 
     def number(self, table: str, places: NDArray[np.int32]) -> None:
         """Replace the numbers 0, 1, ... in a table's column `place` by others."""

@@ -313,6 +313,9 @@ class TablePart:
                 self._end()
         except InputError as error:
             self._fault = error
+        except BaseException:  # a signal
+            self._files.close()
+            raise
         self._files.close()
         return False
 
