@@ -173,7 +173,7 @@ def cp_als(
         model = decomposed(method, source, Start(starts, seed, init), rule, callback, teller)
     assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
-        warnings.warn(warning, stacklevel=3)  # it names the line of the call, not of our wrapper
+        warnings.warn(warning, stacklevel=5)  # the line of the call, not of our wrappers
     return model
 
 

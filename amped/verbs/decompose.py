@@ -32,7 +32,7 @@ from ..parallel.pace import first_limit
 from ..parallel.stopping import StopRequest
 from ..report import page, text
 from .job import Job, Session
-from .record import TIMES, recorded
+from .record import OF_ONE_RUN, recorded
 from .runs import CpdRequest, RunRequest, TuckerRequest
 
 COMPARED = 1 << 27  # nonzeros times components of what is soon computed
@@ -134,7 +134,7 @@ def _save(
         return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
     with STAGES.of("write"):
         model = method.model().labelled(source.labels)
-        model.run = {name: each for name, each in record.items() if name not in TIMES}  # the same bytes each time
+        model.run = {name: each for name, each in record.items() if name not in OF_ONE_RUN}  # the same bytes each time
         place = on_root(job.comm, lambda: _write_model(job, model, record))
     return model, place, f"model in {one_line(str(place / MODEL))}" if place else ""
 

@@ -18,8 +18,8 @@ from ..report.record import run_facts
 from .job import Job
 from .runs import FACTS, RunRequest
 
-TIMES = "seconds seconds_by_kind seconds_by_rank seconds_an_iteration stages".split()
-"""Parts of a record that differ from one run of a command to the next."""
+OF_ONE_RUN = ["seconds", "seconds_by_kind", "seconds_by_rank", "seconds_an_iteration", "stages", FACTS]
+"""Parts of a record that differ between runs that make the same model: a model file leaves them out."""
 
 PASSING = "metrics deadline no_verify force quiet checkpoint every resume report output starts".split()
 """Flags that make no other model: of several starts, that of the best one is recorded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import datetime
 import os
 import subprocess
@@ -249,8 +250,12 @@ def test_every_way_makes_the_same_store(tmp_path: Path, missing: str, monkeypatc
     partition(path, tmp_path / "summed", form=Form(key=form.key, missing=missing, value="1::DOUBLE"))
     monkeypatch.setattr("partitioner.build.LEAST", 500)
     partition(path, tmp_path / "spilled", form=form, memory=1)
-    for other in ("columns", "summed", "spilled"):
+    for other in ("columns", "spilled"):
         assert files_of(tmp_path / other) == files_of(tmp_path / "packed")
+    summed, packed_files = files_of(tmp_path / "summed"), files_of(tmp_path / "packed")
+    for files, value in ((summed, "1::DOUBLE"), (packed_files, None)):
+        assert json.loads(files.pop("manifest.json"))["labels"]["query"] == [value, None, missing]
+    assert summed == packed_files
     tensor = sparse(read(path, keys=form.key, missing=missing))
     assert np.array_equal(tensor.columns, first.tensor().columns)
     assert np.array_equal(tensor.values, first.tensor().values)
