@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -15,8 +16,8 @@ from .pieces import Outcome, Part, Progress, check_labelled, chunks, collect, se
 
 __all__ = [
     "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "is_dense", "is_semisparse",
-    "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle", "warn_of_keys",
-    "with_zeros",
+    "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle",
+    "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -115,12 +116,15 @@ def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Prog
 
 def read_frame(frame: Any, form: Form) -> SparseTensor:
     """Read a table in memory, as `form` says; raise `InputError` if it is none."""
-    from .database import is_frame
+    from .frames import is_frame, series_name
     from .table import TablePart
 
     if not is_frame(frame):
         kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
         raise InputError(f"frame is of type {type(frame).__name__}: expected {kinds}")
+    name = series_name(frame)
+    if name is not None and form.value is None:
+        form = replace(form, value=name)
     part = TablePart(frame, form)
     tensor = SparseTensor.from_columns(*collect("the table", part), part.lengths, path="the table")
     tensor.labels = part.outcome.labels

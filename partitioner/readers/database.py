@@ -5,8 +5,6 @@ It has no network, installs nothing, reads no file but those it is given, and se
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -25,19 +23,23 @@ from ..interruptible import Caller, Scratch
 EVENTS = "events"
 """What SQL calls the table."""
 
+ARROW = "arrow"
 FUNCTIONS = {
     **dict.fromkeys((".parquet", ".pq"), "read_parquet"),
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"), "read_csv"),
     **{f".{kind}{packed}": "read_json" for kind in ("json", "jsonl", "ndjson") for packed in ("", ".gz", ".zst")},
+    **dict.fromkeys((".feather", ".arrow", ".ipc"), ARROW),
 }
-"""DuckDB's functions that read tables, by the ending of a file's name."""
+"""DuckDB's functions that read tables, by the ending of a file's name; PyArrow reads those of `ARROW`."""
 
 EVERY = 0.1  # seconds from one look at a query's progress to the next
 SAMPLE = 1 << 16  # bytes from which the number of rows is estimated
 SHARE = 0.35  # of free memory: what DuckDB may use by default
 LEAST = 128 << 20  # bytes: with less it does not work
 GLOB = "*?["
-NUMBERED = re.compile(r"column\d+")
+NOT_UTF8 = "not utf-8 encoded", "invalid UTF-8 encoding"  # parts of what DuckDB says
+OWN = "Invalid Input Error: "  # before what this package has SQL say
+MISREAD = "JSON transform error"  # the same
 SETTINGS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -55,12 +57,25 @@ def ending(path: str | PathLike[str]) -> str | None:
 
 def is_text(path: str | PathLike[str]) -> bool:
     """Tell whether reading a table again would be to parse it again."""
-    return FUNCTIONS.get(ending(path) or "", "read_csv") != "read_parquet"
+    return FUNCTIONS.get(ending(path) or "", "read_csv") not in ("read_parquet", ARROW)
+
+
+def is_arrow(path: str | PathLike[str]) -> bool:
+    """Tell whether a file is one of Arrow's, by its name."""
+    return FUNCTIONS.get(ending(path) or "") == ARROW
 
 
 def is_packed(path: str | PathLike[str]) -> bool:
     """Tell whether a file is compressed, by its name."""
     return fspath(path).lower().endswith((".gz", ".zst"))
+
+
+class MisreadError(InputError):
+    """A text is not what its first rows seem to say: a value is of another type."""
+
+
+class EncodingError(MisreadError):
+    """A text is not UTF-8."""
 
 
 class Database:
@@ -87,7 +102,8 @@ class Database:
         memory = max(LEAST, memory or int(SHARE * psutil.virtual_memory().available))
         spilled = join(self._folder.name, "spilled")
         how = {"threads": str(threads), "memory_limit": f"{memory}B", "temp_directory": spilled}
-        self._columns: set[str] | None = None
+        self._misread: type[Exception] = duckdb.ConversionException
+        self.names: list[str] = []  # of the table's columns, for errors
         self._connection: Any = duckdb.connect(":memory:", config={**SETTINGS, **how})
         self._caller = Caller(self._connection.interrupt)  # DuckDB's own look at signals hides or loses them
         self.run("SET TimeZone = 'UTC'")  # else parts of a time would depend on where this runs
@@ -108,22 +124,17 @@ class Database:
                 self._connection.close()
         self._folder.close()
 
-    def open_files(self, paths: Sequence[str | PathLike[str]], said: str = "") -> None:
-        """Let SQL see some files of one kind as one table, and no other file.
+    @property
+    def folder(self) -> str:
+        """Where temporary files may be, which are removed with it."""
+        return self._folder.name
 
-        The first line of text has the columns' names, unless numbered ones (``column0``) are what is `said`.
-        """
-        function = FUNCTIONS.get(ending(paths[0]) or "", "read_csv")
+    def allow(self, paths: Sequence[str | PathLike[str]]) -> list[str]:
+        """Let SQL see some files, and no others; return their names, in which DuckDB sees no pattern."""
         names = [self._plain(abspath(path), number) for number, path in enumerate(paths)]
         self.run(f"SET allowed_paths = [{', '.join(map(quoted, names))}]")
         self.run("SET enable_external_access = false")
-        how = ", union_by_name = true" if len(names) > 1 else ""
-        view = f"CREATE OR REPLACE VIEW {EVENTS} AS FROM {function}([{', '.join(map(quoted, names))}]"
-        with self.naming(None):
-            self.run(f"{view}{how})")
-            numbered, wanted = [NUMBERED.fullmatch(name) for name in self.columns()], NUMBERED.search(said.lower())
-            if function == "read_csv" and (any(numbered) if wanted is None else not any(numbered)):
-                self.run(f"{view}{how}, header = {wanted is None})")
+        return names
 
     def _plain(self, path: str, number: int) -> str:
         """Return a name for a file in which DuckDB sees no pattern."""
@@ -133,11 +144,9 @@ class Database:
         symlink(path, link)
         return link
 
-    def open_frame(self, frame: Any) -> None:
-        """Let SQL see a table in memory, and no file."""
-        self.run("SET enable_external_access = false")
-        with self.naming(None):
-            self._connection.register(EVENTS, frame)
+    def register(self, frame: Any) -> None:
+        """Have a table in memory be the table."""
+        self._connection.register(EVENTS, frame)
 
     def run(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query."""
@@ -200,25 +209,16 @@ class Database:
         self.run(f"ALTER TABLE {table}_new RENAME TO {table}")
         self._connection.unregister("amped_places")
 
-    def expression(self, text: str) -> str:
-        """Return an expression in parentheses; the name of a column stands for it, be it a word of SQL, too."""
-        if self._columns is None:
-            self._columns = {name.lower() for name in self.columns()}
-        if text.lower() in self._columns:
-            text = '"' + text.replace('"', '""') + '"'
-        return f"({text}\n)"  # a comment may end it
-
-    def columns(self) -> list[str]:
-        """Return the names of the table's columns."""
-        return [name for name, _ in self.describe(f"SELECT * FROM {EVENTS}")]
-
     @contextmanager
     def naming(self, what: str | None) -> Iterator[None]:
         """Turn errors of DuckDB into an `InputError` that says what was computed."""
         try:
             yield
         except self._errors as error:
-            raise InputError(f"{what}: {self._told(error)}" if what else self._told(error)) from None
+            text = str(error)
+            kind = MisreadError if isinstance(error, self._misread) or MISREAD in text else InputError
+            kind = EncodingError if any(each in text for each in NOT_UTF8) else kind
+            raise kind(f"{what}: {self._told(error)}" if what else self._told(error)) from None
 
     def _told(self, error: Exception) -> str:
         """Return an error in one line, with the names that may have been meant."""
@@ -226,7 +226,7 @@ class Database:
         ends = [at for at, line in enumerate(text) if line.startswith("Candidate functions")]
         text = text[: ends[0]] if ends else text  # of which there may be dozens
         kept = [line for line in text if not line.startswith(("LINE ", "^", "Candidate", "Did you mean"))]
-        told = kept[0] if kept else type(error).__name__
+        told = kept[0].removeprefix(OWN) if kept else type(error).__name__
         if "syntax error" not in told and len(kept) > 1:
             told = " ".join(kept[:3])
         missing = told.split('"')[1] if "not found in FROM clause" in told and told.count('"') > 1 else None
@@ -234,7 +234,7 @@ class Database:
             near = [line.removeprefix("Did you mean ") for line in text if line.startswith("Did you mean")]
             return f"{told} (did you mean {near[0].rstrip('?')}?)" if near else told
         with suppress(self._errors):
-            names = self.columns()
+            names = self.names or [name for name, _ in self.describe(f"FROM {EVENTS}")]
             near = get_close_matches(missing.lower(), [name.lower() for name in names], 3, 0.5)
             nearest = [name for name in names if name.lower() in near] or names
             some = ", ".join(nearest[:10]) + (", ..." if len(nearest) > 10 else "")
@@ -247,28 +247,6 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-FRAMES = {"pandas": "DataFrame", "polars": "DataFrame", "pyarrow": "Table"}
-ONCE = {"polars": "LazyFrame", "pyarrow": "RecordBatchReader", "duckdb": "DuckDBPyRelation"}
-
-
-def is_frame(given: Any) -> bool:
-    """Tell whether an object is a table in memory, without importing what is not imported already."""
-    return _is_of(given, FRAMES) or _is_of(given, ONCE) or hasattr(given, "__arrow_c_stream__")
-
-
-def _is_of(given: Any, kinds: dict[str, str]) -> bool:
-    known = (getattr(sys.modules.get(module), name, None) for module, name in kinds.items())
-    return isinstance(given, tuple(kind for kind in known if kind is not None))
-
-
-def readable(frame: Any) -> tuple[Any, bool]:
-    """Return a table in memory as DuckDB reads it, and whether it can be read once only, or had better be."""
-    if _is_of(frame, FRAMES):
-        return frame, False
-    if _is_of(frame, {"polars": "LazyFrame"}) or _is_of(frame, {"pyarrow": "RecordBatchReader"}):
-        return frame, True
-    if _is_of(frame, {"duckdb": "DuckDBPyRelation"}):  # of another connection
-        return (getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)(), True
-    import pyarrow
-
-    return pyarrow.RecordBatchReader.from_stream(frame), True
+def identifier(name: str) -> str:
+    """Return a name of SQL."""
+    return '"' + name.replace('"', '""') + '"'

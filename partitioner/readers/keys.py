@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..errors import InputError
 from ..labels import TEXT, plain_times
 from .bins import filled
 from .database import EVENTS, Database, quoted
+from .expressions import Columns
 
 WHOLE = "TINYINT SMALLINT INTEGER BIGINT UTINYINT USMALLINT UINTEGER UBIGINT".split()
 LARGE = "HUGEINT", "UHUGEINT"
@@ -20,6 +22,8 @@ REAL = "FLOAT", "DOUBLE"
 MOMENTS = "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"
 DURATIONS = "TIME", "INTERVAL", "TIME_NS"
 NUMBERS = ("BOOLEAN", *WHOLE, *LARGE, *REAL, "DECIMAL")
+NESTED = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|LIST)\b")
+"""Types of several values."""
 PARTS = "date_part", "datepart"
 
 
@@ -37,6 +41,8 @@ class Key:
         Its type in SQL.
     function, unit : str or None
         The function that is called outermost, and the unit of time that it is given.
+    written : str or None
+        If it is a column of a text, and no text itself: the expression of what is written there.
     """
 
     text: str
@@ -44,6 +50,7 @@ class Key:
     kind: str
     function: str | None = None
     unit: str | None = None
+    written: str | None = None
 
     @property
     def label(self) -> str:
@@ -52,13 +59,17 @@ class Key:
         if self.kind in (*WHOLE, "BOOLEAN", "VARCHAR") or self.kind.startswith("ENUM"):
             return key
         if self.kind in LARGE:
-            return f"CAST({key} AS BIGINT)"
+            told = quoted(f"--key {self.text!r}: a number of more than 64 bits: use ({self.text})::VARCHAR")
+            fits = f"{key} BETWEEN {-(1 << 63)} AND {(1 << 63) - 1}"
+            return f"CASE WHEN {fits} THEN CAST({key} AS BIGINT) ELSE error({told}) END"
         if self.kind in REAL:
             return f"CASE WHEN NOT isnan({key}) THEN {key} END"
         if self.kind.startswith("DECIMAL"):
             return f"CAST({key} AS DOUBLE)"
         if self.kind == "TIMESTAMP WITH TIME ZONE":
             return f"CASE WHEN isfinite({key}) THEN {key} AT TIME ZONE 'UTC' END"
+        if self.kind == "JSON":
+            return f"({key} ->> '$')"  # no quotes around text
         if self.kind in MOMENTS:
             return f"CASE WHEN isfinite({key}) THEN {key} END"
         if self.kind in DURATIONS:
@@ -102,23 +113,6 @@ def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
     return np.array([*(label if isinstance(label, str) else str(label) for label in labels.tolist()), None], TEXT)
 
 
-def parse(database: Database, told: str, sql: str) -> dict[str, Any]:
-    """Return the syntax tree of an expression; raise `InputError` if it is not one expression, and nothing else."""
-    found = json.loads(database.run(f"SELECT json_serialize_sql({quoted(f'SELECT {sql}')})")[0][0])
-    if found.get("error"):
-        raise InputError(f"{told}: {found.get('error_message', 'not understood')}")
-    nodes = [each["node"] for each in found["statements"]]
-    columns = nodes[0].get("select_list", []) if nodes else []
-    source = nodes[0].get("from_table") or {} if nodes else {}
-    plain = source.get("type") in (None, "EMPTY", "EMPTY_FROM") and not nodes[0].get("where_clause") if nodes else False
-    if len(nodes) != 1 or len(columns) != 1 or not plain:
-        raise InputError(f"{told}: one expression is expected")
-    if columns[0].get("class") == "STAR":
-        raise InputError(f"{told}: one column is expected")
-    tree: dict[str, Any] = columns[0]
-    return tree
-
-
 def function_of(tree: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return the function that an expression calls outermost, but for casts, and its first argument if a constant."""
     while tree.get("class") == "CAST":
@@ -133,14 +127,17 @@ def function_of(tree: dict[str, Any]) -> tuple[str | None, str | None]:
     return "date_part" if name in PARTS else "date_trunc" if name == "datetrunc" else name, unit
 
 
-def keys_of(database: Database, texts: tuple[str, ...]) -> list[Key]:
+def keys_of(database: Database, columns: Columns, texts: Sequence[str]) -> list[Key]:
     """Return keys, bound to the table; raise `InputError` that names the one that is wrong."""
     keys = []
     for text in texts:
-        told, sql = f"--key {text!r}", database.expression(text)
-        tree = parse(database, told, sql)
+        told = f"--key {text!r}"
+        sql, tree = columns.expression(database, told, text)
         with database.naming(told):
             database.describe(f"SELECT 1 FROM {EVENTS} WHERE {sql} IS NULL")  # refuses aggregates
             ((_, kind),) = database.describe(f"SELECT {sql} FROM {EVENTS}")
-        keys.append(Key(text, sql, kind, *function_of(tree)))
+        if NESTED.search(kind):
+            one = "a key has one value in a row: take a part of it, or make text of it by (...)::VARCHAR"
+            raise InputError(f"{told}: is {kind}: {one}")
+        keys.append(Key(text, sql, kind, *function_of(tree), columns.text_of(tree)))
     return keys

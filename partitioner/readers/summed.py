@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from ..errors import InputError
 from .database import EVENTS, Database
-from .keys import NUMBERS, parse
+from .expressions import Columns
+from .keys import NUMBERS
 
 
 class Value(NamedTuple):
@@ -27,16 +28,17 @@ class Value(NamedTuple):
     exact: bool = True
 
     @classmethod
-    def of(cls, database: Database, text: str | None) -> Value:
+    def of(cls, database: Database, columns: Columns, text: str | None) -> Value:
         """Return what an expression stands for; raise `InputError` if it is no number."""
         if text is None or "".join(text.lower().split()) in ("count(*)", "count()"):
             return cls()
-        told, single = f"--value {text!r}", database.expression(text)
-        parse(database, told, single)
+        told = f"--value {text!r}"
+        single, _ = columns.expression(database, told, text)
         with database.naming(told):
             ((_, kind),) = database.describe(f"SELECT {single} FROM {EVENTS}")
         if kind.split("(")[0] not in NUMBERS:
-            raise InputError(f"{told}: is no number, but {kind}")
+            advice = f"; if it has decimal commas, use replace({text}, ',', '.')::DOUBLE" if kind == "VARCHAR" else ""
+            raise InputError(f"{told}: is no number, but {kind}{advice}")
         aggregate = False
         try:
             with database.naming(told):

@@ -7,12 +7,11 @@ rows DuckDB adds these up, too; otherwise that is left to the sort.
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,27 +21,22 @@ from ..errors import InputError, InputWarning
 from ..labels import Labels, TableQuery
 from ..packed import HALF, LOWER, bits_of, layout_of
 from ..tables import Nonzeros, Pile, mapped
-from .database import EVENTS, Database, is_text, readable
+from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_text
+from .expressions import Columns
+from .files import FileTable
 from .form import Form
-from .keys import Key, keys_of, parse
+from .frames import FrameTable, arrow_table
+from .keys import Key, keys_of
 from .pieces import Outcome, Progress, naming, usable_threads
+from .recoded import readable
+from .rows import ROWS, Facts, facts_of, kept_rows, labels_column, listed, state_of
 from .summed import Value
+from .written import doubtful_dates, lost_texts, staged
 
-ROWS = "amped_rows"
 BATCH = 1 << 17  # rows that DuckDB hands over together
 FEWER = 4  # times as many rows as possible coordinates: from there on DuckDB adds up
 UNIQUE = 20  # rows from which a key with as many labels is told of
 CHANGED = "was changed while it was read"
-
-
-class Facts(NamedTuple):
-    """What is known of the rows before they are read: how many there are, are kept, and lack each key or a value."""
-
-    rows: int
-    kept: int
-    missing: list[int]
-    valueless: int
-    listed: bool  # whether the labels of all keys are in the database
 
 
 class TablePart:
@@ -51,7 +45,7 @@ class TablePart:
     Parameters
     ----------
     source : path or table in memory
-        See `database.readable`; of files, the first.
+        A frame, as `FrameTable` takes them; of files, the first.
     form : Form
         Its keys, and what else is said of it.
     part : int
@@ -98,48 +92,77 @@ class TablePart:
         paths = [] if self.path is None else [self.path, *self._form.more]
         if self._progress:
             self._progress(0, None)
-        self._state = _state(paths)
+        self._state = state_of(paths)
         self._paths = paths
-        database = self._database = files.enter_context(Database(memory, threads, folder))
-        with database.naming(None):
-            self._look(database, source, paths)
+        text = bool(paths) and is_text(paths[0])
+        whole = western = False
+        while True:
+            with ExitStack() as attempt:
+                database = self._database = attempt.enter_context(Database(memory, threads, folder))
+                try:
+                    with database.naming(None):
+                        read, others = readable(paths, database.folder, western) if text else (paths, [])
+                        self._look(database, source, read, whole)
+                except MisreadError as error:  # DuckDB looked at the first rows only
+                    encoding = isinstance(error, EncodingError)
+                    if not text or (western if encoding else whole):
+                        raise
+                    western, whole = western or encoding, whole or not encoding
+                    continue
+                for path in others:
+                    warnings.warn(f"{path}: not UTF-8: read as Windows-1252 (Latin-1)", InputWarning, stacklevel=5)
+                files.push(attempt.pop_all())
+                return
 
-    def _look(self, database: Database, source: Any, paths: Sequence[str]) -> None:
+    def _look(self, database: Database, source: Any, paths: Sequence[str], whole: bool) -> None:
         """Find what there is to read, and its labels."""
+        form = self._form
+        said = [(f"--key {key!r}", key) for key in form.key]
+        said += [(f"--{name} {text!r}", text) for name in ("value", "where") if (text := getattr(form, name))]
+        table: FileTable | FrameTable
+        if paths and is_arrow(paths[0]):
+            source, paths = arrow_table(paths), ()
         if paths:
-            said = " ".join(filter(None, [*self._form.key, self._form.value, self._form.where]))
-            database.open_files(paths, said)
+            table = FileTable(database, paths, " ".join(text for _, text in said), whole)
             once = is_text(paths[0])
         else:
-            frame, once = readable(source)
-            database.open_frame(frame)
-        keys = keys_of(database, self._form.key)
-        value = Value.of(database, self._form.value)
+            table = FrameTable(database, source)
+            once = table.once
+        columns = table.columns
+        database.names = columns.names
+        table.use(columns.usage(database, said, len(form.key)))
+        keys = keys_of(database, columns, form.key)
+        value = Value.of(database, columns, form.value)
         self._what = "groups of rows" if value.aggregate else "rows"
         with ExitStack() as watched:
             if self._progress:
                 rows = database.expected_rows(paths, once)
                 watched.enter_context(database.watched(lambda part: self._look_on(part, rows)))
-            self._stage(database, keys, value, once)
-            facts = self._facts = _facts(database, keys, value, self._form)
+            self._stage(database, columns, keys, value, once)
+            facts = self._facts = facts_of(database, keys, value, form)
         self._tell(keys, facts)
+        notes = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else table.notes
+        for told in (*lost_texts(database, keys, ROWS), *notes):
+            self._warn(told)
         self._take_labels(database, keys, value, facts)
         self.expected = facts.kept
         self._select = self._nonzeros_sql(keys, value)
 
-    def _stage(self, database: Database, keys: Sequence[Key], value: Value, once: bool) -> None:
+    def _stage(self, database: Database, columns: Columns, keys: Sequence[Key], value: Value, once: bool) -> None:
         """Have SQL see rows of labels and values, computed when they are read or now."""
-        columns = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
-        columns += [f"{value.column} AS __value"] if value.column else []
-        where = "" if self._form.where is None else f" WHERE {database.expression(self._form.where)}"
-        groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
-        kind = "TEMP TABLE" if once or value.aggregate else "TEMP VIEW"
-        select = f"SELECT {', '.join(columns)} FROM {EVENTS}{where}{groups}"
+        selected = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
+        selected += [f"{value.column} AS __value"] if value.column else []
+        selected += staged(keys, value.aggregate)
+        where = ""
         if self._form.where is not None:
             told = f"--where {self._form.where!r}"
-            parse(database, told, database.expression(self._form.where))
+            condition, _ = columns.expression(database, told, self._form.where)
+            where = f" WHERE {condition}"
             with database.naming(told):
                 database.describe(f"SELECT 1 FROM {EVENTS}{where}")
+        groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
+        kind = "TEMP TABLE" if once or value.aggregate else "TEMP VIEW"
+        select = f"SELECT {', '.join(selected)} FROM {EVENTS}{where}{groups}"
         with database.naming(None):
             database.run(f"CREATE {kind} {ROWS} AS {select}")
 
@@ -171,10 +194,10 @@ class TablePart:
     def _take_labels(self, database: Database, keys: Sequence[Key], value: Value, facts: Facts) -> None:
         """Number the labels of each key."""
         labels = []
-        kept = _kept(keys, self._form, bool(value.column))
+        kept = kept_rows(keys, self._form, bool(value.column))
         for k, key in enumerate(keys):
             again = not facts.listed or facts.kept < facts.rows  # rows that lack another key have labels of this one
-            source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else _listed(k)
+            source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else listed(k)
             found = f"SELECT label, CAST(row_number() OVER (ORDER BY label) - 1 AS BIGINT) AS place FROM ({source})"
             with database.naming(f"--key {key.text!r}"):
                 database.run(f"CREATE TEMP TABLE amped_labels{k} AS {found} WHERE label IS NOT NULL")
@@ -184,7 +207,7 @@ class TablePart:
                 raise InputError(f"--key {key.text!r}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
             if count == facts.kept >= UNIQUE:
                 self._warn(f"--key {key.text!r} has another label in each of {count:,} rows: is it an identifier?")
-            names, places = key.labels(_column(database, k), missing)
+            names, places = key.labels(labels_column(database, k), missing)
             labels.append(names)
             database.number(f"amped_labels{k}", places)
         database.run("DROP TABLE amped_found")
@@ -199,7 +222,7 @@ class TablePart:
             f"LEFT JOIN amped_labels{k} ON {ROWS}.__key{k} = amped_labels{k}.label" for k in range(len(keys))
         )
         places = ", ".join(f"{self._place(k)} AS place{k}" for k in range(len(keys)))
-        kept = _kept(keys, self._form, bool(value.column))
+        kept = kept_rows(keys, self._form, bool(value.column))
         select = f"SELECT {places}{', __value' if value.column else ''} FROM {ROWS} {joins} WHERE {kept}"
         possible = float(np.prod(self.lengths, dtype=np.float64))
         self._added = value.exact and possible * FEWER <= self._facts.kept
@@ -326,7 +349,7 @@ class TablePart:
 
     def _end(self) -> None:
         """Refuse a table that was not the same all the time."""
-        if (not self._added and self._nonzeros != self._facts.kept) or _state(self._paths) != self._state:
+        if (not self._added and self._nonzeros != self._facts.kept) or state_of(self._paths) != self._state:
             raise InputError(CHANGED)
         if self._progress:
             self._progress(self._facts.kept, self._facts.kept)
@@ -343,48 +366,3 @@ def check_keys(form: Form) -> None:
     for name, given in (*others, ("index-base", form.index_base is not None)):
         if given:
             raise InputError(f"--{name} is not for tables")
-
-
-def _facts(database: Database, keys: Sequence[Key], value: Value, form: Form) -> Facts:
-    """Look at all rows once: list the labels of each key, and count what is missing."""
-    kept = _kept(keys, form, bool(value.column))
-    counts = [f"count(*) - count(__key{k})" for k in range(len(keys))]
-    counts += ["count(*) - count(__value)" if value.column else "0"]
-    lists = [f"list(DISTINCT __key{k}) AS list{k}" for k in range(len(keys))]
-    columns = [f"[count(*), count(CASE WHEN {kept} THEN 1 END), {', '.join(counts)}] AS counts", *lists]
-    make = f"CREATE TEMP TABLE amped_found AS SELECT {{}} FROM {ROWS}"
-    listed = True
-    with database.naming(None):
-        try:
-            database.run(make.format(", ".join(columns)))
-        except database.no_memory:  # lists, unlike tables, are not spilled
-            database.run(make.format(columns[0]))
-            listed = False
-        ((found,),) = database.run("SELECT counts FROM amped_found")
-    rows, there, *missing, valueless = found
-    return Facts(rows, there, missing, valueless, listed)
-
-
-def _kept(keys: Sequence[Key], form: Form, valued: bool) -> str:
-    """Return the condition of the rows that become nonzeros."""
-    needed = [f"__key{k}" for k in range(len(keys)) if form.missing == "drop"] + ["__value"] * valued
-    return " AND ".join(f"{each} IS NOT NULL" for each in needed) or "true"
-
-
-def _listed(k: int) -> str:
-    return f"SELECT unnest(list{k}) AS label FROM amped_found"
-
-
-def _column(database: Database, k: int) -> Any:
-    """Return the labels of a key in order, as an Arrow array."""
-    import pyarrow
-
-    batches = list(database.batches(f"SELECT label FROM amped_labels{k} ORDER BY place", 1 << 20))
-    columns = [batch.column(0) for batch in batches]
-    return pyarrow.chunked_array(columns).combine_chunks() if columns else pyarrow.array([], pyarrow.string())
-
-
-def _state(paths: Sequence[str | PathLike[str]]) -> list[tuple[int, int, int]]:
-    """Return what tells whether files were changed."""
-    found = [os.stat(path) for path in paths]
-    return [(each.st_ino, each.st_size, each.st_mtime_ns) for each in found]

@@ -35,7 +35,7 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         with pytest.raises(InputError, match="--key"):
             read(csv, keys=["who", key])
     with Database(None, 1) as database:
-        database.open_files([csv])
+        database.allow([csv])
         for statement in ("INSTALL httpfs", "LOAD httpfs", f"COPY (SELECT 1) TO '{tmp_path / 'out.csv'}'"):
             with pytest.raises(duckdb.Error):
                 database.run(statement)
@@ -59,6 +59,11 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         ({"keys": ["who"]}, "1 key: a tensor has 2 to 8 modes"),
         ({"keys": ["who"] * 9}, "9 keys: a tensor has 2 to 8 modes"),
         ({}, "a table: --key EXPR"),
+        ({"keys": ["[what]", "who"]}, r"--key '\[what\]': is BIGINT\[\]: a key has one value"),
+        ({"keys": ["range(1000000000)", "who"]}, r"is BIGINT\[\]"),
+        ({"keys": ["{'a': what}", "who"]}, "is STRUCT"),
+        ({"keys": ["MAP {'a': what}", "who"]}, "is MAP"),
+        ({"keys": ["18446744073709551615 + what", "who"]}, "a number of more than 64 bits: use .*::VARCHAR"),
         ({"keys": ["who", "what"], "value": "who"}, "--value 'who': is no number, but VARCHAR"),
         ({"keys": ["who", "what"], "value": "t"}, "--value 't': is no number, but TIMESTAMP"),
         ({"keys": ["who", "what"], "value": "costs"}, "--value 'costs': no column costs; nearest: cost"),
