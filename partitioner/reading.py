@@ -18,7 +18,18 @@ from .errors import InputError
 from .indices import joined, labels_of, renumbered
 from .labels import Labels
 from .ranks import Ranks, on_root, together
-from .readers import PLAIN, Form, Progress, check_labelled, chunks, is_table, open_part, settle, warn_of_keys
+from .readers import (
+    PLAIN,
+    Form,
+    Progress,
+    check_labelled,
+    chunks,
+    is_table,
+    open_part,
+    settle,
+    warn_of_header,
+    warn_of_keys,
+)
 from .readers.pieces import naming
 from .stages import STAGES
 from .threads import fair_threads, lone_threads
@@ -150,6 +161,7 @@ class Reading:
     def warn(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
         """Warn, on rank 0, if what is taken for values may be keys."""
         if self.ranks.rank == 0:
+            warn_of_header(self.path, self._outcome.first, self._outcome.nonzeros)
             warn_of_keys(self.path, self._outcome, duplicates, values)
 
     def renumbering(self, used: Sequence[NDArray[np.int32]]) -> Renumbering | None:

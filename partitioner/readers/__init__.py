@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from ..coo import SparseTensor
 from ..errors import InputError
 from .form import PLAIN, Form, warn_of_keys
+from .oneline import warn_of_header
 from .pieces import Outcome, Part, Progress, check_labelled, chunks, collect, settle
 
 __all__ = [
     "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "is_dense", "is_semisparse",
     "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle",
-    "warn_of_keys", "with_zeros",
+    "warn_of_header", "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Prog
     if form.shape is not None:
         check_labelled(path, tensor.labels, tensor.shape, form.shape)
         tensor.lengthen(form.shape)
+    warn_of_header(path, part.outcome.first, part.outcome.nonzeros)
     if tensor.given[1]:
         warn_of_keys(path, part.outcome, tensor.duplicates, tensor.value_range)
     elif part.outcome.doubtful:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ..coo import MAX_MODE_LENGTH, check_order
 from ..errors import InputError
 from .blocks import Cutter, Slot
+from .oneline import FirstLine
 from .parse import PAD, skip_lines
 
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
@@ -42,7 +43,9 @@ class Head:
         self.declared: tuple[int, int] | None = None  # number of nonzeros, and the line that declares it
         self.lines = self.size = 0  # lines and bytes before the first nonzero
         self._doubtless = base is not None  # whether somebody says what the lowest index is
+        self.first: FirstLine | None = None  # if it is of whole numbers, and may be a header
         self._reason = ""  # why this number of columns is expected
+        self._numbers: tuple[int, ...] = ()  # of the first line
         self._after_lengths = _NONZERO
         self._next = _FIRST
 
@@ -114,10 +117,19 @@ class Head:
     def _advice(self, columns: int) -> str:
         """Return what to do where lines have one column too few, or too many, for the order that a header declares."""
         if self._next == _FIRST:
-            return ""
+            return self._advice_of_header(columns)
         if columns == self.order and not self.no_values:
             return "; if lines hold no values, use --no-values (no_values=True)"
         return ", without values" if self.no_values else ""
+
+    def _advice_of_header(self, columns: int) -> str:
+        """Return what to do if the first line, of which others differ, may be a header."""
+        order, first = columns - (not self.no_values), self._numbers
+        lengths = len(first) == order
+        if not lengths and (len(first) != order + 2 or first[0] != order):
+            return ""
+        what = "mode lengths" if lengths else "order, mode lengths, number of nonzeros"
+        return f"; if that is a header ({what}), put # before it"
 
     def _check_indices(self, tokens: list[bytes]) -> None:
         for mode, token in enumerate(tokens[: self.order]):
@@ -165,6 +177,11 @@ class Head:
             self._check_indices(tokens)
             check_order(self.order)
             self._reason = f"as in line {self.lines + 1}"
+            numbers = [_integer(token) for token in tokens]
+            self._numbers = tuple(number for number in numbers if number is not None)
+            if len(self._numbers) == len(tokens):
+                first = FirstLine(self._numbers, self.lines + 1, self.no_values)
+                self.first = first if first.kinds else None
             return False
         if _integer(tokens[0]) is None:
             raise InputError(f"one column, {_show(tokens[0])}: expected indices and a value, apart by blanks")

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..labels import Labels
 from ..tables import Nonzeros, Pile
 from ..threads import usable_cores
+from .oneline import FirstLine, join, judge
 
 Progress = Callable[[int, int | None], None]
 
@@ -42,6 +43,7 @@ class Outcome:
     base: int = 0  # the lowest index in the file
     doubtful: bool = False  # text without a header, whose values, of which some are looked at, could be indices
     labels: Labels | None = None  # of a table
+    first: FirstLine | None = None  # of text without a header: its first line, if that may be one
 
 
 class Part(Protocol):
@@ -104,7 +106,8 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
     Raises
     ------
     InputError
-        The file's first fault, if there is one, with its line counted from the start of the file.
+        The file's first fault, if there is one, with its line counted from the start of the file. Or if its first line
+        is a header that would be read as a nonzero.
     """
     first, lines = outcomes[0], 0
     for outcome in outcomes:
@@ -117,7 +120,9 @@ def settle(path: str | PathLike[str], outcomes: Sequence[Outcome]) -> Outcome:
         cause = f"the header declares {first.declared[0]} nonzeros, the file holds {nonzeros}"
         raise InputError(cause, path=path, line=first.declared[1])
     doubtful = all(outcome.doubtful for outcome in outcomes)
-    return replace(first, nonzeros=nonzeros, lines=lines, declared=None, doubtful=doubtful)
+    line = join([(outcome.first, outcome.nonzeros) for outcome in outcomes])
+    judge(path, line, nonzeros)
+    return replace(first, nonzeros=nonzeros, lines=lines, declared=None, doubtful=doubtful, first=line)
 
 
 def check_labelled(

@@ -25,6 +25,7 @@ from ..tables import Nonzeros, Pile, copy_to
 from ..threads import Turns
 from .blocks import Cutter, Plain, Slot, line_start, text_source
 from .head import SKIPPED, Head
+from .oneline import FirstLine
 from .parse import mark_blanks, parse_aside, parse_block, skip_lines
 from .pieces import BrokenError, Outcome, Progress, naming, usable_threads
 
@@ -76,6 +77,7 @@ class TextPart:
                 self._open(path, part, of)
         self._lines = 0 if part else self._head.lines
         self.order, self.lengths = self._head.order, self._head.lengths
+        self._starts, self._first_line = part == 0, self._head.first
 
     def _open(self, path: str | PathLike[str], part: int, of: int) -> None:
         with ExitStack() as files:
@@ -109,7 +111,8 @@ class TextPart:
         """See `Part`."""
         head = self._head
         read = self._nonzeros, self._lines, self._fault
-        return Outcome(self.order, self.lengths, *read, head.declared, head.base, head.bare and self._whole)
+        doubtful = head.bare and self._whole
+        return Outcome(self.order, self.lengths, *read, head.declared, head.base, doubtful, first=self._first_line)
 
     def fill(self, pile: Pile) -> bool:
         """See `Part`."""
@@ -135,9 +138,19 @@ class TextPart:
             while (drawn := self._draw(slot)) is not None:
                 number, slot = drawn
                 lines = _parse(self._head, slot)
+                others = lines.columns[:, int(self._starts and number == 0) :]
+                first = self._head.first and self._first_line and self._head.first.beside(others)
                 with self._turns.turn(number):
+                    self._judge(first)
                     places = self._take(pile, slot, lines)
                 copy_to(places, lines.columns, lines.values)
+
+    def _judge(self, first: FirstLine | None) -> None:
+        """Note what a block says of the file's first line: whether it may be a header."""
+        whole = self._first_line
+        if whole is not None and first is not None and first.highest:
+            whole = whole.joined(first.highest)
+            self._first_line = whole if whole.kinds else None
 
     def _draw(self, slot: Slot | None) -> tuple[int, Slot] | None:
         """Read the next block into a slot; return its number and the slot, or None at the end."""
