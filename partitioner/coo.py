@@ -388,7 +388,7 @@ def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
 def refuse_masked(array: object, name: str) -> None:
     """Refuse an array with masked entries: what is under a mask is not to be used."""
     if np.ma.is_masked(array):
-        raise InputError(f"{name} has masked entries: give the others alone, as a plain array")
+        raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
 
 
 def check_order(order: int) -> None:

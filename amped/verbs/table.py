@@ -50,6 +50,9 @@ class TableRequest(Request):
         return {**super().inputs, **more}
 
     def check(self) -> None:
+        for file in self.inputs.values():
+            if file is not None and not file.exists():
+                raise InputError("no such file", path=file)
         if not self.form.key:
             raise InputError("table needs --key EXPR, once for each mode")
         super().check()

@@ -88,6 +88,7 @@ def read(
     InputWarning
         If the last column of a text, taken for values, looks like one more column of indices.
     """
+    _check_path(path)
     lengths = None if shape is None else tuple(shape)
     form = Form(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
     if is_dense(path):
@@ -98,7 +99,7 @@ def read(
 
 def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Progress | None = None) -> SparseTensor:
     """Read a sparse tensor; see `read`."""
-    _check_name(path)
+    _check_path(path)
     if Path(path).is_dir():
         return open_store(path, form).tensor()
     part = open_part(path, progress=progress, form=form)
@@ -168,7 +169,7 @@ def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
     from .chunked import read_chunked, split
     from .npy import read_dense
 
-    _check_name(path)
+    _check_path(path)
     refuse_keys(path, form)
     others = ("no_values", form.no_values), ("compact", form.compact), ("shape", form.shape)
     for name, given in (*others, ("index_base", form.index_base is not None)):
@@ -262,12 +263,14 @@ def open_part(
     InputError
         If the file cannot be opened, or a line before its first nonzero is wrong.
     """
-    _check_name(path)
+    _check_path(path)
     if is_dense(path):
         raise InputError("a dense tensor: it has no nonzeros to sort or to store, and is used as it is", path=path)
     if is_table(path, form):
         from .table import TablePart
 
+        for other in form.more:
+            _check_path(other)
         return TablePart(path, form, part, threads=threads, progress=progress, **table)
     how: dict[str, Any] = {"no_values": form.no_values, "base": form.index_base}
     if fspath(path).lower().endswith(".npz"):
@@ -281,6 +284,13 @@ def open_part(
     return TextPart(path, part, of, threads=threads, progress=progress, **how)
 
 
-def _check_name(path: str | PathLike[str]) -> None:
+def _check_path(path: str | PathLike[str]) -> None:
+    """Raise `InputError` if there is no such file, or it is of a kind that is not read."""
+    from .chunked import split
+    from .database import ending
+    from .kinds import check_kind
+
     if "\0" in fspath(path):
         raise InputError("the file name contains a null byte")
+    named = split(path)
+    check_kind(path, path if named is None else named[0], named is not None or ending(path) is not None)

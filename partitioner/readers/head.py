@@ -93,7 +93,7 @@ class Head:
         found = at if slot.raw.startswith(_MARKET, at) else slot.raw.find(b"\n" + _MARKET, at, end) + 1
         if found:  # never 0, as a block begins behind some padding
             line = self.lines + slot.raw.count(b"\n", at, found) + 1
-            raise InputError("a Matrix Market file: that format is not read", line=line)
+            raise InputError("a Matrix Market file: in Python, pass scipy.io.mmread(path)", line=line)
         self.lines, self.size = self.lines + lines, self.size + end - at
         return int(end)
 
