@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +65,16 @@ def test_all_ranks_name_the_first_wrong_line_of_the_file(comm: Comm, folder: Pat
             read_together(comm, path)
         assert set(comm.allgather(str(caught.value))) == {str(alone.value)}
         assert caught.value.line == (wrongs[0] + 2 if path.exists() else None)
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_all_ranks_find_a_header_on_one_line(comm: Comm, folder: Path, pack: Callable[[bytes], bytes]) -> None:
+    for header, beyond in (("7 3000 3000", "8 1 1"), ("2 7 3000", "1 3001 1")):
+        write(comm, folder / "x.tns", pack("\n".join([header, *LINES]).encode()))
+        with pytest.raises(InputError, match="line 1: looks like a header on one line"):
+            read_together(comm, folder / "x.tns")
+        write(comm, folder / "x.tns", pack("\n".join([header, *LINES, beyond]).encode()))
+        assert read_together(comm, folder / "x.tns")[0].nonzeros == 3002
 
 
 def test_the_declared_number_is_that_of_all_ranks(comm: Comm, folder: Path) -> None:
