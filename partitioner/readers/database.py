@@ -38,6 +38,7 @@ SHARE = 0.35  # of free memory: what DuckDB may use by default
 LEAST = 128 << 20  # bytes: with less it does not work
 GLOB = "*?["
 NOT_UTF8 = "not utf-8 encoded", "invalid UTF-8 encoding"  # parts of what DuckDB says
+LEFT_OUT = "LINE ", "^", "Candidate", "Did you mean", "Possible ", "*"  # lines, of which some name DuckDB's own options
 OWN = "Invalid Input Error: "  # before what this package has SQL say
 MISREAD = "JSON transform error"  # the same
 SETTINGS = {
@@ -225,7 +226,7 @@ class Database:
         text = [line.strip() for line in str(error).splitlines() if line.strip()]
         ends = [at for at, line in enumerate(text) if line.startswith("Candidate functions")]
         text = text[: ends[0]] if ends else text  # of which there may be dozens
-        kept = [line for line in text if not line.startswith(("LINE ", "^", "Candidate", "Did you mean"))]
+        kept = [line for line in text if not line.startswith(LEFT_OUT)]
         told = kept[0].removeprefix(OWN) if kept else type(error).__name__
         if "syntax error" not in told and len(kept) > 1:
             told = " ".join(kept[:3])

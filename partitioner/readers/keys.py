@@ -22,6 +22,7 @@ REAL = "FLOAT", "DOUBLE"
 MOMENTS = "DATE", "TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS"
 DURATIONS = "TIME", "INTERVAL", "TIME_NS"
 NUMBERS = ("BOOLEAN", *WHOLE, *LARGE, *REAL, "DECIMAL")
+LONGEST = 1 << 20  # bytes of a label that is computed: DuckDB's limit of memory does not count texts in the making
 NESTED = re.compile(r"\]$|^(STRUCT|MAP|UNION|VARIANT|LIST)\b")
 """Types of several values."""
 PARTS = "date_part", "datepart"
@@ -43,6 +44,8 @@ class Key:
         The function that is called outermost, and the unit of time that it is given.
     written : str or None
         If it is a column of a text, and no text itself: the expression of what is written there.
+    computed : bool
+        Whether it is more than a column, so that its labels may be longer than any value of the table.
     """
 
     text: str
@@ -51,13 +54,16 @@ class Key:
     function: str | None = None
     unit: str | None = None
     written: str | None = None
+    computed: bool = False
 
     @property
     def label(self) -> str:
         """The expression of what becomes its labels: missing where it is no number, or no time."""
         key = self.sql
-        if self.kind in (*WHOLE, "BOOLEAN", "VARCHAR") or self.kind.startswith("ENUM"):
+        if self.kind in (*WHOLE, "BOOLEAN") or self.kind.startswith("ENUM"):
             return key
+        if self.kind == "VARCHAR":
+            return self._bounded(key)
         if self.kind in LARGE:
             told = quoted(f"--key {self.text!r}: a number of more than 64 bits: use ({self.text})::VARCHAR")
             fits = f"{key} BETWEEN {-(1 << 63)} AND {(1 << 63) - 1}"
@@ -74,7 +80,14 @@ class Key:
             return f"CASE WHEN isfinite({key}) THEN {key} END"
         if self.kind in DURATIONS:
             return f"epoch_us({key})"
-        return f"CAST({key} AS VARCHAR)"
+        return self._bounded(f"CAST({key} AS VARCHAR)")
+
+    def _bounded(self, text: str) -> str:
+        """Return the expression of a text that is refused where it is too long for a label."""
+        if not self.computed:
+            return text
+        told = quoted(f"--key {self.text!r}: a label of more than {LONGEST:,} bytes")
+        return f"CASE WHEN strlen({text}) <= {LONGEST} THEN {text} WHEN {text} IS NOT NULL THEN error({told}) END"
 
     def labels(self, column: Any, missing: bool) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Return the labels of the mode, and where those that occur are among them.
@@ -139,5 +152,5 @@ def keys_of(database: Database, columns: Columns, texts: Sequence[str]) -> list[
         if NESTED.search(kind):
             one = "a key has one value in a row: take a part of it, or make text of it by (...)::VARCHAR"
             raise InputError(f"{told}: is {kind}: {one}")
-        keys.append(Key(text, sql, kind, *function_of(tree), columns.text_of(tree)))
+        keys.append(Key(text, sql, kind, *function_of(tree), columns.text_of(tree), tree.get("class") != "COLUMN_REF"))
     return keys

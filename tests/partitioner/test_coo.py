@@ -222,7 +222,12 @@ def test_one_value_of_another_block_counts(monkeypatch: pytest.MonkeyPatch) -> N
         ([[0, 0]], [1.0], ("9", 9), "expected an integer"),
         ([[0, 0]], [1.0], 9, "shape 9: expected an integer for each mode"),
         (np.ma.masked_equal([[0, 0], [1, 1]], 1), [1.0, 2.0], None, "indices has masked entries"),
-        ([[0, 0], [1, 1]], np.ma.masked_greater([1.0, 2.0], 1.5), None, "values has masked entries: masked arrays are not supported; fill"),
+        (
+            [[0, 0], [1, 1]],
+            np.ma.masked_greater([1.0, 2.0], 1.5),
+            None,
+            "values has masked entries: masked arrays are not supported; fill",
+        ),
         ([[0, 0]], [1.0], (2**31, 1), "length 2147483648 of mode 0"),
         ([[0, 2**31 - 1]], [1.0], None, "mode 1"),
         ([[2**32, 0]], [1.0], None, "mode 0"),

@@ -61,6 +61,7 @@ def test_sql_sees_the_table_alone(tmp_path: Path, csv: Path) -> None:
         ({}, "a table: --key EXPR"),
         ({"keys": ["[what]", "who"]}, r"--key '\[what\]': is BIGINT\[\]: a key has one value"),
         ({"keys": ["range(1000000000)", "who"]}, r"is BIGINT\[\]"),
+        ({"keys": ["repeat(who, 2000000)", "what"]}, "a label of more than 1,048,576 bytes"),
         ({"keys": ["{'a': what}", "who"]}, "is STRUCT"),
         ({"keys": ["MAP {'a': what}", "who"]}, "is MAP"),
         ({"keys": ["18446744073709551615 + what", "who"]}, "a number of more than 64 bits: use .*::VARCHAR"),
@@ -116,6 +117,12 @@ def test_keys_are_for_tables(tmp_path: Path, csv: Path) -> None:
 def test_a_file_of_another_name_is_a_table_where_it_has_keys(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "events.log")
     assert sparse(read(path, keys=["who", "what"])).shape == (2, 2)
+
+
+def test_no_option_is_named_that_there_is_not(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "events.csv", [("a", 1)] * 21_000 + [("b", 2, 3)], "who,what")
+    with pytest.raises(InputError, match=r"Line: 21002 .*Expected Number of Columns: 2 Found: 3$"):
+        read(path, keys=["who", "what"])
 
 
 def test_an_identifier_is_told_of(tmp_path: Path) -> None:
