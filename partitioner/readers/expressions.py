@@ -140,8 +140,8 @@ class Columns:
         for node in _nodes(syntax):
             text = node["class"] == "CAST"
             names = (node["child"] if text else node).get("column_names", [])
-            for at in (1, 0) if len(names) > 1 and fold(names[0]) == EVENTS else (0,):
-                if names and (position := self._find(told, names[at])) is not None:
+            for at in (1, 0) if names and fold(names[0]) == EVENTS else (0, 1):  # 1: behind the name of a table
+                if at < len(names) and (position := self._find(told, names[at])) is not None:
                     yield Mention(position, text, names, at)
                     break
 
@@ -162,7 +162,9 @@ def _nodes(syntax: Any) -> Iterator[Tree]:
             left.append((tree.get("expr"), bound | names))
             continue
         column = tree.get("child") if kind == "CAST" and _is_text(tree) else tree if kind == "COLUMN_REF" else None
-        if kind == "STAR" or (column is not None and fold(column["column_names"][0]) not in bound):
+        if kind in ("STAR", "POSITIONAL_REFERENCE") or (
+            column is not None and fold(column["column_names"][0]) not in bound
+        ):
             yield tree
         elif column is None:
             left += [(each, bound) for each in reversed(tree.values())]
@@ -176,9 +178,9 @@ def _is_text(cast: Tree) -> bool:
 
 def _is_any(node: Tree, columns: Columns) -> bool:
     """Tell whether a node may stand for any column."""
-    if node["class"] == "STAR":
+    if node["class"] in ("STAR", "POSITIONAL_REFERENCE"):
         return True
-    names = node.get("column_names", [])
+    names = node.get("child", node)["column_names"]
     return len(names) == 1 and fold(names[0]) == EVENTS and columns.find(names[0]) is None
 
 

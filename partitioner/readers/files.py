@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..errors import InputError
 from .database import EVENTS, FUNCTIONS, Database, ending, identifier, quoted
 from .expressions import Columns, Usage, fold
-from .keys import LARGE, WHOLE
+from .keys import LARGE, NUMBERS, WHOLE
 
 NUMBERED = re.compile(r"column\d+")
 RENAMED = re.compile(r"(.*)_\d+", re.DOTALL)
@@ -125,7 +125,8 @@ class FileTable:
         self._kinds = dict(enumerate(columns.types))
         lacking = self._lacking(self._used | usage.texts)
         self._kinds |= lacking
-        wanted = (usage.texts | usage.keys | set(lacking)) - {k for k, kind in self._kinds.items() if kind == "VARCHAR"}
+        numbers = {k for k in usage.keys if self._kinds[k].split("(")[0] in NUMBERS}  # of which labels may be lost
+        wanted = (usage.texts | numbers | set(lacking)) - {k for k, kind in self._kinds.items() if kind == "VARCHAR"}
         if not wanted:
             return f"SELECT * FROM {self._source()}"
         taken, replaced, added = {fold(name) for name in columns.sql}, [], []

@@ -133,8 +133,10 @@ def _names(frame: Any) -> list[str]:
 
 def _levels(frame: Any) -> list[tuple[str, Any]]:
     """Return the names of the levels of a frame's index, and their names or places there; polars has no index."""
-    named = enumerate(getattr(getattr(frame, "index", None), "names", ()))
-    return [(str(name), k) for k, name in named if name is not None]
+    names = getattr(getattr(frame, "index", None), "names", ())
+    numbered = len(names) > 1  # as by `reset_index`
+    levels = [(f"level_{k}" if name is None else str(name), k) for k, name in enumerate(names)]
+    return [(name, k) for name, k in levels if numbered or names[k] is not None]
 
 
 def _picked(frame: Any, chosen: Sequence[int]) -> Any:

@@ -71,7 +71,10 @@ class Key:
         if self.kind in REAL:
             return f"CASE WHEN NOT isnan({key}) THEN {key} END"
         if self.kind.startswith("DECIMAL"):
-            return f"CAST({key} AS DOUBLE)"
+            told = quoted(f"--key {self.text!r}: more digits than a double keeps: use ({self.text})::VARCHAR")
+            double = f"CAST({key} AS DOUBLE)"
+            kept = f"CAST(CAST({double} AS VARCHAR) AS {self.kind}) = {key}"  # what a double is in its fewest digits
+            return f"CASE WHEN {kept} THEN {double} WHEN {key} IS NOT NULL THEN error({told}) END"
         if self.kind == "TIMESTAMP WITH TIME ZONE":
             return f"CASE WHEN isfinite({key}) THEN {key} AT TIME ZONE 'UTC' END"
         if self.kind == "JSON":

@@ -87,6 +87,13 @@ def test_levels_of_an_index_are_columns() -> None:
         assert tensor.values.tolist() == expected
 
 
+def test_levels_without_names_are_numbered() -> None:
+    index = pandas.MultiIndex.from_tuples([("p", "x"), ("q", "y")])
+    tensor = read_frame(pandas.Series([1.5, 2], index=index), Form(key=("level_0", "level_1")))
+    assert labels(tensor) == [["p", "q"], ["x", "y"]]
+    assert tensor.values.tolist() == [1.5, 2]
+
+
 def test_an_index_whose_values_repeat() -> None:
     frame = pandas.DataFrame({"a": [1, 2], "b": [3, 4], "c": [5, 6]}, index=[7, 7])
     assert labels(read_frame(frame[["c", "a", "b"]], Form(key=("a", "b"), value="c"))) == [[1, 2], [3, 4]]
@@ -101,6 +108,11 @@ def test_frames_are_left_as_they_are() -> None:
 
 def test_what_may_be_any_column() -> None:
     frame = pandas.DataFrame({**BASE, "n": [1, 2]})
+    wide = pandas.DataFrame({"z": [1j, 2j], **BASE, "n": [1, 2]})
+    key = "(SELECT max(other.n) FROM events AS other WHERE other.b = events.b)"
+    assert labels(read_frame(wide, Form(key=("a", key)))) == [["x", "y"], [1, 2]]
+    whole = Form(key=("#1", "events::VARCHAR"))
+    assert labels(read_frame(frame, whole))[1] == ["{'a': x, 'b': u, 'n': 1}", "{'a': y, 'b': v, 'n': 2}"]
     keys = "a", "(SELECT count(*) FROM events)", "(SELECT max(COLUMNS('n')) FROM events)"
     assert labels(read_frame(frame, Form(key=keys))) == [["x", "y"], [2], [2]]
     assert labels(read_frame(frame, Form(key=("'k'", "1")))) == [["k"], [1]]

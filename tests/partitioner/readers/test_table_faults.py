@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from events import sparse, write_csv
 
 from partitioner.build import partition
 from partitioner.errors import InputError, InputWarning
-from partitioner.readers import Form, read, table
+from partitioner.readers import Form, read, read_frame, table
 from partitioner.readers.database import Database
 
 duckdb = pytest.importorskip("duckdb")
@@ -117,6 +118,20 @@ def test_keys_are_for_tables(tmp_path: Path, csv: Path) -> None:
 def test_a_file_of_another_name_is_a_table_where_it_has_keys(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "events.log")
     assert sparse(read(path, keys=["who", "what"])).shape == (2, 2)
+
+
+def test_decimals_are_doubles_if_these_keep_all_digits() -> None:
+    numbers = ["0.1", "1234567.89", "-2", None], ["12345678901234567890.1", "12345678901234567890.2", "1", "2"]
+    few, many = (
+        pyarrow.array([each and Decimal(each) for each in some], pyarrow.decimal128(38, 10)) for some in numbers
+    )
+    frame = pyarrow.table({"few": few, "many": many})
+    labels = read_frame(frame, Form(key=("few", "many::VARCHAR"), missing="keep")).labels
+    assert labels is not None
+    assert labels[0].tolist()[:3] == [-2, 0.1, 1234567.89]
+    assert len(labels[1]) == 4
+    with pytest.raises(InputError, match="--key 'many': more digits than a double keeps: use .*::VARCHAR"):
+        read_frame(frame, Form(key=("few", "many")))
 
 
 def test_no_option_is_named_that_there_is_not(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_texts_that_become_one_label(tmp_path: Path, values: str, kind: str, som
     assert warnings_of(tmp_path, values, [remedy[1], "v"], value) == []
 
 
-@pytest.mark.parametrize("values", ["250.00|3.50", "1|2|10", "-0.5|1e-7", "true|false", "2024-01-01|2024-01-02", "a|b"])
+@pytest.mark.parametrize("values", ["250.00|3.50", "1|2|10", "-0.5|1e-7", "true|false", "2024-01-01|2024-1-1", "a|b"])
 def test_texts_that_are_kept(tmp_path: Path, values: str) -> None:
     assert warnings_of(tmp_path, values, ["c", "v"]) == []
 
