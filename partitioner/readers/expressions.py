@@ -16,6 +16,7 @@ from ..errors import InputError
 from .database import EVENTS, Database, identifier, quoted
 
 TEXTS = "VARCHAR", "TEXT", "STRING", "CHAR", "BPCHAR", "NVARCHAR"
+ANY = "STAR", "POSITIONAL_REFERENCE"  # what may stand for any column
 _LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 
 Tree = dict[str, Any]
@@ -162,9 +163,7 @@ def _nodes(syntax: Any) -> Iterator[Tree]:
             left.append((tree.get("expr"), bound | names))
             continue
         column = tree.get("child") if kind == "CAST" and _is_text(tree) else tree if kind == "COLUMN_REF" else None
-        if kind in ("STAR", "POSITIONAL_REFERENCE") or (
-            column is not None and fold(column["column_names"][0]) not in bound
-        ):
+        if kind in ANY or (column is not None and fold(column["column_names"][0]) not in bound):
             yield tree
         elif column is None:
             left += [(each, bound) for each in reversed(tree.values())]
@@ -178,7 +177,7 @@ def _is_text(cast: Tree) -> bool:
 
 def _is_any(node: Tree, columns: Columns) -> bool:
     """Tell whether a node may stand for any column."""
-    if node["class"] in ("STAR", "POSITIONAL_REFERENCE"):
+    if node["class"] in ANY:
         return True
     names = node.get("child", node)["column_names"]
     return len(names) == 1 and fold(names[0]) == EVENTS and columns.find(names[0]) is None

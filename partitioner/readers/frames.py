@@ -13,6 +13,7 @@ from .pieces import cause_of
 
 FRAMES = {"pandas": ("DataFrame", "Series"), "polars": ("DataFrame",), "pyarrow": ("Table",)}
 ONCE = {"polars": ("LazyFrame",), "pyarrow": ("RecordBatchReader",), "duckdb": ("DuckDBPyRelation",)}
+POLARS = {"polars": ("DataFrame", "LazyFrame")}
 SERIES = "value"
 """What the values of a Series without a name are called."""
 
@@ -101,9 +102,16 @@ class FrameTable:
             ]
 
     def _names_in_sql(self, chosen: Sequence[int]) -> list[str]:
-        with self._database.naming(None):
-            self._database.register(_picked(self._frame, chosen))
-            return [name for name, _ in self._database.describe(f"FROM {EVENTS}")]
+        import pyarrow
+
+        if _is_of(self._frame, POLARS) and any(_type(self._frame, k) == "Object" for k in chosen):
+            raise InputError("a column holds Python objects")  # before DuckDB 2, these would be bytes of no meaning
+        try:
+            with self._database.naming(None):
+                self._database.register(_picked(self._frame, chosen))
+                return [name for name, _ in self._database.describe(f"FROM {EVENTS}")]
+        except (pyarrow.ArrowException, TypeError) as error:
+            raise InputError(cause_of(error)) from None
 
     def _name_unreadable(self, chosen: Sequence[int]) -> None:
         """Raise `InputError` that names the first column that DuckDB cannot read, if that can be found."""

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,8 @@ def test_a_sum_of_many_terms_is_understood() -> None:
         assert sql.count("V_1") == 30
         sql, _ = columns.expression(database, "--value", "v" + " + v" * 200)
         assert sql.count("v") == 201
-        for terms in (term * 200, " + v" * 900, " + v" * 5000):
-            with pytest.raises(InputError, match="--value: "):
+        for terms in (term * 200, " + v" * 900):
+            with suppress(InputError):  # by the version of DuckDB; and no other error
                 columns.expression(database, "--value", "v" + terms)
+        with pytest.raises(InputError, match="--value: "):
+            columns.expression(database, "--value", "v" + " + v" * 5000)

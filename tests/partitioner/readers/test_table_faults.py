@@ -130,7 +130,7 @@ def test_decimals_are_doubles_if_these_keep_all_digits() -> None:
     assert labels is not None
     assert labels[0].tolist()[:3] == [-2, 0.1, 1234567.89]
     assert len(labels[1]) == 4
-    with pytest.raises(InputError, match="--key 'many': more digits than a double keeps: use .*::VARCHAR"):
+    with pytest.raises(InputError, match=r"--key 'many': more digits than a double keeps: use .*::VARCHAR"):
         read_frame(frame, Form(key=("few", "many")))
 
 
