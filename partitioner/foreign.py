@@ -19,10 +19,11 @@ from .errors import InputError
 from .labels import Labels, as_labels, plain_times
 from .lowrank import factors_of, full, parts_of
 
-__all__ = ["AnyTensor", "factors_of", "is_table", "tensor_of"]
+__all__ = ["AnyTensor", "factors_of", "is_matrix_or_table", "is_table", "is_tensor", "tensor_of"]
 
 AnyTensor = SparseTensor | DenseTensor
 KEYS = "a table: amped.from_frame(frame, keys=[...]) says which column each mode is"
+COLUMNS = "columns", "column_names", "schema"  # what tables have, and arrays have not
 SHOWN = 5  # names that an error lists
 NUMBERED = re.compile(r"dim_\d+")  # xarray's names for dimensions without a name
 
@@ -52,6 +53,11 @@ def is_table(given: Any) -> bool:
     return _taker(given) is _refuse_table
 
 
+def is_tensor(given: Any) -> bool:
+    """Return whether an object is a tensor or a model of a known library, which is no table."""
+    return _taker(given) not in (None, DenseTensor, _refuse_table, _of_pandas, _of_dataset)
+
+
 def is_matrix_or_table(given: Any) -> bool:
     """Return whether an object is a pandas `DataFrame`."""
     return _taker(given) is _of_pandas
@@ -65,11 +71,12 @@ def _taker(given: Any) -> Callable[[Any], AnyTensor] | None:
     known = next((take for library, take in BY_LIBRARY if library(given)), None)
     if known is None and not isinstance(given, (tuple, list)) and parts_of(given) is not None:
         known = _of_model
+    streams = hasattr(given, "__arrow_c_stream__")
+    if known is None and streams and any(hasattr(given, name) for name in COLUMNS):
+        known = _refuse_table
     if known is None and (hasattr(given, "__array__") or hasattr(given, "__cuda_array_interface__")):
         known = DenseTensor
-    if known is None and hasattr(given, "__arrow_c_stream__"):
-        known = _refuse_table
-    return known
+    return _refuse_table if known is None and streams else known
 
 
 def _of_model(given: Any) -> DenseTensor:
@@ -164,8 +171,8 @@ TAKEN: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
     ("pandas", "DataFrame"): _of_pandas,
     **dict.fromkeys(
         [
-            ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"), ("pyarrow", "RecordBatch"),
-            ("pyarrow", "RecordBatchReader"), ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
+            ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"),
+            ("pyarrow", "RecordBatch"), ("pyarrow", "RecordBatchReader"), ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
         ],
         _refuse_table,
     ),

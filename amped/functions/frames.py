@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from partitioner.coo import SparseTensor
+from partitioner.errors import InputError
+from partitioner.foreign import is_tensor
 from partitioner.readers import Form, read_frame
 
 
@@ -54,4 +56,7 @@ def from_frame(
     >>> model = cp_als(X, rank=10, nonnegative=True)  # doctest: +SKIP
     >>> model.labels[1][model.factors[1][:, 0].argmax()]  # doctest: +SKIP
     """
+    if is_tensor(frame):
+        kind = type(frame).__name__
+        raise InputError(f"frame is of type {kind}: a tensor has no keys; give it to cp_als and other functions as it is")
     return read_frame(frame, Form(key=keys, value=value, where=where, missing=missing))  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from partitioner.foreign import is_matrix_or_table, tensor_of
 from partitioner.foreign import is_table as is_table_object
 from partitioner.labels import Labels, TableQuery, mode_names
 from partitioner.readers import Form, is_table, read, read_frame
+from partitioner.readers.frames import series_name
 from partitioner.relabel import in_order_of, relabelled, shown
 
 from ..errors import InputError, InputWarning
@@ -70,6 +71,8 @@ def tensor_for(X: Any, labels: Labels | None, value: str | None = None, where: s
     if isinstance(X, (str, bytes, os.PathLike)):
         X = os.fsdecode(X)
     if is_table(X) if isinstance(X, str) else _is_table_for(X, labels):
+        if value is None and not isinstance(X, str):
+            value = series_name(X)
         form = _form(labels, value, where)
         if not isinstance(X, str):
             return read_frame(X, form)

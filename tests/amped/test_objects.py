@@ -66,3 +66,36 @@ def test_equal_labels() -> None:
         with pytest.raises(InputError, match="X: mode 0: label 'g1' stands for 2 indices of"):
             call(other)
     assert model.transform(other, 0, **HOW).shape == (3, 2), "that mode's labels are not matched"
+
+
+class Both:
+    """A table of some library that arrays can be made of, too."""
+
+    def __init__(self, table: Any) -> None:
+        self._table, self.columns = table, table.column_names
+
+    def __array__(self, *how: Any, **more: Any) -> np.ndarray:
+        return np.array(self._table.to_pandas())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+def test_tables_that_are_arrays_too() -> None:
+    table = frame("pyarrow")
+    model = amped.cp_als(amped.from_frame(Both(table), NAMES, "count"), 2, **FIT)
+    assert model.score(Both(table)) == pytest.approx(model.fits[-1], abs=1e-9)
+    with pytest.raises(InputError, match=r"a table: amped\.from_frame"):
+        amped.cp_als(Both(table), 2, **FIT)
+    with pytest.raises(InputError, match="frame is of type DataArray: a tensor"):
+        amped.from_frame(data_array(), NAMES)
+
+
+def test_series_are_tables() -> None:
+    counts = frame("pandas").groupby(list(NAMES))["count"].sum()
+    model = amped.cp_als(amped.from_frame(counts, NAMES), 2, **FIT)
+    assert model.score(counts) == pytest.approx(model.fits[-1], abs=1e-9)
+    assert model.score(counts.rename("n")) == pytest.approx(model.fits[-1], abs=1e-9)
+    assert model.score(frame("pandas")) == pytest.approx(model.fits[-1], abs=1e-9)
+    with pytest.raises(InputError, match=r"a table: amped\.from_frame"):
+        amped.cp_als(counts, 2, **FIT)
