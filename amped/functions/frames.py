@@ -24,7 +24,8 @@ def from_frame(
     Parameters
     ----------
     frame : pandas, Polars or Arrow table, or DuckDB relation
-        Anything else with ``__arrow_c_stream__``, too. Its columns are read where they are.
+        Anything else with ``__arrow_c_stream__``, too. Its columns are read where they are. The levels of a pandas
+        index are columns, too, and the values of a pandas Series are the default `value`.
     keys : sequence of str
         For each mode a column, or an expression of DuckDB's SQL, as ``"hour(time)"``. Their values become ``labels``.
     value : str, optional

@@ -123,6 +123,17 @@ def test_several_files(folder: Path, files: dict[str, Path]) -> None:
     assert Store("store").tensor().values.sum() == len(planted()["user"]) + 10
 
 
+def test_columns_that_differ_in_case_only(folder: Path) -> None:
+    (folder / "x.csv").write_text("ID,id,Value,value\na,x,1,10\na,y,2,20\nb,x,3,30\n")
+    keys = ["--key", "ID", "--key", "id"]
+    succeeded(run_amped("table", "x.csv", *keys, "--value", "value", "--output", "store"))
+    labels = Store("store").labels()
+    assert labels is not None
+    assert [each.tolist() for each in labels] == [["a", "b"], ["x", "y"]]
+    assert Store("store").tensor().values.tolist() == [10, 20, 30]
+    refused(run_amped("info", "x.csv", *keys, "--value", "VALUE"), "--value 'VALUE'", "column Value and value")
+
+
 def test_a_checkpoint_is_of_its_labels(folder: Path) -> None:
     text = "k,v\na,1\nb,2\nb,1\na,2\nb,2\n"
     for name, content in (("one", text), ("other", text.replace("b", "c"))):
