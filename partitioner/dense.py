@@ -19,6 +19,7 @@ from .digest import MASK, stir
 from .errors import InputError
 from .facts import Facts, facts_of, joined, looked_at
 from .filed import PART, PIECE, RUN, FileElements
+from .packing import unpacked
 from .threads import side_by_side, usable_cores
 
 BLOCK = 1 << 18  # elements that are looked at together, by each thread
@@ -358,9 +359,13 @@ def _on_host(array: Any) -> NDArray[Any]:
     if hasattr(array, "detach"):  # torch
         array = array.detach().cpu()
     try:
-        return np.asarray(array)
+        found = np.asanyarray(array)
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"no array can be made of a {type(array).__name__}: {error}") from None
+    refuse_masked(found, "the array")  # as netCDF4's variables are
+    return unpacked(array, np.asarray(found))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ ENDINGS = (*zarrs.ARCHIVES, *zarrs.FOLDERS, *hdf5.ENDINGS)
 
 def split(path: str | PathLike[str]) -> tuple[str, str] | None:
     """Return the file, or folder, and the array's name in it, which may be empty; None if it is no such file."""
-    text = fspath(path)
+    text = fspath(path).rstrip("/")
     for ending in ENDINGS:
         if text.lower().endswith(ending):
             return text, ""

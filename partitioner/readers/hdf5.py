@@ -14,8 +14,8 @@ from ..coo import MAX_ORDER
 from ..dense import check_elements
 from ..errors import InputError
 from ..filed import FileElements
+from ..packing import NAMES, Packing
 from .opened import MOST_NODES, Found, Opened, chosen, library, shortened
-from .packing import NAMES, Packing
 from .pieces import cause_of
 from .watch import WatchedFile
 

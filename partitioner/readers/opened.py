@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..filed import FileElements
-from .packing import Packing
+from ..packing import Packing
 
 MOST_NODES = 10_000  # groups and arrays in a file that are listed
 SHOWN, LONGEST = 5, 80  # names of arrays in a message, and characters of each

@@ -14,8 +14,8 @@ from typing import Any
 from ..checked import open_regular
 from ..dense import KINDS
 from ..errors import InputError
+from ..packing import NAMES, Packing, of_format_2
 from .opened import MOST_NODES, Found, Opened, Place, chosen, library, shortened
-from .packing import NAMES, Packing
 from .pieces import cause_of
 from .watch import WatchedFile, WatchedFolder
 
@@ -117,7 +117,7 @@ def _checking(
         for key in keys if keys is not None and packing.declares else ():
             if key not in watched.files if watched else not tree.has(before + key):
                 cause = f"chunk {key} was never written, and {packing.declares} says that such elements are missing"
-                raise InputError(f"{cause}: write it (in Zarr's configuration, array.write_empty_chunks is for zeros)")
+                raise InputError(f"{cause}: write it, perhaps with array.write_empty_chunks of zarr.config")
 
     return check
 
@@ -204,10 +204,7 @@ def _attributes(tree: _Tree, name: str, meta: Metadata) -> dict[str, Any]:
         return {each: given[each] for each in NAMES if each in given}
     place = f"{name}/{OLD_ATTRIBUTES}" if name else OLD_ATTRIBUTES
     given = _json(tree, place) if tree.has(place) else {}
-    found = {each: given[each] for each in NAMES if each in given}
-    if "_ARRAY_DIMENSIONS" in given and meta.get("fill_value") is not None:
-        found.setdefault("_FillValue", meta["fill_value"])
-    return found
+    return {each: given[each] for each in NAMES if each in given} | of_format_2(given, meta.get("fill_value"))
 
 
 def _check_numbers(meta: Metadata) -> None:

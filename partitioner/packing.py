@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from .errors import InputError
 
 FILLS, SCALES = ("_FillValue", "missing_value"), ("scale_factor", "add_offset")
 NAMES = (*FILLS, *SCALES, "valid_min", "valid_max", "valid_range", "_Unsigned")
@@ -49,7 +49,7 @@ class Packing:
     dtype : dtype
         Of the elements.
     declares : str or None
-        The attribute that declares a fill value, if there is one.
+        What declares a fill value, if anything does: an attribute, or the container.
     plain : bool
         Whether the numbers are the elements.
     """
@@ -62,13 +62,14 @@ class Packing:
         self._stored, self._seen = dtype, _viewed(dtype, attributes.get("_Unsigned"))
         self._scale, self._offset = (_single(name, given.get(name)) for name in SCALES)
         self.dtype = self._unpacked(given) if self._is_scaled else self._seen
-        self.declares = next((name for name in FILLS if name in given), None)
+        own = [each for each in _numbers(OWN_FILL, fill) or () if each] if dtype.kind in "iuf" else []
+        self.declares = next((name for name in FILLS if name in given), OWN_FILL if own else None)
         self._packed, self._whole = list[Rule](), list[Rule]()  # rules for numbers, and for elements
         if dtype.kind in "iuf":
             for name in FILLS:
                 self._packed += self._fills(name, given.get(name, ()))
             if dtype.itemsize > 1:  # every value of one byte may be data: netCDF gives them a fill value by default
-                self._packed += self._fills(OWN_FILL, [each for each in _numbers(OWN_FILL, fill) or () if each])
+                self._packed += self._fills(OWN_FILL, own)
             self._add_bounds(given)
 
     @property
@@ -127,6 +128,24 @@ class Packing:
                 why = f"{'above' if side else 'below'} {value}, the {'largest' if side else 'least'} valid one ({name})"
                 rule = Rule(partial(np.less if side else np.greater, value), why)
                 (self._whole if whole else self._packed).append(rule)
+
+
+def unpacked(array: Any, numbers: NDArray[Any]) -> NDArray[Any]:
+    """Return the elements of a dataset of h5py's, or an array of Zarr's, from its numbers; other arrays as they are."""
+    if type(array).__module__.partition(".")[0] not in ("h5py", "zarr") or not hasattr(array, "attrs"):
+        return numbers
+    given = array.attrs
+    attributes = {name: given[name] for name in NAMES if name in given}
+    fill = getattr(array, "fill_value", getattr(array, "fillvalue", None))
+    if getattr(getattr(array, "metadata", None), "zarr_format", 0) == 2:
+        attributes |= of_format_2(given, fill)
+    packing = Packing(numbers.dtype, attributes, fill)
+    return numbers if packing.plain else packing.unpacked(numbers, tuple(slice(0, n) for n in numbers.shape))
+
+
+def of_format_2(attributes: Mapping[str, Any], fill: Any) -> dict[str, Any]:
+    """Return what Zarr's format 2 has instead of ``_FillValue``, if the array was written by netCDF's conventions."""
+    return {FILLS[0]: fill} if "_ARRAY_DIMENSIONS" in attributes and fill is not None else {}
 
 
 def _check(rules: Sequence[Rule], block: NDArray[Any], place: tuple[slice, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,10 @@ def test_fill_values_of_the_container(tmp_path: Path) -> None:
             tmp_path / f"{form}.zarr", shape=(4, 5, 6), chunks=(2, 5, 6), dtype="f8", fill_value=-9, zarr_format=form
         )
         made[:2] = 1.0
-        with pytest.raises(
-            InputError, match=r"element \[2, 0, 0\] is -9.0, a missing value \(the array's fill value\)"
-        ):
+        with pytest.raises(InputError, match=r"chunk .*1.0.0 was never written, and the array's fill value says"):
+            elements(tmp_path / f"{form}.zarr")
+        made[2:], made[3, 4, 5] = 1.0, -9
+        with pytest.raises(InputError, match=r"element \[3, 4, 5\] is -9.0, a missing value"):
             elements(tmp_path / f"{form}.zarr")
 
 
@@ -225,3 +227,47 @@ def test_attributes_that_are_no_numbers_do_no_harm(tmp_path: Path) -> None:
     }
     (tmp_path / "x.zarr" / "zarr.json").write_text(json.dumps(meta))
     assert np.array_equal(elements(tmp_path / "x.zarr"), NUMBERS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_arrays_that_a_library_has_open(tmp_path: Path, way: str) -> None:
+    """NumPy would take the numbers as they are."""
+
+    def opened(file: Path) -> Any:
+        if way.startswith("zarr"):
+            return pytest.importorskip("zarr").open_array(file, mode="r")
+        return pytest.importorskip("h5py").File(file, "r")["x"]
+
+    given = opened(written(tmp_path, way, NUMBERS, {"scale_factor": 0.5, "_FillValue": -999}))
+    assert np.array_equal(amped.DenseTensor(given).array(), NUMBERS * 0.5)
+    if hasattr(given, "file"):
+        given.file.close()
+    shutil.rmtree(tmp_path / "x.zarr", ignore_errors=True)
+    given = opened(written(tmp_path, way, MISSING, {"_FillValue": -999}))
+    with pytest.raises(InputError, match=r"X: element \[1, 2, 3\] is -999, a missing value"):
+        amped.cp_als(given, 2, device="cpu")
+
+
+class Variable:
+    """What netCDF4 has: an array that is masked once it is read."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        return np.ma.masked_equal(MISSING, -999)
+
+
+def test_what_is_masked_once_it_is_read() -> None:
+    with pytest.raises(InputError, match="the array has masked entries"):
+        amped.DenseTensor(Variable())
+
+
+def test_a_container_that_gives_bytes_a_value(tmp_path: Path) -> None:
+    """Every value of a byte may be data: but not where nothing was written."""
+    h5py, zarr = pytest.importorskip("h5py"), pytest.importorskip("zarr")
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", (4, 5, 6), "u1", chunks=(2, 5, 6), fillvalue=255)[:2] = 255
+    with pytest.raises(InputError, match="1 of its 2 chunks was never written, and the array's fill value says"):
+        amped.read(tmp_path / "x.h5")
+    made = zarr.create_array(tmp_path / "x.zarr", shape=(4, 5, 6), chunks=(2, 5, 6), dtype="u1", fill_value=255)
+    made[:2] = 1
+    with pytest.raises(InputError, match="chunk c/1/0/0 was never written, and the array's fill value says"):
+        elements(tmp_path / "x.zarr")
