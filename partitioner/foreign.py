@@ -172,7 +172,8 @@ TAKEN: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
     **dict.fromkeys(
         [
             ("pandas", "Series"), ("polars", "DataFrame"), ("polars", "LazyFrame"), ("pyarrow", "Table"),
-            ("pyarrow", "RecordBatch"), ("pyarrow", "RecordBatchReader"), ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
+            ("pyarrow", "RecordBatch"), ("pyarrow", "RecordBatchReader"),
+            ("duckdb", "DuckDBPyRelation"), ("_duckdb", "DuckDBPyRelation"),
         ],
         _refuse_table,
     ),

@@ -59,5 +59,5 @@ def from_frame(
     """
     if is_tensor(frame):
         kind = type(frame).__name__
-        raise InputError(f"frame is of type {kind}: a tensor has no keys; give it to cp_als and other functions as it is")
+        raise InputError(f"frame is of type {kind}: a tensor has no keys; pass it to cp_als as it is")
     return read_frame(frame, Form(key=keys, value=value, where=where, missing=missing))  # type: ignore[arg-type]

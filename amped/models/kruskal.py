@@ -296,9 +296,7 @@ class KruskalTensor(Forms):
         tensor = self._aligned(X, value, where)
         return fit_of(tensor, self.norm(), inner_product(self.weights, self.factors, tensor))
 
-    def residuals(
-        self, X: Any, count: int = 10, *, value: str | None = None, where: str | None = None
-    ) -> Residuals:
+    def residuals(self, X: Any, count: int = 10, *, value: str | None = None, where: str | None = None) -> Residuals:
         """Return where this model explains a tensor least: values that it does not expect, and their labels.
 
         Parameters
