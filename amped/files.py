@@ -250,6 +250,8 @@ def read_npz(path: str | os.PathLike[str], in_file: Collection[str] = ()) -> dic
             return arrays
     except InputError:
         raise
+    except MemoryError as error:
+        raise InputError(f"memory has no room for its arrays: {error}", path=path) from None
     except DAMAGED as error:
         told = error.strerror if isinstance(error, OSError) else None
         raise InputError(told or f"damaged or not an .npz file: {error}", path=path) from None

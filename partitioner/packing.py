@@ -19,6 +19,7 @@ FILLS, SCALES = ("_FillValue", "missing_value"), ("scale_factor", "add_offset")
 NAMES = (*FILLS, *SCALES, "valid_min", "valid_max", "valid_range", "_Unsigned")
 OWN_FILL = "the array's fill value"
 MOST = 64  # numbers of an attribute
+WIDEST = 8  # bytes of a number
 REPLACE = "replace such elements in the file first"
 
 Number = int | float
@@ -55,6 +56,8 @@ class Packing:
     """
 
     def __init__(self, dtype: np.dtype[Any], attributes: Mapping[str, Any], fill: Any = None) -> None:
+        if dtype.kind not in "biuf" or dtype.itemsize > WIDEST:
+            attributes, fill = {}, None  # whoever takes it says what is wrong
         given = {name: found for name in NAMES if (found := _numbers(name, attributes.get(name))) is not None}
         for name in SCALES:
             if name not in given and not _is_empty(attributes.get(name)):
@@ -62,10 +65,10 @@ class Packing:
         self._stored, self._seen = dtype, _viewed(dtype, attributes.get("_Unsigned"))
         self._scale, self._offset = (_single(name, given.get(name)) for name in SCALES)
         self.dtype = self._unpacked(given) if self._is_scaled else self._seen
-        own = [each for each in _numbers(OWN_FILL, fill) or () if each] if dtype.kind in "iuf" else []
+        own = [each for each in _numbers(OWN_FILL, fill) or () if each] if dtype.kind != "b" else []
         self.declares = next((name for name in FILLS if name in given), OWN_FILL if own else None)
         self._packed, self._whole = list[Rule](), list[Rule]()  # rules for numbers, and for elements
-        if dtype.kind in "iuf":
+        if dtype.kind != "b":
             for name in FILLS:
                 self._packed += self._fills(name, given.get(name, ()))
             if dtype.itemsize > 1:  # every value of one byte may be data: netCDF gives them a fill value by default

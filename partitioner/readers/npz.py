@@ -43,6 +43,7 @@ DAMAGED = (
 )
 ROWS = 1 << 17  # nonzeros read at a time
 BATCH = 64  # times as many are read by threads before progress is told
+SHOWN, LONGEST = 10, 60  # arrays of an archive that a message names, and characters of each
 CUT_SHORT = "the data stop before its end"
 _CHUNK = 1 << 20  # bytes
 
@@ -247,7 +248,8 @@ class _Array:
         members = archive.namelist()
         found = [member for member in (name, f"{name}.npy") if member in members]
         if not found:
-            names = ", ".join(member.removesuffix(".npy") for member in members) or "nothing"
+            shown = [*(member.removesuffix(".npy")[:LONGEST] for member in members[:SHOWN]), "..."]
+            names = ", ".join(shown[: len(members)]) or "nothing"
             advice = "; --no-values (no_values=True) counts each as 1" if name == "values" else ""
             raise InputError(f"no array '{name}' in the archive, which holds {names}{advice}")
         self._archive, self._name, self._member = archive, name, found[0]

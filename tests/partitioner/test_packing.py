@@ -271,3 +271,10 @@ def test_a_container_that_gives_bytes_a_value(tmp_path: Path) -> None:
     made[:2] = 1
     with pytest.raises(InputError, match="chunk c/1/0/0 was never written, and the array's fill value says"):
         elements(tmp_path / "x.zarr")
+
+
+@pytest.mark.parametrize("kind", ["S3", "c16", "f16"])
+def test_attributes_make_no_tensor_of_what_is_none(tmp_path: Path, kind: str) -> None:
+    file = written(tmp_path, "chunked", NUMBERS.astype(kind), {"scale_factor": 2.0, "_FillValue": 3})
+    with pytest.raises(InputError, match=r"x\.nc: elements are "):
+        amped.read(file)

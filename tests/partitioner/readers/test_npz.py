@@ -216,3 +216,13 @@ def test_labels_at_fault_are_told(tmp_path: Path, change: dict[str, Any], cause:
     path = archive(tmp_path, **{name: array for name, array in arrays.items() if array is not None})
     with pytest.raises(InputError, match=cause):
         read(path)
+
+
+def test_a_message_names_some_of_many_arrays(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"which holds a0, .*, a9, \.\.\.$") as caught:
+        read(archive(tmp_path, **{f"a{k}": VALUES for k in range(99)}))
+    assert len(caught.value.cause) < 120
+    name = 9999 * "b"
+    with pytest.raises(InputError, match=r"which holds b+$") as caught:
+        read(archive(tmp_path, **{name: VALUES}))
+    assert len(caught.value.cause) < 120
