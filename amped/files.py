@@ -185,19 +185,23 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], objec
         If it cannot be written.
     """
     target = Path(path)
-    draft = draft_of(target)
+    draft, is_ours = draft_of(target), True
     try:
-        # A draft is never one that is there already, nor a link to what it would overwrite.
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
+            # A draft is never one that is there already, nor a link to what it would overwrite.
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
             with open(handle, "wb") as file:
                 write(file)
                 file.flush()
                 os.fsync(file.fileno())
             _place(draft, target, replace)
             sync_folder(target.parent)
+        except FileExistsError:
+            is_ours = False
+            raise
         finally:
-            draft.unlink(missing_ok=True)
+            if is_ours:
+                draft.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"cannot write: {error.strerror or error}", path=target) from None
 

@@ -17,6 +17,7 @@ from partitioner.flags import Parser, add_flags, plain_warnings
 from partitioner.interruptible import must_exit
 from partitioner.ranks import agree, end_stopped, refuse
 from partitioner.readers import Form
+from partitioner.signals import end, number_of
 
 from .errors import InputError
 from .options import Options
@@ -105,16 +106,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         from partitioner.__main__ import main as partition
 
         return partition(given[1:], f"amped {PARTITION}")
-    comm: Comm = SingleComm()
+    comm: Comm | None = None
     with StopRequest() as stop:
         try:
             with starting():
                 comm = world()
             return _run(comm, given, stop)
         except (InputError, OSError) as error:
-            return refuse(comm, "amped", error)
+            return refuse(comm or SingleComm(), "amped", error)
         except KeyboardInterrupt as error:
-            code = end_stopped(comm, "amped", error, stop.saved())
+            stop.over()
+            if comm is None:
+                end(number_of(error))
+            code = end_stopped(comm or SingleComm(), "amped", error, stop.saved())
             if argv is None and must_exit():
                 os._exit(code)
             return code

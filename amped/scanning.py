@@ -34,7 +34,7 @@ from .backend.providers import interleaved
 from .compression import consistent
 from .decomp.constraints import Constraints, Wanted
 from .decomp.counts_side_by_side import Counting
-from .decomp.driver import Rule, never, run
+from .decomp.driver import Rule, run
 from .decomp.poisson import Poisson
 from .decomp.side_by_side import Alternating
 from .decomp.starts import Restartable
@@ -47,6 +47,7 @@ from .operators.placement import MAX_DENSE_RANK
 from .operators.tuning import Budget
 from .options import Options
 from .parallel.mpi import together
+from .parallel.stopping import NEVER, Never, Stop
 from .report.scan_picture import draw
 
 LOSSES = "gaussian", "poisson"
@@ -134,7 +135,7 @@ def scanned(
     options: Options,
     asked: Asked,
     tell: Callable[[Tried], object],
-    stop: Callable[[], bool] = never,
+    stop: Stop | Never = NEVER,
 ) -> Scan:
     """Decompose a tensor as asked; `tell` hears of each number of components. Collective.
 
@@ -165,9 +166,7 @@ Key = tuple[int, int]  # the number of components, and that of a start
 class _Scanner:
     """Decomposes one tensor again and again, and its halves if it is asked for them; making one is collective."""
 
-    def __init__(
-        self, source: AnySource, machine: Machine, options: Options, asked: Asked, stop: Callable[[], bool]
-    ) -> None:
+    def __init__(self, source: AnySource, machine: Machine, options: Options, asked: Asked, stop: Stop | Never) -> None:
         self._stop, self._was_stopped = stop, False
         self._machine, self._options, self._asked = machine, options, asked
         if asked.loss == "poisson":
@@ -289,8 +288,9 @@ class _Scanner:
         except InputError:  # memory has no room for so many columns; if it is something else, it is told again
             return {}
         placing, found = (time.perf_counter() - began) / len(ranks), dict[Key, _Run]()
-        for key, method in several.run(ranks, self._rule, self.stopped):
-            found[key] = self._ended(part, method, placing + several.seconds[key])
+        with self._stop.listening():
+            for key, method in several.run(ranks, self._rule, self.stopped):
+                found[key] = self._ended(part, method, placing + several.seconds[key])
         return found
 
     def _several(self, source: AnySource, ranks: dict[Key, int]) -> Alternating[Key] | Counting[Key]:
@@ -309,7 +309,8 @@ class _Scanner:
             if number:
                 method.restart()
             begin(method, part.source, self._seed((rank, number)))
-            run(method, self._rule, (), self.stopped)
+            with self._stop.listening():
+                run(method, self._rule, (), self.stopped)
             if self.stopped():
                 break
             found[rank, number] = self._ended(part, method, time.perf_counter() - began)

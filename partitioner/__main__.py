@@ -22,7 +22,7 @@ from .flags import Parser, add_flags, byte_count, path, plain_warnings
 from .interruptible import must_exit
 from .ranks import Alone, Ranks, abort_all, end_stopped, refuse, world
 from .readers import Form
-from .signals import NOTHING, Interrupts
+from .signals import NOTHING, Interrupts, end, number_of
 
 PROGRAM = "amped-partition"
 EXAMPLE = "mpirun -n 4 amped partition nell-2.tns --output nell-2-store"
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None, program: str = PROGRAM) -> int:
 
 
 def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
-    ranks: Ranks = Alone()
-    with Interrupts():
+    ranks: Ranks | None = None
+    with Interrupts() as interrupts:
         try:
             ranks = world()
             sys.excepthook = abort_all(ranks, name)
@@ -64,9 +64,12 @@ def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
                 args = parser(program).parse_args(argv)
             return _partition(args, ranks)
         except (InputError, OSError) as error:
-            return refuse(ranks, name, error)
+            return refuse(ranks or Alone(), name, error)
         except KeyboardInterrupt as error:
-            code = end_stopped(ranks, name, error, NOTHING)
+            interrupts.over()
+            if ranks is None:
+                end(number_of(error))
+            code = end_stopped(ranks or Alone(), name, error, NOTHING)
             if must_exit():
                 os._exit(code)
             return code

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import EXIT_FAILURE, InputError
-from .signals import LAUNCHER_RANKS, described, exit_code, number_of, raising
+from .signals import LAST_WORDS_SECONDS, LAUNCHER_RANKS, described, exit_code, number_of, raising
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
@@ -193,6 +193,8 @@ def end_stopped(ranks: Ranks, program: str, error: KeyboardInterrupt, saved: str
     number = number_of(error)
     if ranks.rank == 0:
         print(f"{program}: {described(number)}; {saved}", file=sys.stderr, flush=True)
+    if ranks.size > 1:
+        time.sleep(LAST_WORDS_SECONDS)
     if not ranks.all_end(STOPPING_SECONDS):
         if ranks.rank:
             print(f"{program}: rank {ranks.rank} was {described(number)}; {saved}", file=sys.stderr, flush=True)

@@ -23,6 +23,7 @@ PROGRAMS = {"amped": "amped.run", "amped-partition": "partitioner"}  # and the m
 LAUNCHER_RANKS = "PMIX_RANK", "PMI_RANK", "PALS_RANKID"
 AGAIN_SECONDS = 1.0  # after which a signal counts again: what raised it may have been a callback, which loses errors
 UNWINDING_SECONDS = 10.0  # for blocks to be left, before the process ends without them
+LAST_WORDS_SECONDS = 0.2  # for a launcher to pass on what the first rank says, before another one's end ends the job
 NOTHING = "nothing was saved"
 
 
@@ -59,13 +60,16 @@ def at_start() -> None:
     if name in PROGRAMS or any(each in module for each in PROGRAMS.values()):
         for number in ENDING:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
-                signal.signal(number, _end)
+                signal.signal(number, end)
 
 
-def _end(number: int, _: FrameType | None = None) -> None:
-    """End this process; of several ranks the first one says why."""
-    if all(os.environ.get(name, "0") == "0" for name in LAUNCHER_RANKS):
+def end(number: int, _: FrameType | None = None) -> None:
+    """End this process at once; of several ranks the first one says why."""
+    ranks = [os.environ[name] for name in LAUNCHER_RANKS if name in os.environ]
+    if all(rank == "0" for rank in ranks):
         os.write(2, f"amped: {described(number)}; {NOTHING}\n".encode())
+    if ranks:
+        time.sleep(LAST_WORDS_SECONDS)
     os._exit(exit_code(number))
 
 
@@ -80,7 +84,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.told = 0
-        self._listening, self._interrupts, self._until = False, 0, 0.0
+        self._listening = self._shielded = self._is_over = False
+        self._interrupts, self._until = 0, 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Any:
@@ -97,25 +102,48 @@ class Interrupts:
         _raising = False
         if signal.getsignal(signal.SIGALRM) == self._again:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        else:
-            del self._before[signal.SIGALRM]  # an alarm of others
+        elif signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+            del self._before[signal.SIGALRM]  # an alarm that ends this process
         for number, handler in self._before.items():  # of the process's start: it is over, and ends
-            signal.signal(number, signal.SIG_IGN if handler is _end else handler or signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if handler is end else handler or signal.SIG_DFL)
+
+    def over(self) -> None:
+        """Ignore all signals from now on: the process says why it ends."""
+        self._is_over = True
+        for number in self._before.keys() - {signal.SIGALRM}:
+            signal.signal(number, signal.SIG_IGN)
+        if signal.getsignal(signal.SIGALRM) == self._again:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Only note signals inside the block, in `told`; a second SIGINT raises nevertheless."""
+        with self._set(True, self._shielded):
+            yield
+
+    @contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Do what must not be left half done: signals raise after the block, unless that is in `listening`."""
+        with self._set(self._listening, True):
+            yield
+        if self.told and not (self._listening or self._shielded or self._is_over or _unwinding()):
+            self._raise(self.told)
+
+    @contextmanager
+    def _set(self, listening: bool, shielded: bool) -> Iterator[None]:
         global _raising
-        _raising, self._listening = False, True
+        before = self._listening, self._shielded
+        self._listening, self._shielded, _raising = listening, shielded, False
         try:
             yield
         finally:
-            _raising, self._listening = True, False
+            self._listening, self._shielded = before
+            _raising = not any(before)
 
     def _hear(self, number: int, _: FrameType | None) -> None:
         self.told = max(self.told, number)
         self._interrupts += number == signal.SIGINT
-        if not self._listening or self._interrupts > 1:
+        if not self._shielded and (not self._listening or self._interrupts > 1):
             self._raise(number)
 
     def _again(self, _: int, __: FrameType | None) -> None:
@@ -126,7 +154,7 @@ class Interrupts:
         if not self._until:
             self._until = time.monotonic() + UNWINDING_SECONDS
         elif time.monotonic() > self._until:
-            _end(number)
+            end(number)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
         if not _unwinding():
             raise Stopped(number)

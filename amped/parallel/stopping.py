@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.signals import NOTHING, Interrupts, exit_code
+from partitioner.signals import NOTHING, Interrupts, described, exit_code
 
 from .mpi import Comm
 
@@ -31,7 +34,43 @@ class StopRequest(Interrupts):
         self.signal = signal.Signals(int(told[0])) if told[0] else None
         return self.signal is not None
 
+    def tell(self, comm: Comm) -> None:
+        """Say on rank 0 that the run was stopped, if the ranks have agreed on that, and ignore further signals."""
+        if self.signal is not None:
+            self.over()
+            if comm.rank == 0:
+                print(f"amped: {described(self.signal)}; {self.saved()}", file=sys.stderr, flush=True)
+
     @property
     def exit_code(self) -> int:
         """The exit code of the run, as agreed so far."""
         return 0 if self.signal is None else exit_code(self.signal)
+
+
+class Stop(NamedTuple):
+    """How loops of a run, on all ranks, are stopped: signals are noted within `listening`, and it is called there."""
+
+    request: StopRequest
+    comm: Comm
+
+    def __call__(self) -> bool:
+        """Return whether to stop. Collective."""
+        return self.request.agreed(self.comm)
+
+    def listening(self) -> AbstractContextManager[None]:
+        """See `Interrupts`."""
+        return self.request.listening()
+
+
+class Never:
+    """Stops no loop. See `Stop`."""
+
+    def __call__(self) -> bool:
+        return False
+
+    def listening(self) -> AbstractContextManager[None]:
+        """See `Stop`."""
+        return nullcontext()
+
+
+NEVER = Never()

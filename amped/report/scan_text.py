@@ -19,11 +19,9 @@ class ScanTable:
         self._display.note(line(tried) if self._begun else f"{HEAD}\n{line(tried)}")
         self._begun = True
 
-    def end(self, suggestion: Suggestion | None) -> None:
-        """Show what is suggested, if anything was tried; the live display is taken away."""
+    def end(self, suggestion: Suggestion) -> None:
+        """Show what is suggested; the live display is taken away."""
         self._display.close()
-        if suggestion is None:
-            return
         chosen = "none" if suggestion.rank is None else suggestion.rank
         self._display.note(f"suggested: {chosen}; {suggestion.reason}")
 

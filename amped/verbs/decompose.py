@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from partitioner.errors import one_line
-from partitioner.signals import NOTHING, described
+from partitioner.signals import NOTHING
 from partitioner.stages import STAGES
 
 from .. import checkpoint
@@ -109,8 +109,7 @@ def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) ->
             _close(job, method, stop, rule, record, result)
             stop.agreed(comm)  # perhaps by now
             stop.saved = lambda: result
-        if stop.signal is not None and comm.rank == 0:
-            print(f"amped: {described(stop.signal)}; {result}", file=sys.stderr, flush=True)
+            stop.tell(comm)
         failed = saver.failed
         if model is not None:
             failed |= stop.signal is None and _report(job, model, source, record, place)
@@ -132,7 +131,7 @@ def _save(
     kept = request.checkpoint is not None and not job.comm.bcast(saver.failed)
     if stop.signal is not None and kept:  # that command will write the model
         return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
-    with STAGES.of("write"):
+    with STAGES.of("write"), stop.shielded():
         model = method.model().labelled(source.labels)
         model.run = {name: each for name, each in record.items() if name not in OF_ONE_RUN}  # the same bytes each time
         place = on_root(job.comm, lambda: _write_model(job, model, record))

@@ -41,6 +41,7 @@ class Job:
 
     def __init__(self, request: Request, session: Session) -> None:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
+        self._stop = session.stop
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
         self._room, self._began, self._budget = 0, time.perf_counter(), Budget()
         self._stages: dict[str, float] = {}
@@ -49,7 +50,8 @@ class Job:
     def __enter__(self) -> Job:
         """Check what can be known before the tensor is read, claim what will be written, bring up the device."""
         try:
-            self.place = on_root(self.comm, self._claim)
+            with self._stop.shielded():
+                self.place = on_root(self.comm, self._claim)
             self.machine = bring_up(self.request.options, self.comm)
         except BaseException:
             self._let_go()
@@ -67,9 +69,10 @@ class Job:
         return place
 
     def _let_go(self) -> None:
-        self.display.close()
-        self.metrics.close()
-        self.outputs.close()
+        with self._stop.shielded():
+            self.display.close()
+            self.metrics.close()
+            self.outputs.close()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._let_go()

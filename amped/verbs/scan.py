@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partitioner.flags import flag, path, real_number, whole_number
 from partitioner.given import real, whole
-from partitioner.signals import NOTHING, described
+from partitioner.signals import NOTHING, Stopped
 
 from ..errors import InputError
 from ..files import Outputs, write_text
-from ..models.scanned import Tried
+from ..models.scanned import Tried, suggested
 from ..parallel.mpi import on_root
+from ..parallel.stopping import Stop
 from ..report.scan_picture import check_picture
 from ..report.scan_text import ScanTable
 from ..scanning import LOSSES, Asked, Scan, ranks_of, scanned
@@ -74,31 +74,39 @@ def scan(request: ScanRequest, session: Session) -> int:
     with Job(request, session) as job:
         source = job.open()
         job.say_machine()
-        table = ScanTable(job.display)
+        table, rows = ScanTable(job.display), list[Tried]()
 
         def tell(tried: Tried) -> None:
+            rows.append(tried)
             table(tried)
             job.metrics.event("tried", **tried._asdict())
 
-        with stop.listening():
-            found = scanned(source, job.machine, request.options, request.asked, tell, lambda: stop.agreed(comm))
-            if found.tried:
-                _write(request, job, found)
+        try:
+            found = scanned(source, job.machine, request.options, request.asked, tell, Stop(stop, comm))
+        except Stopped:
+            found = Scan(tuple(rows), (), suggested(rows), {})
             stop.saved = lambda: _saved(request, found)
-            table.end(found.suggestion if found.tried else None)
+            if comm.rank == 0:
+                _write(request, job, found)
+            raise
+        with stop.listening(), stop.shielded():
+            on_root(comm, lambda: _write(request, job, found))
+            stop.saved = lambda: _saved(request, found)
+            if found.tried:
+                table.end(found.suggestion)
             stop.agreed(comm)  # perhaps by now
-        if stop.signal is not None and comm.rank == 0:
-            print(f"amped: {described(stop.signal)}; {stop.saved()}", file=sys.stderr, flush=True)
+            stop.tell(comm)
         return job.exit_code(stop.exit_code)
 
 
 def _write(request: ScanRequest, job: Job, found: Scan) -> None:
-    """Write what was found. Collective."""
+    """Write what was found, if anything."""
+    if not found.tried:
+        return
     if (output := request.output) is not None:
-        text = json.dumps(facts(found), indent=1) + "\n"
-        on_root(job.comm, lambda: write_text(output, text, output in job.outputs.replaced))
+        write_text(output, json.dumps(facts(found), indent=1) + "\n", output in job.outputs.replaced)
     if (picture := request.plot) is not None:
-        on_root(job.comm, lambda: found.plot(picture))
+        found.plot(picture)
     job.metrics.event("end", suggested=found.suggestion.rank, reason=found.suggestion.reason, seconds=found.seconds)
 
 
