@@ -110,7 +110,6 @@ class MpiRanks:
         if to == self.rank:
             np.copyto(into, array)
             return
-        self.meet()
         requests = [self._comm.Irecv(piece, source) for piece in messages(into)]
         requests += [self._comm.Isend(piece, to) for piece in messages(np.ascontiguousarray(array))]
         self._mpi.Request.Waitall(requests)
