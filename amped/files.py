@@ -225,8 +225,8 @@ def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], rep
 
 
 def write_text(path: str | os.PathLike[str], text: str, replace: bool = True) -> None:
-    """Write a text file; see `write_whole`."""
-    write_whole(path, lambda file: file.write(text.encode()), replace)
+    """Write a text file; see `write_whole`. Bytes of a file name that are no text are escaped."""
+    write_whole(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")), replace)
 
 
 def read_npz(path: str | os.PathLike[str], in_file: Collection[str] = ()) -> dict[str, Any]:

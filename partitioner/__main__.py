@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from .build import partition
 from .device import DEVICES
-from .errors import InputError, one_line
+from .errors import InputError, one_line, printable
 from .flags import Parser, add_flags, byte_count, path, plain_warnings
 from .interruptible import must_exit
 from .ranks import Alone, Ranks, abort_all, end_stopped, refuse, world
@@ -81,9 +81,9 @@ def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
     store = partition(args.tensor, args.output, ranks=ranks, **how)
     if not (args.quiet or ranks.rank):
         shape, name, place = " x ".join(map(str, store.shape)), one_line(args.tensor.name), one_line(str(store.path))
-        print(f"{name}: {shape}, {store.nnz:,} nonzeros, {store.duplicates:,} duplicates summed, "
-              f"{store.zeros:,} zeros dropped")  # fmt: skip
-        print(f"{place}: {store.order} sorted copies written in {time.perf_counter() - started:.2f} s")
+        summed = f"{store.duplicates:,} duplicates summed, {store.zeros:,} zeros dropped"
+        took = f"{store.order} sorted copies written in {time.perf_counter() - started:.2f} s"
+        print(printable(f"{name}: {shape}, {store.nnz:,} nonzeros, {summed}\n{place}: {took}"))
     return 0
 
 

@@ -24,6 +24,7 @@ class AsArray(Labelled):
     values: Any
     nnz: Any
     from_columns: Any
+    __iter__ = None  # or Python would call `__getitem__` with 0, 1, ..., until an `IndexError`
 
     @property
     def ndim(self) -> int:

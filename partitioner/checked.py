@@ -148,8 +148,8 @@ def checksum(path: Path, block: int) -> int:
 
 def write_manifest(folder: Path, body: dict[str, Any]) -> None:
     """Write the manifest of a folder, the last of its files, to the disk."""
-    with open(folder / MANIFEST, "w", opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666)) as file:
-        file.write(_text({**body, "crc32": zlib.crc32(_text(body).encode())}))
+    with open(folder / MANIFEST, "wb", opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666)) as file:
+        file.write(_text({**body, "crc32": zlib.crc32(_text(body).encode())}).encode())
         sync(file)
     sync_folder(folder)
 

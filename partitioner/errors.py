@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from os import PathLike, fspath
 
 EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or a defect in amped
@@ -58,8 +59,13 @@ def one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` for a terminal, which would obey what is unprintable in a file's names and labels."""
-    return "\n".join(map(one_line, text.split("\n")))
+    """Return `text` for standard output, with some characters of file names and labels escaped.
+
+    These are the unprintable ones, which a terminal would obey, and those that the encoding of the output lacks.
+    """
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    escaped = "\n".join(map(one_line, text.split("\n")))
+    return escaped.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _rebuild(kind: type[InputError], cause: str, path: str | None, line: int | None) -> InputError:

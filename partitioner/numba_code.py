@@ -30,6 +30,7 @@ from numba.core.runtime import rtsys
 from numba.core.serialize import dumps
 from numba.extending import typeof_impl
 
+from .errors import InputError
 from .private import keep, kept
 from .stages import STAGES
 
@@ -38,6 +39,8 @@ _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
 
 def dispatcher(function: FunctionType, no_cpython_wrapper: bool, reorders: bool = False) -> Any:
     """Return what compiles a function for the types that it is called with, or finds its compiled forms on disk."""
+    if numba.config.DISABLE_JIT:
+        raise InputError("NUMBA_DISABLE_JIT is set: amped's kernels run only where Numba compiles them; unset it")
     fast = {"reassoc", "nsz", "contract", "nnan"} if reorders else False
     make = numba.njit(nogil=True, no_cfunc_wrapper=True, no_cpython_wrapper=no_cpython_wrapper, fastmath=fast)
     made = make(function)
@@ -106,7 +109,7 @@ def _sources(name: str) -> str:
         module = sys.modules[left.pop()]
         assert module.__file__ is not None
         assert module.__package__ is not None
-        found[module.__name__] = source = Path(module.__file__).read_text()
+        found[module.__name__] = source = Path(module.__file__).read_text("utf-8")
         for origin, names in _IMPORTS.findall(source):
             base = resolve_name(origin, module.__package__)
             if base.partition(".")[0] in packages:

@@ -56,4 +56,4 @@ def passes(modes: Sequence[int], lengths: Sequence[int], nonzeros: int) -> list[
 
 def text() -> str:
     """Return the CUDA source of the sort's kernels."""
-    return files(__package__).joinpath("cuda_sort.cu").read_text()
+    return files(__package__).joinpath("cuda_sort.cu").read_text("utf-8")

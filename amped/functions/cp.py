@@ -109,7 +109,7 @@ def cp_als(
         The tensor, or the file or store it is in; an array is a dense one. Under ``mpirun``, rank 0's
         tensor counts; others may pass None.
     rank : int
-        Components, 1 to 1024.
+        Components, 1 to 1024, of dense tensors to 4096.
     max_iters : int
         Iterations at most.
     tol : float

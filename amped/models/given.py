@@ -14,7 +14,7 @@ from partitioner.dense import DenseTensor
 from partitioner.foreign import is_matrix_or_table, tensor_of
 from partitioner.foreign import is_table as is_table_object
 from partitioner.labels import Labels, TableQuery, mode_names
-from partitioner.readers import Form, is_table, read, read_frame
+from partitioner.readers import Form, file_name, is_table, read, read_frame
 from partitioner.readers.frames import series_name
 from partitioner.relabel import in_order_of, relabelled, shown
 
@@ -46,7 +46,7 @@ def tensor_or_path(name: str, given: Any) -> AnyTensor | str:
     if isinstance(given, SemiSparseTensor):
         return given.to_sparse()
     if isinstance(given, (str, bytes, os.PathLike)):
-        return os.fsdecode(given)
+        return file_name(given)
     try:
         found = tensor_of(given)
     except InputError as error:

@@ -112,7 +112,7 @@ def _opened(path: Path) -> IO[str]:
     except OSError as error:
         raise InputError(f"cannot write there: {error.strerror}", path=path) from None
     os.set_blocking(handle, True)
-    return open(handle, "a")
+    return open(handle, "a", encoding="utf-8")
 
 
 def _checked(path: Path, file: IO[str], replace: bool, extends: Extends | None) -> bool:

@@ -121,9 +121,9 @@ def page(model: KruskalTensor, tensor: SparseTensor | DenseTensor | None = None,
     if tensor is not None:
         told |= facts.compared(model, tensor, told)
         residuals = model.residuals(tensor, ENTRIES)
-    style, script = (files(__package__).joinpath(f"page.{kind}").read_text() for kind in ("css", "js"))
+    style, script = (files(__package__).joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        files(__package__).joinpath("page.html").read_text()
+        files(__package__).joinpath("page.html").read_text("utf-8")
     )
     found: str = template.render(
         style=Markup(style), script=Markup(script), script_hash=_hash(script), safe=Markup,

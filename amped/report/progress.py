@@ -8,6 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from partitioner.errors import printable
 
@@ -148,9 +149,18 @@ def say(text: str) -> None:
     """Print on standard output; raise `OutputError` if it takes no more, as on a full disk or to a reader that left."""
     try:
         print(printable(text), flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
-        raise OutputError(f"standard output: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a ValueError: it was closed
+        with suppress(AttributeError, OSError, ValueError):  # what stands in for it may be no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
+        raise OutputError(f"standard output: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _is_terminal() -> bool:
+    """Return whether standard output is a terminal; there may be none, or an object that only takes text."""
+    try:
+        return sys.stdout.isatty()
+    except (AttributeError, ValueError):
+        return False
 
 
 def display(rank: int, quiet: bool) -> Display:
@@ -158,4 +168,4 @@ def display(rank: int, quiet: bool) -> Display:
     if rank or quiet:
         return Display()
     # Launchers give ranks a terminal of their own even where their output goes to a file.
-    return Live() if sys.stdout.isatty() and not launched() else Plain()
+    return Live() if _is_terminal() and not launched() else Plain()

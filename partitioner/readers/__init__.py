@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike, fsdecode, fspath, stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,8 @@ from .oneline import warn_of_header
 from .pieces import Outcome, Part, Progress, check_labelled, chunks, collect, settle
 
 __all__ = [
-    "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "is_dense", "is_semisparse",
-    "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle",
+    "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "file_name", "is_dense",
+    "is_semisparse", "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle",
     "warn_of_header", "warn_of_keys", "with_zeros",
 ]  # fmt: skip
 
@@ -88,9 +88,10 @@ def read(
     InputWarning
         If the last column of a text, taken for values, looks like one more column of indices.
     """
-    _check_path(path)
     lengths = None if shape is None else tuple(shape)
     form = Form(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
+    path = file_name(path)
+    _check_path(path)
     if is_dense(path):
         return open_dense(path, form)
     tensor = read_sparse(path, form, progress=progress)
@@ -284,13 +285,28 @@ def open_part(
     return TextPart(path, part, of, threads=threads, progress=progress, **how)
 
 
+def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
+    """Return the name of a file, which need not be there; refuse a name that no file can have or may be looked up."""
+    name = fsdecode(path)
+    if not name:
+        raise InputError("the file name is empty")
+    if "\0" in name:
+        raise InputError("the file name contains a null byte")
+    try:
+        stat(name)
+    except (FileNotFoundError, NotADirectoryError):  # an array in a file, as FILE.h5:NAME, or an error of the reader
+        pass
+    except OSError as error:
+        raise InputError(error.strerror or str(error), path=name) from None
+    return name
+
+
 def _check_path(path: str | PathLike[str]) -> None:
     """Raise `InputError` if there is no such file, or it is of a kind that is not read."""
     from .chunked import split
     from .database import ending
     from .kinds import check_kind
 
-    if "\0" in fspath(path):
-        raise InputError("the file name contains a null byte")
-    named = split(path)
-    check_kind(path, path if named is None else named[0], named is not None or ending(path) is not None)
+    name = file_name(path)
+    named = split(name)
+    check_kind(name, name if named is None else named[0], named is not None or ending(name) is not None)

@@ -36,7 +36,7 @@ REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 def text(name: str) -> str:
     """Return the text of the CUDA source `name`: that of one file or several."""
     parts = PARTS.get(name, (name,))
-    return "\n".join(files(__package__).joinpath(f"{part}.cu").read_text() for part in parts)
+    return "\n".join(files(__package__).joinpath(f"{part}.cu").read_text("utf-8") for part in parts)
 
 
 def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
