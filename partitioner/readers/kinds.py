@@ -27,7 +27,7 @@ REMEDIES = {
         (".pkl", ".pickle"), ("a pickle", "in Python, pass what pickle.load returns, if you trust the file")
     ),
     **dict.fromkeys((".rds", ".rda", ".rdata"), ("a file of R", "save it in R: write.csv, or arrow::write_parquet")),
-    **dict.fromkeys((".nc", ".nc4", ".cdf"), ("a NetCDF file", _ARRAY.format("xarray.open_dataset(path)['NAME']"))),
+    ".cdf": ("a NetCDF file", _ARRAY.format("xarray.open_dataset(path)['NAME']")),
     **dict.fromkeys((".pt", ".pth"), ("a file of PyTorch", _ARRAY.format("torch.load(path)"))),
     **dict.fromkeys(
         (".db", ".sqlite", ".sqlite3", ".duckdb"), ("a database", "save a query of it as .csv or .parquet")

@@ -64,7 +64,7 @@ def test_model(folder: Path, precision: str, ranks: int) -> None:
     assert names(folder) == {"small.tns", "out/model.npz", "out/run.json"}
     with np.load("out/model.npz", allow_pickle=False) as archive:
         model = {name: archive[name] for name in archive.files}
-    assert set(model) == {"weights", "factor_0", "factor_1", "factor_2"}
+    assert set(model) == {"weights", "factor_0", "factor_1", "factor_2", "fits", "converged", "run"}
     assert model["weights"].shape == (RANK,)
     assert model["weights"].dtype == np.float64
     assert (np.diff(model["weights"]) <= 0).all()

@@ -50,6 +50,7 @@ CHANGES: dict[str, list[Any]] = {
     "init": ["nvecs", FACTORS, WIDE, 3],
     "callback": [3],
     "starts": [3, 0],
+    "loss": ["poisson", "l1"],
     "nonnegative": [True, (0, 1), (0, -1), 3],
     "ridge": [0.5, (1.0, 0.0, 2.0), -1.0, "x"],
     "fixed_modes": [(1,), (0, 2), (-1,), 1],
