@@ -33,7 +33,7 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     Returns
     -------
     KruskalTensor or TuckerTensor
-        With labels, if the tensor had any, and what is known of its run (`fits`, `converged`, `series`, `run`).
+        With labels, if the tensor had any, and what is known of its run (``fits``, ``converged``, ``series``, ``run``).
 
     Raises
     ------

@@ -45,7 +45,7 @@ class SemiSparseTensor:
     ----------
     indices : (fibres, sparse modes) int32 array
     values : (fibres, length, ...) float32 or float64 array
-        Read as a whole, if they are `in_file`.
+        Read as a whole, if they are in a file.
     in_file : bool
         Whether values are in the file that the tensor was loaded from.
     modes, sparse_modes : tuple of int
@@ -105,14 +105,27 @@ class SemiSparseTensor:
 
     @property
     def in_file(self) -> bool:
+        """Whether values are in the file that the tensor was loaded from."""
         return isinstance(self._values, Stored)
 
     @property
     def values(self) -> NDArray[Any]:
+        """The numbers of all fibres; read as a whole, if they are in a file."""
         return self.rows(0, self._values.shape[0]) if isinstance(self._values, Stored) else self._values
 
     def rows(self, begin: int, end: int) -> NDArray[Any]:
-        """Return the values of some fibres."""
+        """Return the values of some fibres.
+
+        Parameters
+        ----------
+        begin, end : int
+            The first fibre, and the one after the last.
+
+        Returns
+        -------
+        (fibres, length, ...) array
+            Contiguous.
+        """
         return np.ascontiguousarray(self._values[begin:end], self.dtype)
 
     def _check(self, indices: NDArray[Any], values: NDArray[Any] | Stored) -> None:
@@ -167,7 +180,13 @@ class SemiSparseTensor:
         return int(self.indices.nbytes) + self.fibres * self.width * self.dtype.itemsize
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield all values, those of some fibres at a time."""
+        """Yield all values, those of some fibres at a time.
+
+        Yields
+        ------
+        (fibres, length, ...) array
+            See `rows`.
+        """
         step = max(1, BLOCK // max(1, self.width))
         for begin in range(0, self.fibres, step):
             yield self.rows(begin, min(begin + step, self.fibres))
