@@ -37,9 +37,11 @@ QUICK = """
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C end what tests start, also where these are run in the background of a script, which ignores it."""
+    """Let signals end the processes that tests start, also in the background of a script, which ignores some."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
