@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from partitioner.errors import EXIT_FAILURE, EXIT_INPUT, InputError, InputWarning, OutputError
+from partitioner.errors import EXIT_FAILURE, EXIT_INCOMPLETE, EXIT_INPUT, InputError, InputWarning, OutputError
 from partitioner.signals import EXIT_INTERRUPTED, EXIT_STOPPED
 
 __all__ = [
     "EXIT_FAILURE", "EXIT_INCOMPLETE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "InputError", "InputWarning",
     "OutputError",
 ]  # fmt: skip
-
-EXIT_INCOMPLETE = 3  # the result is written, but metrics, a checkpoint or the report on standard output failed

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from .build import partition
 from .device import DEVICES
-from .errors import InputError, one_line, printable
+from .errors import EXIT_INCOMPLETE, InputError, one_line, printable
 from .flags import Parser, add_flags, byte_count, path, plain_warnings
 from .interruptible import must_exit
 from .ranks import Alone, Ranks, abort_all, end_stopped, refuse, world
@@ -62,7 +62,7 @@ def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
             sys.excepthook = abort_all(ranks, name)
             with contextlib.redirect_stdout(io.StringIO() if ranks.rank else sys.stdout):  # --help once
                 args = parser(program).parse_args(argv)
-            return _partition(args, ranks)
+            return _partition(args, ranks, name)
         except (InputError, OSError) as error:
             return refuse(ranks or Alone(), name, error)
         except KeyboardInterrupt as error:
@@ -75,7 +75,7 @@ def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
             return code
 
 
-def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
+def _partition(args: argparse.Namespace, ranks: Ranks, program: str) -> int:
     started = time.perf_counter()
     how = {"memory": args.memory, "force": args.force, "device": args.device, "form": Form.of(args)}
     store = partition(args.tensor, args.output, ranks=ranks, **how)
@@ -83,7 +83,18 @@ def _partition(args: argparse.Namespace, ranks: Ranks) -> int:
         shape, name, place = " x ".join(map(str, store.shape)), one_line(args.tensor.name), one_line(str(store.path))
         summed = f"{store.duplicates:,} duplicates summed, {store.zeros:,} zeros dropped"
         took = f"{store.order} sorted copies written in {time.perf_counter() - started:.2f} s"
-        print(printable(f"{name}: {shape}, {store.nnz:,} nonzeros, {summed}\n{place}: {took}"))
+        return _say(program, printable(f"{name}: {shape}, {store.nnz:,} nonzeros, {summed}\n{place}: {took}"))
+    return 0
+
+
+def _say(program: str, text: str) -> int:
+    """Print on standard output; return the exit code of a result that is written."""
+    try:
+        print(text, flush=True)
+    except OSError as error:  # a full disk, or a reader that left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
+        print(f"{program}: standard output: {error.strerror}; the store is written", file=sys.stderr, flush=True)
+        return EXIT_INCOMPLETE
     return 0
 
 

@@ -6,6 +6,7 @@ import sys
 from os import PathLike, fspath
 
 EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or a defect in amped
+EXIT_INCOMPLETE = 3  # the result is written, but metrics, a checkpoint or the report on standard output failed
 EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
 
 

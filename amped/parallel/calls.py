@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-from partitioner.ranks import ENDING_SECONDS, agree
+from partitioner.ranks import agree
 
 from .mpi import Comm, abort_all, world
 
@@ -31,6 +31,7 @@ class Argument(NamedTuple):
 
 
 PLAIN = Argument(lambda _, value: value)
+PATIENCE_SECONDS = 60.0  # for other ranks to raise the same error: they may be compiling
 
 
 def collective(
@@ -80,7 +81,7 @@ def leave_together(comm: Comm, work: Callable[[], T]) -> T:
     try:
         result = work()
     except Exception as error:
-        if not comm.all_end(ENDING_SECONDS):
+        if not comm.all_end(PATIENCE_SECONDS):
             abort_all(comm)(type(error), error, error.__traceback__)
         raise
     comm.all_end(math.inf)

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from command import TIMEOUT, environment, in_process, mpirun_line, python_line, small_tns
+from command import TIMEOUT, environment, mpirun_line, python_line, small_tns
 
-from amped.errors import EXIT_INTERRUPTED, EXIT_STOPPED
+from amped.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_STOPPED
 from partitioner import signals
 from partitioner.interruptible import LOCK, Caller, Scratch
 from partitioner.signals import Interrupts, Stopped
@@ -296,10 +296,12 @@ def test_a_second_interrupt_raises_though_one_is_noted() -> None:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_a_reader_that_leaves_ends_no_command_with_a_traceback(folder: Path) -> None:
-    assert in_process("cpd", small_tns(folder), "--rank", 2, "--output", "out").code == 0
-    line = " ".join(python_line("show", "out"))
-    done = subprocess.run(
-        f"{line} | head -n 1", shell=True, capture_output=True, text=True, env=environment(), check=False
-    )
-    assert "Traceback" not in done.stderr
+@pytest.mark.parametrize(("verb", "stdout", "code"), [
+    ("partition", ">/dev/full", EXIT_INCOMPLETE), ("partition", ">&-", 0), ("info", ">&-", 0), ("mttkrp", ">&-", 0),
+])  # fmt: skip
+def test_standard_output_that_takes_nothing(folder: Path, verb: str, stdout: str, code: int) -> None:
+    more = {"partition": ["--output", "store"], "mttkrp": ["--rank", 2]}.get(verb, [])
+    line = " ".join(python_line(verb, small_tns(folder), *more))
+    done = subprocess.run(f"{line} {stdout} <&-", shell=True, stderr=-1, text=True, env=environment(), check=False)
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.splitlines()) == (code != 0)
