@@ -31,7 +31,7 @@ class Argument(NamedTuple):
 
 
 PLAIN = Argument(lambda _, value: value)
-PATIENCE_SECONDS = 60.0  # for other ranks to raise the same error: they may be compiling
+PATIENCE_SECONDS = 15.0  # for other ranks, which may be compiling, to raise the same error; a hung step takes longer
 
 
 def collective(
