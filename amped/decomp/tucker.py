@@ -29,10 +29,10 @@ MOST_ROUNDING = 1e-6  # of a fit, at most
 LEAST_ERROR = {
     "fp32": 1e-6,
     "fp64": 2e-7,
-}  # that can be asked for: about what factor matrices, or their spectra, resolve
+}  # the smallest `error`: about what factor matrices, or their spectra, resolve
 FEW = 8  # times what rounding changes: an error of less is worth products in double precision
-SPARED = 3e-7  # of an error that is asked for, factor matrices from spectra leave so much to rounding
-PARTS_ROUNDED = 32  # a sum of so many terms is wrong by a last digit, if rounding is not the same for most of them
+SPARED = 3e-7  # the part of an `error` that factor matrices from spectra leave to rounding
+PARTS_ROUNDED = 32  # terms whose sum is wrong by a last digit, unless most are rounded alike
 
 
 class Tucker:
@@ -252,7 +252,7 @@ def shown(ranks: Sequence[int]) -> str:
 
 
 def attainable(error: float, precision: str) -> float:
-    """Return the error that spectra are cut by where so much is asked for: the rest is left to rounding.
+    """Return the error at which spectra are cut so that the result has at most `error` after rounding.
 
     Raises
     ------

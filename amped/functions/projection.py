@@ -26,10 +26,10 @@ from ..operators.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, share, world
+from ..scanning import LOSSES
 from .arguments import ARGUMENTS, argument_options
 
 AnyModel = KruskalTensor | TuckerTensor
-LOSSES = "gaussian", "poisson"
 
 
 def _model(name: str, given: Any) -> Any:

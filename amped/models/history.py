@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .record import sound
+
 FITS, CONVERGED, SERIES, RUN = "fits", "converged", "series_", "run"
 
 
@@ -55,4 +57,4 @@ def _record(array: NDArray[Any] | None) -> dict[str, Any]:
         found = json.loads(array.tobytes())
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return sound(found) if isinstance(found, dict) else {}

@@ -22,14 +22,13 @@ from .explained import Component, Residuals, components, fit_of, inner_product, 
 from .forms import Forms
 from .given import PROJECTIONS, aligned
 from .history import history_arrays, take_history
+from .record import MODEL as MODEL
 
 PICTURES: list[Callable[..., None]] = []
 """What `KruskalTensor.plot` calls: models are below all that draws, which adds itself."""
 
 REPORTS: list[Callable[..., None]] = []
 """What `KruskalTensor.report` calls, in the same way."""
-
-MODEL = "model.npz"  # in an output folder
 
 
 class KruskalTensor(Forms):

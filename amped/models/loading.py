@@ -33,7 +33,8 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
     Returns
     -------
     KruskalTensor or TuckerTensor
-        With labels, if the tensor had any, and what is known of its run (``fits``, ``converged``, ``series``, ``run``).
+        With the labels of the tensor, and the history of the run (``fits``, ``converged``, ``series``, ``run``), if
+        the file has them.
 
     Raises
     ------

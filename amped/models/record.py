@@ -12,8 +12,8 @@ from typing import Any
 from partitioner.checked import open_regular
 
 from ..errors import InputError
-from .kruskal import MODEL
 
+MODEL = "model.npz"  # in an output folder
 RUN = "run.json"  # beside `MODEL`
 LONGEST = 1 << 26  # bytes
 

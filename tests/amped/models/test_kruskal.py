@@ -197,6 +197,7 @@ def test_history_is_kept(tmp_path: Path) -> None:
         {"fits": np.array(["a"]), "run": np.frombuffer(b"[1]", np.uint8), "series_kkt": np.zeros(0)},
         {"run": np.frombuffer(b"[" * 100_000, np.uint8), "converged": np.array(2.5)},
         {"run": np.zeros(4), "series_": np.zeros(2, np.int64)},
+        {"run": np.frombuffer(b'{"fits": "high", "iterations": [1], "nonnegative": {"a": 1}}', np.uint8)},
     ],
 )
 def test_what_is_no_history_is_ignored(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
