@@ -18,6 +18,7 @@ from .dense import DenseTensor
 from .errors import InputError
 from .labels import Labels, as_labels, plain_times
 from .lowrank import factors_of, full, parts_of
+from .packing import BOUNDS, NAMES, SCALES, Packing
 
 __all__ = ["AnyTensor", "factors_of", "is_matrix_or_table", "is_table", "is_tensor", "tensor_of"]
 
@@ -92,11 +93,17 @@ def _of_scipy(given: Any) -> SparseTensor:
     return SparseTensor.from_columns(np.array(found.coords), _numbers(found.data), found.shape)
 
 
-def _of_pydata(given: Any) -> SparseTensor:
+def _of_pydata(given: Any, packing: Packing | None = None) -> SparseTensor:
     found = given if hasattr(given, "coords") else given.asformat("coo")
-    if found.fill_value != 0:
-        raise InputError(f"a sparse array whose absent elements are {found.fill_value}: expected 0")
-    return SparseTensor.from_columns(np.array(found.coords), _numbers(found.data), found.shape)
+    absent, values = np.asarray(found.fill_value).reshape(1), found.data
+    if packing is not None and not packing.plain:
+        try:
+            absent, values = (packing.unpacked(each, (slice(0, each.size),)) for each in (absent, values))
+        except InputError as error:
+            raise InputError(f"of the stored values, {error}") from None
+    if absent[0] != 0:
+        raise InputError(f"a sparse array whose absent elements are {absent[0]}: expected 0")
+    return SparseTensor.from_columns(np.array(found.coords), _numbers(values), found.shape)
 
 
 def _of_torch(given: Any) -> AnyTensor:
@@ -119,15 +126,45 @@ def _numbers(values: Any) -> Any:
 
 
 def _of_xarray(given: Any) -> AnyTensor:
-    data = given.data
-    if _is_pydata(data):
-        tensor: AnyTensor = _of_pydata(data)
-    else:
-        tensor = DenseTensor(data if hasattr(data, "__cuda_array_interface__") else given.values)
+    tensor = _of_variable(given.variable)
     if given.coords.keys() & set(given.dims) or not all(NUMBERED.fullmatch(str(name)) for name in given.dims):
         # A dimension without a coordinate is numbered, as xarray has it.
-        tensor.labels = Labels((_index(given[name].values) for name in given.dims), [str(name) for name in given.dims])
+        tensor.labels = Labels((_coordinate(given, name) for name in given.dims), [str(name) for name in given.dims])
     return tensor
+
+
+def _of_variable(given: Any) -> AnyTensor:
+    """Return an array of xarray's; what its attributes say of the numbers applies, as for arrays in files."""
+    packing = Packing(given.dtype, _undecoded(given))
+    data = given.data
+    if _is_pydata(data):
+        return _of_pydata(data, packing)
+    if packing.plain:
+        return DenseTensor(data if hasattr(data, "__cuda_array_interface__") else given.values)
+    numbers = given.as_numpy().values
+    return DenseTensor(packing.unpacked(numbers, tuple(slice(0, length) for length in numbers.shape)))
+
+
+def _undecoded(given: Any) -> dict[str, Any]:
+    """Return the attributes of an array of xarray's that say something of its numbers as they are.
+
+    What xarray has applied it moves to `encoding`, but for the bounds, which are then of numbers that are gone.
+    """
+    decoded = any(name in given.encoding for name in (*SCALES, "_Unsigned"))
+    return {name: given.attrs[name] for name in NAMES if name in given.attrs and not (decoded and name in BOUNDS)}
+
+
+def _coordinate(given: Any, name: Any) -> Any:
+    """Return the labels of a dimension of xarray's."""
+    found = given[name].variable
+    numbers = found.values
+    try:
+        packing = Packing(numbers.dtype, _undecoded(found))
+        if not packing.plain:
+            numbers = packing.unpacked(numbers, (slice(0, numbers.size),))
+    except InputError as error:
+        raise InputError(f"coordinate {str(name)!r}: {error}") from None
+    return _index(numbers)
 
 
 def _of_dataset(given: Any) -> AnyTensor:
@@ -166,7 +203,7 @@ TAKEN: dict[tuple[str, str], Callable[[Any], AnyTensor]] = {
     ("pyttb", "sptensor"): _of_sptensor,
     ("pyttb", "tensor"): lambda given: DenseTensor(given.data),
     ("xarray", "DataArray"): _of_xarray,
-    ("xarray", "Variable"): lambda given: DenseTensor(given.values),
+    ("xarray", "Variable"): _of_variable,
     ("xarray", "Dataset"): _of_dataset,
     ("pandas", "DataFrame"): _of_pandas,
     **dict.fromkeys(

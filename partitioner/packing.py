@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from .errors import InputError
 
 FILLS, SCALES = ("_FillValue", "missing_value"), ("scale_factor", "add_offset")
-NAMES = (*FILLS, *SCALES, "valid_min", "valid_max", "valid_range", "_Unsigned")
+BOUNDS = ("valid_min", "valid_max", "valid_range")
+NAMES = (*FILLS, *SCALES, *BOUNDS, "_Unsigned")
 OWN_FILL = "the array's fill value"
 MOST = 64  # numbers of an attribute
 WIDEST = 8  # bytes of a number
-REPLACE = "replace such elements in the file first"
+REPLACE = "replace such elements first"
 
 Number = int | float
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,71 @@ def test_xarray_of_sparse_and_of_some_coordinates() -> None:
         assert found.tolist() == want.tolist()
     labelled.labels = Labels(map(as_labels, LABELS), ["who", "who", "day"])
     assert labelled.to_xarray().dims == ("mode_0", "mode_1", "mode_2"), "dimensions have different names"
+
+
+PACKED = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(("attributes", "wanted"), [
+    ({"scale_factor": 0.5, "add_offset": 10.0}, PACKED * 0.5 + 10),
+    ({"scale_factor": "0.5"}, PACKED * 0.5),
+    ({"_FillValue": np.int16(-1), "valid_range": [0, 30], "units": "m"}, PACKED),
+    ({"_FillValue": np.int16(3)}, r"element \[0, 0, 3\] is 3, a missing value \(_FillValue\): replace such"),
+    ({"missing_value": [7, 5]}, "a missing value \\(missing_value\\)"),
+    ({"valid_max": 22}, r"element \[1, 2, 3\] is above 22"),
+    ({"scale_factor": 0.0}, "attribute scale_factor is 0.0: expected one finite number other than 0"),
+])  # fmt: skip
+def test_attributes_of_xarray_apply(attributes: dict[str, Any], wanted: Any) -> None:
+    xarray = pytest.importorskip("xarray")
+    array = xarray.DataArray(PACKED, dims=["x", "y", "z"], attrs=attributes)
+    for given in (array, array.variable, array.transpose("z", "x", "y")):
+        if isinstance(wanted, str):
+            with pytest.raises(InputError, match=wanted if given.dims[0] == "x" else None):
+                tensor_of(given)
+            continue
+        found = tensor_of(given)
+        assert found is not None
+        assert np.array_equal(np.asarray(found), wanted if given.dims[0] == "x" else wanted.transpose(2, 0, 1))
+    assert np.array_equal(PACKED.ravel(), np.arange(24)), "the caller's own"
+
+
+def test_what_xarray_has_decoded_is_not_decoded_again(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    dataset = xarray.Dataset({"v": (("x", "y", "z"), PACKED / 2 + 1)}, {"x": ("x", [1.5, 2.5])})
+    dataset["v"].attrs["valid_max"] = np.int16(30)  # of the numbers in the file
+    how = {"dtype": "i2", "scale_factor": 0.25, "add_offset": 1.0, "_FillValue": -9}
+    coordinate = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}
+    dataset.to_zarr(tmp_path / "a.zarr", encoding={"v": how, "x": coordinate}, consolidated=False)
+    raw = xarray.open_zarr(tmp_path / "a.zarr", mask_and_scale=False, chunks=None, consolidated=False)
+    assert raw["v"].dtype == np.int16
+    with pytest.raises(InputError, match="is above 30, the largest valid one"):
+        tensor_of(raw["v"])
+    del raw["v"].attrs["valid_max"]
+    for each in (raw, xarray.open_zarr(tmp_path / "a.zarr", chunks=None, consolidated=False)):
+        found = tensor_of(each["v"])
+        assert found is not None
+        assert np.array_equal(np.asarray(found), PACKED / 2 + 1)
+        assert found.labels is not None
+        assert found.labels[0].tolist() == [1.5, 2.5]
+    raw["x"].attrs["_FillValue"] = raw["x"].values[1]
+    with pytest.raises(InputError, match="coordinate 'x': element"):
+        tensor_of(raw["v"])
+
+
+def test_attributes_of_sparse_xarray() -> None:
+    xarray, sparse = pytest.importorskip("xarray"), pytest.importorskip("sparse")
+
+    def given(**attributes: Any) -> Any:
+        return xarray.DataArray(sparse.COO.from_numpy(PACKED), dims=["x", "y", "z"], attrs=attributes)
+
+    found = tensor_of(given(scale_factor=0.5))
+    assert isinstance(found, amped.SparseTensor)
+    assert found.values.tolist() == (np.arange(1, 24) / 2).tolist()
+    with pytest.raises(InputError, match=r"absent elements are 2\.0: expected 0"):
+        tensor_of(given(add_offset=2.0))
+    for missing in (0, 5):
+        with pytest.raises(InputError, match=f"is {missing}, a missing value"):
+            tensor_of(given(_FillValue=missing))
 
 
 def test_dense_tensors_go_out_and_come_back() -> None:
