@@ -141,7 +141,12 @@ class SparseTensor(AsArray):
         _check_kinds(columns, values)
         narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
         self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
-        self.shape = _checked_shape(take((columns, values), (self._columns, self._values)), values, shape)
+        found = take((columns, values), (self._columns, self._values))
+        if not found.finite:
+            at = int(np.argmin(np.isfinite(self._values)))
+            why = "too large for a double" if np.isfinite(values[at]) else "not finite"
+            raise InputError(f"value of nonzero {at} is {why}")
+        self.shape = _checked_shape(found, shape)
         self._sort, self._ordered, self._repaired = sort, False, (0, 0)
         given = 0 if not owned or self._columns is columns else columns.nbytes  # the caller holds the original
         self._build_bytes = self._columns.nbytes + self._values.nbytes + given
@@ -279,12 +284,20 @@ class SparseTensor(AsArray):
 
     def norm(self) -> float:
         """Return the Frobenius norm, computed in double precision."""
-        range_ = ends(self.values)
+        range_ = self._ends()
         return norm(range_, squares(self.values, range_))
 
     def value_range(self) -> ValueRange:
         """Return bounds on the values."""
-        return ValueRange(*ends(self.values), grain(self.values))
+        return ValueRange(*self._ends(), grain(self.values))
+
+    def _ends(self) -> tuple[float, float]:
+        """Return the smallest and the largest value; refuse values that a caller has set to no finite number."""
+        found = ends(self.values)
+        if not all(map(math.isfinite, found)):
+            at = int(np.argmin(np.isfinite(self.values)))
+            raise InputError(f"value of nonzero {at} is {self.values[at]}: every value must be finite", path=self._path)
+        return found
 
     def __repr__(self) -> str:
         named = f", modes {', '.join(self.labels.names)}" if self.labels is not None and self.labels.names else ""
@@ -308,8 +321,9 @@ def grain(values: NDArray[np.floating]) -> float:
 def _digits(values: NDArray[np.floating]) -> int:
     """Return the binary digits after the point of some values, at most one more than are looked for."""
     digits = 0
-    while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
-        digits += 1
+    with np.errstate(over="ignore"):  # a number that overflows has no digits after the point
+        while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
+            digits += 1
     return digits
 
 
@@ -351,9 +365,7 @@ def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
         raise InputError("no nonzeros")
 
 
-def _checked_shape(found: Found, values: NDArray[Any], shape: Sequence[int] | None) -> tuple[int, ...]:
-    if not found.finite:
-        raise InputError(f"value of nonzero {int(np.argmin(np.isfinite(values)))} is not finite")
+def _checked_shape(found: Found, shape: Sequence[int] | None) -> tuple[int, ...]:
     lengths = tuple(h + 1 for h in found.high) if shape is None else _whole_lengths(shape)
     if len(lengths) != found.high.size:
         raise InputError(f"shape has {len(lengths)} modes, the indices have {found.high.size}")

@@ -46,10 +46,11 @@ def take(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDA
                 np.copyto(target[part], source[part], casting="unsafe")  # what does not fit is refused by its ends
             column = (target if fits else source)[part]
             ends.append((int(column.min()), int(column.max())))
-        values = given[1][part]
-        with np.errstate(over="ignore"):
-            if kept[1] is not given[1]:
-                np.copyto(kept[1][part], values, casting="same_kind" if values.dtype.kind == "f" else "unsafe")
+        values = kept[1][part]
+        if kept[1] is not given[1]:
+            casting = "same_kind" if given[1].dtype.kind == "f" else "unsafe"
+            with np.errstate(over="ignore"):  # what a double does not hold is not finite then
+                np.copyto(values, given[1][part], casting=casting)
         low, high = np.array(ends, object).T
         return Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from partitioner.coo import SparseTensor
 from partitioner.dense import DenseTensor
+from partitioner.facts import NO_OVERFLOW
 from partitioner.foreign import is_matrix_or_table, tensor_of
 from partitioner.foreign import is_table as is_table_object
 from partitioner.labels import Labels, TableQuery, mode_names
@@ -117,6 +118,10 @@ def aligned(
     tensor = matched(tensor_for(X, labels, value, where), labels, known=True)
     if tensor.shape != tuple(shape):
         raise InputError(f"X has shape {tensor.shape}, the model {tuple(shape)}")
+    (low, high), norm = NO_OVERFLOW, tensor.norm()
+    if norm and not low <= norm <= high:
+        limits = f"{low:.0e} to {high:.0e}"
+        raise InputError(f"the norm of X, {norm:.3g}, is beyond what float64 computes with, {limits}: scale its values")
     return tensor
 
 

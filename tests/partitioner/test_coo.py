@@ -249,6 +249,25 @@ def test_a_shape_of_any_integers_and_a_mask_of_nothing() -> None:
         SparseTensor.from_columns(np.ma.masked_equal([[0, 1], [0, 1]], 1), np.ones(2))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.longdouble])
+def test_values_that_overflow_are_refused_or_taken_without_a_warning(dtype: type) -> None:
+    indices = [[0, 0], [1, 1]]
+    largest = np.finfo(np.float32 if dtype == np.float32 else np.float64).max
+    tensor = SparseTensor(indices, np.array([largest, 0.3], dtype))
+    assert tensor.value_range().high == largest
+    assert tensor.value_range().grain == 0
+    assert tensor.norm() == largest
+    if np.finfo(dtype).max > np.finfo(np.float64).max:
+        with pytest.raises(InputError, match="value of nonzero 1 is too large for a double"):
+            SparseTensor(indices, np.array([1, np.finfo(dtype).max], dtype))
+    for bad in (np.inf, -np.inf, np.nan):
+        tensor.values[1] = bad  # by a caller, later
+        for found in (tensor.norm, tensor.value_range):
+            with pytest.raises(InputError, match=f"value of nonzero 1 is {bad}: every value must be finite"):
+                found()
+
+
 def test_compacted() -> None:
     given = SparseTensor([[7, 10**9, 2], [7, 5, 2], [3, 5, 4]], [1.0, 2.0, 3.0], (9, 2 * 10**9, 9))
     tensor = given.compacted(base=1)

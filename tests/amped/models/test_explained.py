@@ -147,3 +147,16 @@ def test_what_is_not_finite_is_refused_after_the_fit_too(tmp_path: Path, bad: fl
         with pytest.raises(InputError, match=rf"({place}) -?(nan|inf): every (value|element) must be finite"):
             call()
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("value", [1e200, 1e-200])
+def test_squares_beyond_double_precision_are_refused_after_the_fit(value: float) -> None:
+    array = np.zeros((3, 3, 3))
+    array[0, 1, 2] = value
+    cp = amped.KruskalTensor(np.ones(2), [np.ones((3, 2))] * 3)
+    tucker = amped.TuckerTensor(np.ones((2, 2, 2)), [np.ones((3, 2))] * 3)
+    for given in (array, amped.SparseTensor([[0, 1, 2]], [value], (3, 3, 3))):
+        for compare in (cp.score, cp.residuals, tucker.score):
+            with pytest.raises(InputError, match=r"the norm of X, 1e[+-]200, is beyond .*: scale its values"):
+                compare(given)
