@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from html import escape
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,27 @@ from .labels import Labelled, Labels, mode_names
 LONGEST = 40  # characters of a label that HTML shows
 
 
-class AsArray(Labelled):
+class Unconverted:
+    """What NumPy converts neither to an array, nor to an object in one, unless that is its type.
+
+    The method `DENSE` returns the array.
+    """
+
+    DENSE: ClassVar[str]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if dtype is not None and np.dtype(dtype) == object:  # as for several in an array, or in a column of pandas
+            found = np.empty((), object)
+            found[()] = self
+            return found
+        cause = f"a {type(self).__name__} does not become an array implicitly, as that may exceed memory"
+        raise TypeError(f"{cause}: use .{self.DENSE}()")
+
+
+class AsArray(Labelled, Unconverted):
     """What a sparse tensor has in common with arrays. Its own class has the nonzeros."""
 
+    DENSE = "todense"
     shape: tuple[int, ...]
     columns: Any  # properties of its own class
     values: Any

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import Unconverted
 from .coo import SparseTensor
 from .dense import DenseTensor
 from .errors import InputError
@@ -75,7 +76,8 @@ def _taker(given: Any) -> Callable[[Any], AnyTensor] | None:
     streams = hasattr(given, "__arrow_c_stream__")
     if known is None and streams and any(hasattr(given, name) for name in COLUMNS):
         known = _refuse_table
-    if known is None and (hasattr(given, "__array__") or hasattr(given, "__cuda_array_interface__")):
+    array = hasattr(given, "__array__") and not isinstance(given, Unconverted)
+    if known is None and (array or hasattr(given, "__cuda_array_interface__")):
         known = DenseTensor
     return _refuse_table if known is None and streams else known
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.arrays import library
+from partitioner.arrays import Unconverted, library
 from partitioner.given import whole
 from partitioner.labels import Labelled
 from partitioner.lowrank import parts_of
@@ -18,8 +18,10 @@ from ..errors import InputError
 from .ktensor_text import write_ktensor
 
 
-class Forms(Labelled):
+class Forms(Labelled, Unconverted):
     """What a CP model is elsewhere. Its own class has weights and factor matrices, and makes one of them."""
+
+    DENSE = "full"
 
     weights: NDArray[np.float64]
     factors: list[NDArray[Any]]

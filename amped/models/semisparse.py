@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from partitioner.arrays import Unconverted
 from partitioner.coo import MAX_MODE_LENGTH, SparseTensor, refuse_masked
 from partitioner.dense import Stored
 from partitioner.given import whole
@@ -22,7 +23,7 @@ from ..files import faults_of, read_npz, write_npz
 BLOCK = 1 << 22  # numbers worked on together
 
 
-class SemiSparseTensor:
+class SemiSparseTensor(Unconverted):
     """A tensor with sparse and dense modes: the coordinates of its fibres in the sparse modes, and all numbers of each.
 
     Li, Ma, Yan and Vuduc, Optimizing Sparse Tensor Times Matrix on Multi-core and Many-core Architectures, IA3 2016,
@@ -64,6 +65,8 @@ class SemiSparseTensor:
     >>> y.indices.shape, y.values.shape, y.modes  # doctest: +SKIP
     ((5120, 2), (5120, 16), (2,))
     """
+
+    DENSE = "to_dense"
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from partitioner.arrays import Unconverted
 from partitioner.labels import Labelled, find, named
 from partitioner.threads import side_by_side, usable_cores
 
@@ -23,7 +24,7 @@ MOST_AT_ONCE = 1 << 22  # numbers that a thread holds where values are computed
 Index = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 
 
-class TuckerTensor(Labelled):
+class TuckerTensor(Labelled, Unconverted):
     """A core tensor times a factor matrix in each mode, ``core x_0 factors[0] x_1 factors[1] ...``.
 
     Parameters
@@ -52,6 +53,8 @@ class TuckerTensor(Labelled):
     -----
     ``core, factors = model`` unpacks.
     """
+
+    DENSE = "full"
 
     def __init__(
         self,

@@ -209,6 +209,25 @@ def test_dense_tensors_go_out_and_come_back() -> None:
     assert "2024-01-01" in tensor._repr_html_()
 
 
+def test_no_object_array_is_made_of_a_tensor_or_model() -> None:
+    model = amped.KruskalTensor(np.ones(2), [np.ones((3, 2))] * 3)
+    tucker = amped.TuckerTensor(np.ones((2, 2, 2)), [np.ones((3, 2))] * 3)
+    semisparse = amped.SemiSparseTensor(np.array([[0, 0], [1, 2]]), np.ones((2, 2), np.float32), 0, (2, 5, 4))
+    for each in (TENSOR, semisparse, model, tucker):
+        with pytest.raises(TypeError, match=rf"a {type(each).__name__} does not become an array") as caught:
+            np.asarray(each)
+        method = str(caught.value).partition("use .")[2].removesuffix("()")
+        assert getattr(each, method)().shape == each.shape
+        with pytest.raises(TypeError, match=method):
+            np.float64(2) * each
+        several = np.array([each, each], dtype=object)
+        assert several.shape == (2,)
+        assert several[1] is each
+    assert tensor_of(semisparse) is None, "whoever knows it takes its nonzeros"
+    with pytest.raises(InputError, match=r"factors: expected matrices: .* use \.todense\(\)"):
+        amped.mttkrp(TENSOR, [TENSOR, TENSOR, TENSOR], 0)  # type: ignore[list-item]
+
+
 def test_truth_values_count() -> None:
     sparse = pytest.importorskip("scipy.sparse")
     found = tensor_of(sparse.coo_array(ARRAY[:, :, 0] != 0))
