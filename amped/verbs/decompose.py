@@ -102,7 +102,7 @@ def _decompose(request: RunRequest, session: Session, kind: Kind, tell: Tell) ->
                     lambda: stop.agreed(comm),
                 )
             if starts > 1:
-                origin = origin._replace(seed=request.seed + best)
+                origin = origin._replace(seed=request.first_seed + best)
                 job.teller.best(len(merits), origin.seed)
             record = recorded(job, source, origin, method, time.perf_counter() - began)
             model, place, result = _save(job, request, method, stop, record, saver, source)
@@ -167,7 +167,7 @@ class _Cp:
             return counts(source, request.rank, job.machine, request.options, asked, budget)
         constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
         if request.init == "tucker":
-            self.start = cp_start(source, job.machine, request.options, request.rank, request.seed)
+            self.start = cp_start(source, job.machine, request.options, request.rank, request.first_seed)
         return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
 
 
@@ -184,7 +184,7 @@ class _Tucker:
 
     def method(self, job: Job, source: AnySource) -> Restartable:
         request = self._request
-        found = compressed(source, job.machine, request.options, request.compression, request.seed)
+        found = compressed(source, job.machine, request.options, request.compression, request.first_seed)
         job.display.note(f"ranks {shown(found.operator.ranks)}")
         return found
 
@@ -193,7 +193,7 @@ def _next_start(job: Job, method: driver.Method, source: AnySource, number: int)
     """Put the factor matrices of a start in place, unless it is the first, whose are."""
     request = job.request
     assert isinstance(request, RunRequest)
-    seed = request.seed + number
+    seed = request.first_seed + number
     job.teller.start(number, request.how_often, seed)
     if number:
         begin(method, source, seed)
@@ -205,8 +205,8 @@ def _start_or_resume(
     """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
     comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
     if folder is None:
-        begin(method, source, request.seed, request.init if start is None else start)
-        return checkpoint.Origin({}, request.seed, request.init, options), False
+        begin(method, source, request.first_seed, request.init if start is None else start)
+        return checkpoint.Origin({}, request.first_seed, request.init, options), False
     facts = checkpoint.facts_of(source, method.rank, method.name) | method.facts
 
     def load() -> checkpoint.Checkpoint | None:
@@ -223,8 +223,8 @@ def _start_or_resume(
     found = on_root(comm, load)  # rank 0's: the others may see another file system
     kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
     if kept is None:
-        begin(method, source, request.seed, request.init if start is None else start)
-        return checkpoint.Origin(facts, request.seed, request.init, options), False
+        begin(method, source, request.first_seed, request.init if start is None else start)
+        return checkpoint.Origin(facts, request.first_seed, request.init, options), False
     method.state, seed, init = kept
     for mode in range(method.operator.order):
         method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
@@ -233,12 +233,15 @@ def _start_or_resume(
 
 
 def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> None:
-    """Raise `InputError` if a start is asked for that is not the one from which the checkpoint's run began."""
-    for name, given, began in (("seed", request.seed or None, origin.seed), ("init", request.init, origin.init)):
-        if given is not None and began not in (given, ""):
-            start = "a random start" if began is None else f"--{name} {began}"
-            cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
-            raise InputError(cause, path=path)
+    """Raise `InputError` if a flag names another start than the one from which the checkpoint's run began."""
+    wrong_seed = request.seed is not None and (bool(origin.init) or request.seed != origin.seed)
+    wrong_init = request.init is not None and origin.init not in (request.init, "")
+    if wrong_seed or wrong_init:
+        name, given = ("seed", request.seed) if wrong_seed else ("init", request.init)
+        random = f"--seed {origin.seed}" if wrong_seed else "a random start"
+        start = f"--init {origin.init}" if origin.init else random
+        cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
+        raise InputError(cause, path=path)
 
 
 def _write_model(job: Job, model: Model, record: dict[str, Any]) -> Path:

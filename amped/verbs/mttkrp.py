@@ -44,7 +44,7 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
             budget = job.budget(request.repeat)
             operator = place(source, request.rank, job.machine, request.options, budget=budget, late=True)
         job.say_machine()
-        start(operator, source, request.seed, request.init)
+        start(operator, source, request.first_seed, request.init)
         job.begin(operator, source)
         results = {}
         for at, mode in enumerate(modes):

@@ -55,7 +55,7 @@ def command(request: RunRequest, ranks: int, origin: Origin, state: State) -> st
     """
     began: dict[str, Any] = {"init": origin.init}
     if origin.init is None:
-        began["seed"] = origin.seed
+        began["seed"] = origin.seed or None  # without a flag it is 0
     if not state.converged and state.iterations < request.iterations:
         if state.mode or not state.iterations:
             return None

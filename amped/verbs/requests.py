@@ -183,7 +183,7 @@ class Seeded(Request):
     """What verbs take that begin with factor matrices."""
 
     named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs"
-    seed: int = flag(0, "of the random start (0)", type=whole_number, group="start")
+    seed: int | None = flag(None, "of the random start (0)", type=whole_number, group="start")
     init: str | None = flag(
         None,
         "start from factor_0 ... of a file, or from eigenvectors",
@@ -191,9 +191,14 @@ class Seeded(Request):
         group="start",
     )
 
+    @property
+    def first_seed(self) -> int:
+        """The seed of the first start; `seed` is None without a flag, which says nothing of a checkpoint's seed."""
+        return self.seed or 0
+
     def check(self) -> None:
         super().check()
-        if self.seed < 0:
+        if self.first_seed < 0:
             raise InputError(f"--seed {self.seed}: at least 0")
         if self.init not in self.named_starts:
             assert self.init is not None

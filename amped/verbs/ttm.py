@@ -46,7 +46,8 @@ def ttm(request: TtmRequest, session: Session) -> int:
     with Job(request, session) as job:
         source, opened = multiplied(job, request)
         setting = together(comm, lambda: product_setting(source, request.mode, request.rank, job.machine, options))
-        matrix = initial_factor(opened, request.mode, request.rank, comm, options.dtype, request.seed, request.init)
+        start = request.first_seed, request.init
+        matrix = initial_factor(opened, request.mode, request.rank, comm, options.dtype, *start)
         began = time.perf_counter()
         product, shape = place_product(source, job.machine, setting), Shape(source, setting)
         product.set_matrix(matrix)

@@ -76,7 +76,7 @@ class Form:
     @property
     def tabular(self) -> bool:
         """Whether anything is said that is for tables alone."""
-        return bool(self.key or self.value or self.where or self.missing != "drop")
+        return bool(self.key) or self.value is not None or self.where is not None or self.missing != "drop"
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> Form:

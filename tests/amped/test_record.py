@@ -81,14 +81,15 @@ def request_of(line: list[str]) -> RunRequest:
 def said(request: RunRequest) -> dict[str, Any]:
     """All that a request says of the model."""
     named = {"tensor": request.tensor, "form": request.form, "options": request.options}
-    return named | {each.name: getattr(request, each.name) for each in fields(request) if each.name not in PASSING}
+    named |= {each.name: getattr(request, each.name) for each in fields(request) if each.name not in PASSING}
+    return named | {"seed": request.first_seed}
 
 
 @given(lines("cpd", CPD) | lines("tucker", TUCKER), st.integers(1, 4))
 def test_the_recorded_command_says_the_same(line: list[str], ranks: int) -> None:
     """Also where a flag's value is 0, is text like a flag's, or has what a shell would take for its own."""
     request = request_of(line)
-    origin = Origin({}, request.seed, request.init, {})
+    origin = Origin({}, request.first_seed, request.init, {})
     text = command(request, ranks, origin, State({}, {}, request.iterations))
     assert text is not None
     words = shlex.split(text)

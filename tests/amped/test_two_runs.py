@@ -225,10 +225,35 @@ def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
     path = begun(folder, "--init", "start.npz")
     resume = ["cpd", path, *FLAGS, "--checkpoint", "c", "--resume", "--output", "a"]
     refused(run_amped(*resume, "--init", "nvecs"), "c/iteration-2", "began with --init start.npz, not --init nvecs")
-    refused(run_amped(*resume, "--seed", 3), "c/iteration-2", "began with --seed 0, not --seed 3")
+    for seed in (0, 3):
+        refused(run_amped(*resume, "--seed", seed), "c/iteration-2", f"began with --init start.npz, not --seed {seed}")
     for same in ([], ["--init", "start.npz"]):  # a job script sends the same line each time
         succeeded(run_amped(*resume, *same))
         assert json.loads(Path("a/run.json").read_text())["init"] == "start.npz"
+
+
+@pytest.mark.parametrize("began", [0, 1])
+def test_a_seed_counts_also_where_it_is_the_default(folder: Path, began: int) -> None:
+    path = begun(folder, *(["--seed", 1] if began else []))
+    resume = ["cpd", path, *FLAGS, "--checkpoint", "c", "--resume", "--output", "a"]
+    cause = f"began with --seed {began}, not --seed {1 - began}: leave out --seed, or --resume"
+    refused(run_amped(*resume, "--seed", 1 - began), "c/iteration-2", cause)
+    refused(run_amped(*resume, "--init", "nvecs"), "c/iteration-2", "began with a random start, not --init nvecs")
+    for same in ([], ["--seed", began]):
+        succeeded(run_amped(*resume, *same, "--force"))
+        assert json.loads(Path("a/run.json").read_text())["seed"] == began
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_excludes_another_start(folder: Path, seed: int) -> None:
+    start = ["--seed", seed, "--init", "nvecs"]
+    for verb, more in (("cpd", FLAGS), ("tucker", ["--rank", "2,2,2"]), ("mttkrp", ["--rank", 2])):
+        refused(run_amped(verb, small_tns(folder), *more, *start), "--init: not allowed with argument --seed")
+
+
+def test_an_empty_expression_is_not_taken_for_none(folder: Path) -> None:
+    for name in ("--where", "--value"):
+        refused(run_amped("info", small_tns(folder), name, ""), "a table: --key EXPR")
 
 
 # ------------------------------------------------------------------------------------------ what is no output
