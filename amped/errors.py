@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from partitioner.errors import EXIT_FAILURE, EXIT_INCOMPLETE, EXIT_INPUT, InputError, InputWarning, OutputError
+from partitioner.errors import (
+    EXIT_FAILURE,
+    EXIT_INCOMPLETE,
+    EXIT_INPUT,
+    EXIT_UNREAD,
+    InputError,
+    InputWarning,
+    OutputError,
+    UnreadError,
+)
 from partitioner.signals import EXIT_INTERRUPTED, EXIT_STOPPED
 
 __all__ = [
-    "EXIT_FAILURE", "EXIT_INCOMPLETE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "InputError", "InputWarning",
-    "OutputError",
+    "EXIT_FAILURE", "EXIT_INCOMPLETE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "EXIT_UNREAD",
+    "InputError", "InputWarning", "OutputError", "UnreadError",
 ]  # fmt: skip

@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done; 1: something failed; 2: the input or a flag is wrong, with one line on standard error; 3: the result is
     written, but metrics, a checkpoint or the report failed; 75: stopped by SIGUSR1, SIGTERM or SIGHUP, with one line
-    that says what was saved; 130: the same by SIGINT.
+    that says what was saved; 130: the same by SIGINT; 141: whoever read a result on standard output left, as `head`.
     """
     given = sys.argv[1:] if argv is None else argv
     if given[:1] == [PARTITION]:

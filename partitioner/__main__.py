@@ -23,6 +23,7 @@ from .interruptible import must_exit
 from .ranks import Alone, Ranks, abort_all, end_stopped, refuse, world
 from .readers import Form
 from .signals import NOTHING, Interrupts, end, number_of
+from .streams import discard
 
 PROGRAM = "amped-partition"
 EXAMPLE = "mpirun -n 4 amped partition nell-2.tns --output nell-2-store"
@@ -92,7 +93,7 @@ def _say(program: str, text: str) -> int:
     try:
         print(text, flush=True)
     except OSError as error:  # a full disk, or a reader that left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
+        discard(sys.stdout.fileno())  # or Python tries again as it ends
         print(f"{program}: standard output: {error.strerror}; the store is written", file=sys.stderr, flush=True)
         return EXIT_INCOMPLETE
     return 0

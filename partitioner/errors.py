@@ -7,6 +7,7 @@ from os import PathLike, fspath
 
 EXIT_FAILURE = 1  # a rank died or hung, the result cannot be written, or a defect in amped
 EXIT_INCOMPLETE = 3  # the result is written, but metrics, a checkpoint or the report on standard output failed
+EXIT_UNREAD = 141  # whoever read standard output left, as `head` does: what a shell says of a program that SIGPIPE ends
 EXIT_INPUT = 2  # the input or the options are wrong; one line on standard error says how
 
 
@@ -48,6 +49,12 @@ class OutputError(InputError):
     """A result that cannot be written after the work, as on a full disk."""
 
     exit_code = EXIT_FAILURE
+
+
+class UnreadError(OutputError):
+    """A result on standard output whose reader has left: nobody waits for it, and nothing is said."""
+
+    exit_code = EXIT_UNREAD
 
 
 class InputWarning(UserWarning):

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import EXIT_FAILURE, InputError
+from .errors import EXIT_FAILURE, InputError, UnreadError
 from .signals import LAST_WORDS_SECONDS, LAUNCHER_RANKS, described, exit_code, number_of, raising
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
         if error.filename is None:
             raise error
         error = InputError(error.strerror or str(error), path=error.filename)
-    if ranks.rank == 0:
+    if ranks.rank == 0 and not isinstance(error, UnreadError):
         print(f"{program}: error: {error}", file=sys.stderr, flush=True)
     if not ranks.all_end(ENDING_SECONDS):
         if ranks.rank:

@@ -11,9 +11,11 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
+
+from .streams import ERROR, secure
 
 EXIT_STOPPED = 75  # stopped by SIGTERM, SIGUSR1 or SIGHUP: what was done is saved, start again with --resume
 EXIT_INTERRUPTED = 130  # the same by SIGINT: someone is there who decides whether to go on
@@ -53,11 +55,12 @@ def number_of(error: KeyboardInterrupt) -> int:
 def at_start() -> None:
     """Let a signal end this process at once, with a line, while a command line imports what it needs.
 
-    Nothing is done in a process that is no command line of `PROGRAMS`.
+    Its standard streams are made `secure`, too. Nothing is done in a process that is no command line of `PROGRAMS`.
     """
     line, name = sys.orig_argv, os.path.basename(sys.argv[0]) if sys.argv else ""
     module = line[line.index("-m") + 1 :][:1] if name == "-m" and "-m" in line else []
     if name in PROGRAMS or any(each in module for each in PROGRAMS.values()):
+        secure()
         for number in ENDING:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as by nohup
                 signal.signal(number, end)
@@ -67,7 +70,8 @@ def end(number: int, _: FrameType | None = None) -> None:
     """End this process at once; of several ranks the first one says why."""
     ranks = [os.environ[name] for name in LAUNCHER_RANKS if name in os.environ]
     if all(rank == "0" for rank in ranks):
-        os.write(2, f"amped: {described(number)}; {NOTHING}\n".encode())
+        with suppress(OSError):
+            os.write(ERROR, f"amped: {described(number)}; {NOTHING}\n".encode())
     if ranks:
         time.sleep(LAST_WORDS_SECONDS)
     os._exit(exit_code(number))

@@ -48,9 +48,9 @@ def take(given: tuple[NDArray[Any], NDArray[Any]], kept: tuple[NDArray[Any], NDA
             ends.append((int(column.min()), int(column.max())))
         values = kept[1][part]
         if kept[1] is not given[1]:
-            casting = "same_kind" if given[1].dtype.kind == "f" else "unsafe"
+            source = given[1][part]
             with np.errstate(over="ignore"):  # what a double does not hold is not finite then
-                np.copyto(values, given[1][part], casting=casting)
+                np.copyto(values, source, casting="same_kind" if source.dtype.kind == "f" else "unsafe")
         low, high = np.array(ends, object).T
         return Found(low, high, bool(np.isfinite(values.min()) and np.isfinite(values.max())))  # NaN is either
 

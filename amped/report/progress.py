@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -11,8 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from partitioner.errors import printable
+from partitioner.streams import discard
 
-from ..errors import OutputError
+from ..errors import OutputError, UnreadError
 from ..parallel.mpi import launched
 
 BETWEEN = 0.05  # seconds from one picture of the reading to the next
@@ -23,7 +23,7 @@ class Display:
     """Shows how far a run is; a context manager that takes its live display away.
 
     This one shows nothing: it is for quiet runs and for every rank but the first. Where standard output takes no more,
-    that is told once, and `failed` is true: the run goes on.
+    one line says so, and `failed` is true: the run goes on. Where the report is the `result`, `note` raises instead.
     """
 
     failed = False
@@ -59,7 +59,8 @@ class Display:
 class Plain(Display):
     """Lines on standard output, for logs and pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, result: bool = False) -> None:
+        self._is_result = result
         self._last, self._number = time.perf_counter(), 0
         self._seconds = deque[float](maxlen=RECENT)  # of the last iterations
 
@@ -68,6 +69,8 @@ class Plain(Display):
             try:
                 say(text)
             except OutputError as error:
+                if self._is_result:
+                    raise
                 self.failed = True
                 print(f"amped: {error}; the run goes on without it", file=sys.stderr, flush=True)
 
@@ -89,8 +92,8 @@ class Plain(Display):
 class Live(Plain):
     """Bars on a terminal, drawn by rich; lines of the report stay above them."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, result: bool = False) -> None:
+        super().__init__(result)
         self._opened, self._drawn, self._done = time.perf_counter(), 0.0, 0  # reading comes first
         from rich import progress
 
@@ -146,13 +149,14 @@ class Live(Plain):
 
 
 def say(text: str) -> None:
-    """Print on standard output; raise `OutputError` if it takes no more, as on a full disk or to a reader that left."""
+    """Print on standard output; raise `OutputError` if it takes no more, `UnreadError` if its reader has left."""
     try:
         print(printable(text), flush=True)
     except (OSError, ValueError) as error:  # a ValueError: it was closed
         with suppress(AttributeError, OSError, ValueError):  # what stands in for it may be no file
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries again as it ends
-        raise OutputError(f"standard output: {getattr(error, 'strerror', None) or error}") from None
+            discard(sys.stdout.fileno())  # or Python tries again as it ends
+        kind = UnreadError if isinstance(error, BrokenPipeError) else OutputError
+        raise kind(f"standard output: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _is_terminal() -> bool:
@@ -163,9 +167,9 @@ def _is_terminal() -> bool:
         return False
 
 
-def display(rank: int, quiet: bool) -> Display:
-    """Return the display that suits this rank and where its output goes."""
+def display(rank: int, quiet: bool, result: bool = False) -> Display:
+    """Return the display that suits this rank and where its output goes; its lines may be the `result`."""
     if rank or quiet:
         return Display()
     # Launchers give ranks a terminal of their own even where their output goes to a file.
-    return Live() if _is_terminal() and not launched() else Plain()
+    return Live(result) if _is_terminal() and not launched() else Plain(result)

@@ -58,7 +58,7 @@ class Job:
             raise
         self._aborts.append(self.machine.exchange.abort)
         self._room = self.request.options.device_memory or self.machine.device.memory(self.comm.local_size)
-        self.display = display(self.comm.rank, self.request.quiet)
+        self.display = display(self.comm.rank, self.request.quiet, self.request.PRINTS)
         self.teller = Teller(self.comm, self.display, self.metrics)
         return self
 

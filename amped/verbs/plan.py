@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from partitioner.flags import flag, one_or_more, whole_number
 from partitioner.shards import Cut
@@ -46,6 +46,7 @@ from .ttm import multiplied
 class PlanRequest(Modelled):
     """What ``plan`` takes."""
 
+    PRINTS: ClassVar[bool] = True
     rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=one_or_more, metavar="R")
     method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")

@@ -13,14 +13,14 @@ from partitioner.errors import one_line
 from partitioner.flags import flag, path
 from partitioner.readers import Form, is_dense, open_dense, read_sparse, with_zeros
 
-from ..errors import InputError
+from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL, KruskalTensor
 from ..models.loading import load
 from ..models.record import recorded
 from ..parallel.mpi import on_root
 from ..report import page
-from ..report.progress import say
+from ..report.progress import Plain
 from .job import Session
 from .runs import REPORT
 from .show import ModelRequest
@@ -65,9 +65,10 @@ class ReportRequest(ModelRequest):
 
 def report(request: ReportRequest, session: Session) -> int:
     """Write a report of a model: one HTML file with its fit, its components, their pictures and labels."""
+    shown = Plain()
     if on_root(session.comm, lambda: _written(request)):
-        say(f"report in {one_line(str(request.place))}")
-    return 0
+        shown.note(f"report in {one_line(str(request.place))}")
+    return EXIT_INCOMPLETE if shown.failed else 0
 
 
 def _written(request: ReportRequest) -> bool:

@@ -41,6 +41,7 @@ class Request:
         "help": ".tns, .tns.gz, .npz, a store; dense: .npy, .h5, .nc, .zarr; or a table: .csv, .json, .parquet",
     }
     COMPUTES: ClassVar[bool] = True  # whether it takes flags that say how to compute and how to read
+    PRINTS: ClassVar[bool] = False  # whether what it prints is its result
     tensor: Path
     options: Options
     form: Form
