@@ -105,12 +105,18 @@ class Columns:
             sql = f"({whole.removeprefix('SELECT ')}\n)"
         return sql, _selected(syntax)
 
-    def text_of(self, tree: Tree) -> str | None:
-        """Return the column of a key's text, None if it is no column that is read as text, too."""
+    def position(self, tree: Tree) -> int | None:
+        """Return the position of the column that a syntax tree, with DuckDB's names, is; None if it is none."""
         if tree.get("class") != "COLUMN_REF" or len(tree["column_names"]) > 1:
             return None
-        names = {fold(self.sql[k]): identifier(text) for k, text in self.texts.items()}
+        names = {fold(name): k for k, name in enumerate(self.sql)}
         return names.get(fold(tree["column_names"][0]))
+
+    def text_of(self, tree: Tree) -> str | None:
+        """Return the column of a key's text, None if it is no column that is read as text, too."""
+        position = self.position(tree)
+        text = None if position is None else self.texts.get(position)
+        return None if text is None else identifier(text)
 
     def usage(self, database: Database, texts: Sequence[tuple[str, str]], keys: int) -> Usage:
         """Return what expressions use, each given with what errors call it; the first ones are `keys`."""

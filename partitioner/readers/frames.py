@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
+from .categories import of_chunks, of_polars, of_relation, of_series
 from .database import EVENTS, Database
 from .expressions import Columns, Usage
 from .pieces import cause_of
@@ -64,12 +65,14 @@ class FrameTable:
 
     def __init__(self, database: Database, frame: Any) -> None:
         self._database = database
+        self._seen = dict[int, list[Any]]()  # dictionaries of columns that can be read once only
         self.once = not _is_of(frame, FRAMES)
         """Whether it can be read once only, or had better be."""
         relation = False
         if (name := series_name(frame)) is not None:
             frame = frame.to_frame(name)
         elif relation := _is_of(frame, {"duckdb": ("DuckDBPyRelation",)}):  # of another connection
+            self._seen = of_relation(frame.types)
             frame = (getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)()
         elif self.once and not _is_of(frame, ONCE):
             import pyarrow
@@ -101,6 +104,16 @@ class FrameTable:
                 if k < self._frame.shape[1] and _is_mixed(self._frame.iloc[:, k])
             ]
 
+    def categories(self, k: int) -> list[Any]:
+        """Return the dictionaries of a column's categories, if these have an order; of a stream once it is read."""
+        if _is_of(self._frame, {"pandas": ("DataFrame",)}):
+            return of_series(_picked_of_pandas(self._frame, [k]).iloc[:, 0])
+        if _is_of(self._frame, POLARS):
+            return of_polars(self._frame.collect_schema().dtypes()[k])
+        if _is_of(self._frame, {"pyarrow": ("Table",)}):
+            return of_chunks(self._frame.column(k).chunks)
+        return self._seen.get(k, [])
+
     def _names_in_sql(self, chosen: Sequence[int]) -> list[str]:
         import pyarrow
 
@@ -108,7 +121,7 @@ class FrameTable:
             raise InputError("a column holds Python objects")  # before DuckDB 2, these would be bytes of no meaning
         try:
             with self._database.naming(None):
-                self._database.register(_picked(self._frame, chosen))
+                self._database.register(_picked(self._frame, chosen, self._seen))
                 return [name for name, _ in self._database.describe(f"FROM {EVENTS}")]
         except (pyarrow.ArrowException, TypeError) as error:
             raise InputError(cause_of(error)) from None
@@ -147,8 +160,8 @@ def _levels(frame: Any) -> list[tuple[str, Any]]:
     return [(name, k) for name, k in levels if numbered or names[k] is not None]
 
 
-def _picked(frame: Any, chosen: Sequence[int]) -> Any:
-    """Return some columns of a table, by position."""
+def _picked(frame: Any, chosen: Sequence[int], seen: dict[int, list[Any]]) -> Any:
+    """Return some columns of a table, by position; of a stream, note the dictionaries that are `seen` in it."""
     if _is_of(frame, {"pandas": ("DataFrame",)}):
         return _picked_of_pandas(frame, chosen)
     if _is_of(frame, {"polars": ("LazyFrame",)}):
@@ -162,6 +175,8 @@ def _picked(frame: Any, chosen: Sequence[int]) -> Any:
 
     def batches() -> Iterator[Any]:
         for batch in frame:
+            for k in chosen:
+                seen[k] = of_chunks([batch.column(k)], seen.get(k, []))
             yield pyarrow.RecordBatch.from_arrays([batch.column(k) for k in chosen], schema=schema)
 
     return pyarrow.RecordBatchReader.from_batches(schema, batches())

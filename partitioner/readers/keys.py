@@ -46,6 +46,8 @@ class Key:
         If it is a column of a text, and no text itself: the expression of what is written there.
     computed : bool
         Whether it is more than a column, so that its labels may be longer than any value of the table.
+    column : int or None
+        The position of the column that it is, if it is one.
     """
 
     text: str
@@ -55,6 +57,13 @@ class Key:
     unit: str | None = None
     written: str | None = None
     computed: bool = False
+    column: int | None = None
+
+    @property
+    def may_be_category(self) -> bool:
+        """Whether its labels may have another order than their own; DuckDB's enums have theirs, and times make bins."""
+        own = (*MOMENTS, *DURATIONS, "TIMESTAMP WITH TIME ZONE")
+        return self.column is not None and self.kind not in own and not self.kind.startswith("ENUM")
 
     @property
     def label(self) -> str:
@@ -124,7 +133,7 @@ def _with_missing(labels: NDArray[Any]) -> NDArray[Any]:
         return np.append(labels, np.array(["NaT"], labels.dtype))
     if labels.dtype.kind == "f":
         return np.append(labels, np.array([np.nan], labels.dtype))
-    if labels.dtype.kind in "iu" and (not labels.size or max(abs(int(labels[0])), abs(int(labels[-1]))) <= 1 << 53):
+    if labels.dtype.kind in "iu" and (not labels.size or max(abs(int(labels.min())), int(labels.max())) <= 1 << 53):
         return np.append(labels.astype(np.float64), np.nan)
     return np.array([*(label if isinstance(label, str) else str(label) for label in labels.tolist()), None], TEXT)
 
@@ -155,5 +164,7 @@ def keys_of(database: Database, columns: Columns, texts: Sequence[str]) -> list[
         if NESTED.search(kind):
             one = "a key has one value in a row: take a part of it, or make text of it by (...)::VARCHAR"
             raise InputError(f"{told}: is {kind}: {one}")
-        keys.append(Key(text, sql, kind, *function_of(tree), columns.text_of(tree), tree.get("class") != "COLUMN_REF"))
+        function, unit = function_of(tree)
+        how = columns.text_of(tree), tree.get("class") != "COLUMN_REF", columns.position(tree)
+        keys.append(Key(text, sql, kind, function, unit, *how))
     return keys

@@ -21,7 +21,8 @@ from ..errors import InputError, InputWarning
 from ..labels import Labels, TableQuery
 from ..packed import HALF, LOWER, bits_of, layout_of
 from ..tables import Nonzeros, Pile, mapped
-from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_text
+from .categories import merged, of_parquet
+from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_parquet, is_text
 from .expressions import Columns
 from .files import FileTable
 from .form import Form
@@ -144,7 +145,8 @@ class TablePart:
         notes = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else table.notes
         for told in (*lost_texts(database, keys, ROWS), *notes):
             self._warn(told)
-        self._take_labels(database, keys, value, facts)
+        ordered = [key.may_be_category and self._order(database, table, k, key) for k, key in enumerate(keys)]
+        self._take_labels(database, keys, value, facts, ordered)
         self.expected = facts.kept
         self._select = self._nonzeros_sql(keys, value)
 
@@ -191,14 +193,35 @@ class TablePart:
     def _warn(self, told: str) -> None:
         warnings.warn(f"{self.path or 'the table'}: {told}", InputWarning, stacklevel=6)
 
-    def _take_labels(self, database: Database, keys: Sequence[Key], value: Value, facts: Facts) -> None:
-        """Number the labels of each key."""
+    def _order(self, database: Database, table: FileTable | FrameTable, k: int, key: Key) -> bool:
+        """Have SQL see the order of the categories that a key's labels are, if these have one; return whether."""
+        assert key.column is not None
+        columns = table.columns
+        if isinstance(table, FrameTable):
+            categories = merged(table.categories(key.column))
+        else:
+            categories = merged(
+                of_parquet(self._paths, columns.names[key.column]) if is_parquet(self._paths[0]) else []
+            )
+        if categories is None:
+            return False
+        with database.naming(f"--key {key.text!r}"):
+            database.order(f"amped_order{k}", categories, columns.sql[key.column], key.kind, key.label)
+        return True
+
+    def _take_labels(
+        self, database: Database, keys: Sequence[Key], value: Value, facts: Facts, ordered: Sequence[bool]
+    ) -> None:
+        """Number the labels of each key, in their order or that of their categories."""
         labels = []
         kept = kept_rows(keys, self._form, bool(value.column))
         for k, key in enumerate(keys):
             again = not facts.listed or facts.kept < facts.rows  # rows that lack another key have labels of this one
             source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else listed(k)
-            found = f"SELECT label, CAST(row_number() OVER (ORDER BY label) - 1 AS BIGINT) AS place FROM ({source})"
+            if ordered[k]:
+                source = f"SELECT label, place FROM ({source}) LEFT JOIN amped_order{k} USING (label)"
+            order = "place, label" if ordered[k] else "label"
+            found = f"SELECT label, CAST(row_number() OVER (ORDER BY {order}) - 1 AS BIGINT) AS place FROM ({source})"
             with database.naming(f"--key {key.text!r}"):
                 database.run(f"CREATE TEMP TABLE amped_labels{k} AS {found} WHERE label IS NOT NULL")
                 ((count,),) = database.run(f"SELECT count(*) FROM amped_labels{k}")
