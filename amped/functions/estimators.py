@@ -14,12 +14,13 @@ from ..errors import InputError
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..options import Options
+from .containers import Container
 from .cp import cp_als, cp_apr
 from .projection import projected_score
 from .tucker import tucker
 
 
-class Estimator:
+class Estimator(Container):
     """What estimators of tensors have in common: samples are the indices of one mode, parameters those of the class."""
 
     mode: int
@@ -198,7 +199,7 @@ class CP(Estimator):
             raise InputError(f"loss {self.loss!r}: expected 'gaussian' or 'poisson'")
         return self._take(model)
 
-    def fit_transform(self, X: Any, y: object = None) -> NDArray[Any]:
+    def fit_transform(self, X: Any, y: object = None) -> Any:
         """Decompose a tensor; return what its samples have of the components.
 
         Parameters
@@ -208,14 +209,14 @@ class CP(Estimator):
 
         Returns
         -------
-        (samples, rank) float32 or float64 array
+        (samples, rank) float32 or float64 array, or frame if `set_output` says so
             The weights are in it.
         """
         model = self.fit(X, y).model_
         rows: NDArray[Any] = model.factors[self.mode] * model.weights
-        return rows.astype(model.factors[self.mode].dtype)
+        return self._contained(rows.astype(model.factors[self.mode].dtype), X)
 
-    def transform(self, X: Any) -> NDArray[Any]:
+    def transform(self, X: Any) -> Any:
         """Return what new samples have of the components, by the loss of the fit; see `KruskalTensor.transform`.
 
         Parameters
@@ -225,11 +226,11 @@ class CP(Estimator):
 
         Returns
         -------
-        (samples, rank) float32 or float64 array
+        (samples, rank) float32 or float64 array, or frame if `set_output` says so
             The weights are in it.
         """
         rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
-        return rows
+        return self._contained(rows, X)
 
 
 class Tucker(Estimator):
@@ -298,7 +299,7 @@ class Tucker(Estimator):
         how |= {"tol": self.tol, "seed": self.seed, **(self.options or {})}
         return self._take(tucker(X, self.rank, **how))
 
-    def fit_transform(self, X: Any, y: object = None) -> NDArray[Any]:
+    def fit_transform(self, X: Any, y: object = None) -> Any:
         """Decompose a tensor; return what its samples have of the columns.
 
         Parameters
@@ -308,13 +309,13 @@ class Tucker(Estimator):
 
         Returns
         -------
-        (samples, columns) float32 or float64 array
+        (samples, columns) float32 or float64 array, or frame if `set_output` says so
             Columns are orthonormal.
         """
         rows: NDArray[Any] = self.fit(X, y).model_.factors[self.mode]
-        return rows
+        return self._contained(rows, X)
 
-    def transform(self, X: Any) -> NDArray[Any]:
+    def transform(self, X: Any) -> Any:
         """Return what new samples have of the columns; see `TuckerTensor.transform`.
 
         Parameters
@@ -324,8 +325,8 @@ class Tucker(Estimator):
 
         Returns
         -------
-        (samples, columns) float32 or float64 array
+        (samples, columns) float32 or float64 array, or frame if `set_output` says so
             One row a sample.
         """
         rows: NDArray[Any] = self._fitted.transform(X, self.mode, **self._how)
-        return rows
+        return self._contained(rows, X)

@@ -92,6 +92,65 @@ def test_scikit_learn_takes_them(estimator: Any) -> None:
     assert set(grid.best_params_) == {f"{name}__seed"}
 
 
+ESTIMATORS = pytest.mark.parametrize(
+    ("estimator", "prefix"),
+    [(amped.CP(3, options=OPTIONS), "cp"), (amped.Tucker((3, 3, 3), options=OPTIONS), "tucker")],
+    ids=["CP", "Tucker"],
+)
+
+
+@ESTIMATORS
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_frames_with_names_of_columns(estimator: Any, prefix: str, kind: str) -> None:
+    frames = pytest.importorskip(kind)
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.base import clone
+
+    found = clone(clone(estimator).set_output(transform=kind))  # it goes with clones
+    rows = found.fit_transform(ARRAY)
+    names = [f"{prefix}{number}" for number in range(3)]
+    assert isinstance(rows, frames.DataFrame)
+    assert list(rows.columns) == names == found.get_feature_names_out(["a", "b"]).tolist()
+    assert isinstance(found.transform(ARRAY[:4]), frames.DataFrame)
+    plain = found.set_output(transform="default").transform(ARRAY)
+    assert isinstance(plain, np.ndarray)
+    np.testing.assert_array_equal(found.set_output().set_output(transform=kind).transform(ARRAY).to_numpy(), plain)
+    assert not hasattr(clone(estimator).set_output(), "_sklearn_output_config")
+
+
+@ESTIMATORS
+def test_frames_through_pipelines_and_unions(estimator: Any, prefix: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    sklearn = pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    from sklearn.base import clone
+    from sklearn.compose import ColumnTransformer
+    from sklearn.pipeline import FeatureUnion, make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    names = [f"{prefix}{number}" for number in range(3)]
+    line = clone(make_pipeline(clone(estimator), StandardScaler()).set_output(transform="pandas"))
+    assert list(line.fit_transform(ARRAY).columns) == names == line.get_feature_names_out().tolist()
+    chosen = ColumnTransformer([("scaled", StandardScaler(), names[1:])], verbose_feature_names_out=False)
+    assert make_pipeline(clone(line[:1]), chosen).fit_transform(ARRAY).shape == (len(ARRAY), 2)
+    frame = pandas.DataFrame(ARRAY[:, :, 0], index=list("abcdefghijkl"), columns=list("ABCDEFGHI"))
+    matrix = amped.CP(2, options=OPTIONS)
+    found = ColumnTransformer([("cp", matrix, list("ABC"))]).set_output(transform="pandas").fit_transform(frame)
+    assert list(found.columns) == ["cp__cp0", "cp__cp1"]
+    assert found.index.equals(frame.index)
+    union = FeatureUnion([("a", clone(estimator)), ("b", clone(estimator))]).set_output(transform="pandas")
+    assert list(union.fit_transform(ARRAY).columns) == [f"{each}__{name}" for each in "ab" for name in names]
+    with sklearn.config_context(transform_output="pandas"):
+        assert isinstance(clone(estimator).fit_transform(ARRAY), pandas.DataFrame)
+        assert isinstance(clone(estimator).set_output(transform="default").fit_transform(ARRAY), np.ndarray)
+
+
+def test_what_set_output_refuses() -> None:
+    with pytest.raises(InputError, match="transform='arrow': expected one of 'default', 'pandas', 'polars'"):
+        amped.CP(2).set_output(transform="arrow")
+    with pytest.raises(InputError, match="not fitted yet"):
+        amped.CP(2).get_feature_names_out()
+
+
 def test_parameters_are_kept_as_they_are() -> None:
     found = amped.CP(4, nonnegative=True)
     assert repr(found) == "CP(rank=4, nonnegative=True)"
