@@ -26,6 +26,12 @@ from partitioner.readers.npz import DAMAGED
 from .errors import InputError, OutputError
 
 CHUNK = 1 << 20  # bytes
+PACKED = ".gz", ".bz2", ".xz", ".zst"
+OTHERS = (
+    *(".csv", ".tsv", ".txt", ".json", ".jsonl", ".parquet", ".feather", ".arrow", ".tns", ".mat", ".npy"),
+    *(".h5", ".hdf5", ".nc", ".zarr", ".pkl", ".pickle", ".pt", ".html"),
+)
+"""Endings of files in other formats than NumPy's ``.npz``."""
 
 
 @contextmanager
@@ -185,6 +191,8 @@ def write_whole(path: str | os.PathLike[str], write: Callable[[IO[bytes]], objec
         If it cannot be written.
     """
     target = Path(path)
+    if not target.name:
+        raise OutputError("cannot write: a folder, or no name", path=target)
     draft, is_ours = draft_of(target), True
     try:
         try:
@@ -219,8 +227,18 @@ def _place(draft: Path, target: Path, replace: bool) -> None:
         os.rename(draft, target)  # a file system without hard links
 
 
+def check_npz(path: str | os.PathLike[str]) -> None:
+    """Refuse the name of a file in another format for an ``.npz`` file; any other name may be one's."""
+    plain = Path(path)
+    while plain.suffix.lower() in PACKED:
+        plain = plain.with_suffix("")
+    if plain != Path(path) or plain.suffix.lower() in OTHERS:
+        raise InputError(f"what is written is an .npz file: name it {plain.with_suffix('.npz').name}", path=path)
+
+
 def write_npz(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], replace: bool = True) -> None:
-    """Write arrays to an ``.npz`` file; see `write_whole`."""
+    """Write arrays to an ``.npz`` file; see `check_npz` and `write_whole`."""
+    check_npz(path)
     write_whole(path, lambda file: np.savez(file, **arrays), replace)  # type: ignore[arg-type]
 
 

@@ -30,7 +30,8 @@ class Unconverted:
             found[()] = self
             return found
         cause = f"a {type(self).__name__} does not become an array implicitly, as that may exceed memory"
-        raise TypeError(f"{cause}: use .{self.DENSE}()")
+        saved = ", or .save(path) to write an .npz file" if hasattr(self, "save") else ""
+        raise TypeError(f"{cause}: use .{self.DENSE}(){saved}")
 
 
 class AsArray(Labelled, Unconverted):

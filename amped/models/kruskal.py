@@ -338,7 +338,7 @@ class KruskalTensor(Forms):
         Parameters
         ----------
         path : path
-            `InputError` says why it cannot be written.
+            `InputError` says why it cannot be written, also if the ending is that of another format.
         replace : bool
             Whether a file that is there is replaced, or refused.
         """

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..files import write_whole
+from ..files import check_npz, write_whole
 from ..parallel.mpi import Comm, together
 
 FAILED = -1  # instead of a number of rows: this rank cannot go on
@@ -40,6 +40,7 @@ def write_parts(
     fault, left = None, list(arrays)
     try:
         if comm.rank == 0:
+            check_npz(path)
             write_whole(path, lambda file: _write(file, left, facts, comm), replace)
         else:
             while left:

@@ -22,7 +22,7 @@ from partitioner.readers import Form
 from ..decomp.constraints import Wanted, modes_of, ridge_of
 from ..decomp.poisson import Poisson
 from ..errors import InputError
-from ..files import Outputs, check_apart
+from ..files import Outputs, check_apart, check_npz
 from ..models.loading import matrices_in
 from ..operators.placement import MAX_DENSE_RANK, check_rank
 from ..options import Options
@@ -222,6 +222,8 @@ class Repeated(Started):
         if self.repeat < 1:
             raise InputError(f"--repeat {self.repeat}: at least 1")
         super().check()
+        if self.output is not None:
+            check_npz(self.output)
 
     @property
     def inputs(self) -> dict[str, Path | None]:

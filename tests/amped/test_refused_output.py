@@ -6,8 +6,12 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command import entries, refused, run_amped, run_partitioner, small_tns, succeeded
+
+import amped
+from amped.errors import InputError
 
 RANK = 4
 
@@ -130,3 +134,46 @@ def test_a_refused_run_with_force_keeps_what_was_there(folder: Path) -> None:
     before = entries(folder)
     refused(run_amped("cpd", path, *flags), path)
     assert entries(folder) == before
+
+
+@pytest.mark.usefixtures("blind")
+@pytest.mark.parametrize(("name", "other"), [("x.csv", "x.npz"), ("x.a.MAT", "x.a.npz"), ("x.npz.gz", "x.npz")])
+def test_names_of_other_formats_are_refused_before_the_work(folder: Path, name: str, other: str) -> None:
+    path = small_tns(folder)
+    told = f"what is written is an .npz file: name it {other}"
+    for verb in (["mttkrp"], ["ttm", "--mode", 0]):
+        refused(run_amped(verb[0], path, "--rank", RANK, *verb[1:], "--output", name), name, told)
+    assert not (folder / name).exists()
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.mat", "x.npy", "x.tns", "x.h5", "x.TXT", "x.npz.gz"])
+def test_models_are_not_saved_as_what_they_are_not(folder: Path, name: str) -> None:
+    models = [
+        amped.KruskalTensor(np.ones(1), [np.ones((2, 1))] * 3),
+        amped.TuckerTensor(np.ones((1, 1, 1)), [np.ones((2, 1))] * 3),
+        amped.SemiSparseTensor(np.array([[0, 1]]), np.ones((1, 3)), 2, (2, 2, 3)),
+    ]
+    for model in models:
+        with pytest.raises(InputError, match=r"name it x\.npz$"):
+            model.save(folder / name)
+    assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x", "x.NPZ", "rank-0.5", "x.v2"])
+def test_other_names_are_taken(folder: Path, name: str) -> None:
+    amped.KruskalTensor(np.ones(1), [np.ones((2, 1))] * 3).save(folder / name)
+    assert amped.load(folder / name).shape == (2, 2, 2)
+
+
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_no_name_of_a_file(name: str) -> None:
+    model = amped.KruskalTensor(np.ones(1), [np.ones((2, 1))] * 3)
+    for write in (model.save, model.export):
+        with pytest.raises(InputError, match="cannot write: a folder, or no name"):
+            write(name)
+
+
+def test_numpy_names_what_saves_a_model(folder: Path) -> None:
+    model = amped.KruskalTensor(np.ones(1), [np.ones((2, 1))] * 3)
+    with pytest.raises(TypeError, match=r"use \.full\(\), or \.save\(path\) to write an \.npz file"):
+        np.savez(folder / "x.npz", model)
