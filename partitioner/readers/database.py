@@ -5,6 +5,7 @@ It has no network, installs nothing, reads no file but those it is given, and se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
@@ -40,7 +41,11 @@ GLOB = "*?["
 NOT_UTF8 = "not utf-8 encoded", "invalid UTF-8 encoding"  # parts of what DuckDB says
 LEFT_OUT = "LINE ", "^", "Candidate", "Did you mean", "Possible ", "*"  # lines, of which some name DuckDB's own options
 OWN = "Invalid Input Error: "  # before what this package has SQL say
-MISREAD = "JSON transform error"  # the same
+MISREAD = re.compile(  # what DuckDB says of a type, or of a first quote, that comes late
+    r'JSON transform error|Original Line: [^\n]*".*Expected Number of Columns', re.DOTALL
+)
+RAGGED = re.compile(r"CSV Error on Line: (\d+).*Expected Number of Columns: (\d+) Found: (\d+)", re.DOTALL)
+UNLIKE = "It was not possible to automatically detect the CSV parsing dialect"
 SETTINGS = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
@@ -236,12 +241,20 @@ class Database:
             yield
         except self._errors as error:
             text = str(error)
-            kind = MisreadError if isinstance(error, self._misread) or MISREAD in text else InputError
+            misread = isinstance(error, self._misread) or MISREAD.search(text)
+            kind = MisreadError if misread else InputError
             kind = EncodingError if any(each in text for each in NOT_UTF8) else kind
             raise kind(f"{what}: {self._told(error)}" if what else self._told(error)) from None
 
     def _told(self, error: Exception) -> str:
         """Return an error in one line, with the names that may have been meant."""
+        if ragged := RAGGED.search(str(error)):
+            line, expected, found = ragged.groups()
+            return f"line {line} has {found} fields, but {expected} are expected: correct it"
+        if isinstance(error, self.no_memory):
+            return "needs more memory than DuckDB may use: raise --memory, or make the labels shorter"
+        if UNLIKE in str(error):
+            return "is no CSV of one delimiter, one kind of quote and one kind of line end: save it again"
         text = [line.strip() for line in str(error).splitlines() if line.strip()]
         ends = [at for at, line in enumerate(text) if line.startswith("Candidate functions")]
         text = text[: ends[0]] if ends else text  # of which there may be dozens

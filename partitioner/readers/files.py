@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import combinations
 from os import PathLike
 from typing import NamedTuple
 
 from ..errors import InputError
-from .database import EVENTS, FUNCTIONS, Database, ending, identifier, quoted
+from .conversions import INTEGER, TEMPORAL, converted, listed
+from .database import EVENTS, FUNCTIONS, Database, MisreadError, ending, identifier, quoted
 from .expressions import Columns, Usage, fold
-from .keys import LARGE, NUMBERS, WHOLE
+from .keys import NESTED, NUMBERS
+from .ragged import check_fields, check_first_lines
 
 NUMBERED = re.compile(r"column\d+")
 RENAMED = re.compile(r"(.*)_\d+", re.DOTALL)
 NULLS = ("", *"NA N/A n/a #N/A #NA <NA> NULL null None NaN -NaN nan -nan NaT".split(), r"\N")
 """What stands for a missing number, date or time in text; in columns of text they are texts, but for the first."""
 
-INTEGER = r"\s*[+-]?[0-9]+\s*"
-TEMPORAL = "DATE", "TIMESTAMP"
+FILE = "amped file"  # a column that says which file a row is from
 FIRST = 20480  # records of which DuckDB looks at the names
 
 
@@ -54,14 +56,20 @@ class FileTable:
         self._files = database.allow(paths)
         self._alike = set[str]()  # names that several columns of a file have, but for their case
         self._options = {"union_by_name": "true"} if len(paths) > 1 else {}
-        if whole and self._function != "read_parquet":
-            self._options["sample_size"] = "-1"
+        self._whole, self.once = whole, self._function != "read_parquet"
+        self.relation = EVENTS
+        self._sampled = {"sample_size": "-1"} if whole and self.once else {}
         with database.naming(None):
             self._find_header(said)
-            found = database.describe(f"FROM {self._source()}")
+            found = database.describe(f"FROM {self._source(**self._sampled)}")
             sql, types = [name for name, _ in found], [kind for _, kind in found]
+            if self._function == "read_csv":
+                header = {name: how for name, how in self._options.items() if name == "header"}
+                check_first_lines(database, self._files, header | self._sampled)
+                check_fields(self._files, sql)
             self.columns = Columns(self._names(sql), sql, types)
         self._used, self._kinds = set[int](), dict[int, str]()
+        self._formats: dict[str, list[Format]] = {}
 
     def _source(self, files: Sequence[str] | None = None, **options: str) -> str:
         """Return the call that reads files."""
@@ -107,67 +115,120 @@ class FileTable:
         return [name or "" for name in rows[0]] if rows else []
 
     def use(self, usage: Usage) -> None:
-        """Make the table; columns whose text is used are read as text, besides."""
-        columns, relation = self.columns, f"SELECT * FROM {self._source()}"
+        """Choose how to read the columns in use, and make an empty table `EVENTS` that has their types.
+
+        Against an empty table expressions are checked without a new look at the files.
+        """
+        columns = self.columns
         for k in sorted(usage.values | usage.texts):
             name = columns.sql[k]
             if {fold(name), fold(name.rpartition("_")[0])} & self._alike:
                 raise InputError(f"column {name}: a file has several that differ in case only: rename these")
-        with self._database.naming(None):
-            if self._function == "read_csv":
-                self._used = set(range(len(columns.sql))) if usage.any else usage.values
-                relation = self._text_relation(usage)
-            self._database.run(f"CREATE OR REPLACE VIEW {EVENTS} AS {relation}")
-
-    def _text_relation(self, usage: Usage) -> str:
-        """Return a query of text, in which some columns are converted here."""
-        columns = self.columns
+        self._used = set(range(len(columns.sql))) if usage.any else usage.values
         self._kinds = dict(enumerate(columns.types))
+        with self._database.naming(None):
+            if not self.once:
+                self._database.run(f"CREATE VIEW {EVENTS} AS FROM {self._source()}")
+                return
+            self.relation = self._csv(usage) if self._function == "read_csv" else self._json(usage)
+            self._database.run(f"CREATE TEMP TABLE {EVENTS} AS FROM {self.relation} LIMIT 0")
+
+    def _csv(self, usage: Usage) -> str:
+        """Return a query of CSV, in which the columns in use are converted here."""
         lacking = self._lacking(self._used | usage.texts)
         self._kinds |= lacking
-        numbers = {k for k in usage.keys if self._kinds[k].split("(")[0] in NUMBERS}  # of which labels may be lost
-        wanted = (usage.texts | numbers | set(lacking)) - {k for k, kind in self._kinds.items() if kind == "VARCHAR"}
-        if not wanted:
-            return f"SELECT * FROM {self._source()}"
+        return self._converted(self._used | set(lacking), usage, usage.texts | set(lacking), lacking)
+
+    def _json(self, usage: Usage) -> str:
+        """Return a query of JSON, in which the columns in use are converted here unless they are nested."""
+        used = self._used | usage.texts
+        scalar = {k for k in used if not (self._kinds[k] == "JSON" or NESTED.search(self._kinds[k]))}
+        renamed = self.columns.names != self.columns.sql or bool(self._alike)
+        if renamed or any(NESTED.search(self._kinds[k]) for k in used):
+            if not self._whole:
+                raise MisreadError("types of nested or renamed columns depend on all rows")
+            if renamed:
+                return f"(FROM {self._source(**self._sampled)})"
+        self._kinds |= self._recognized(scalar)
+        return self._converted(scalar & self._used, usage, usage.texts & scalar, ())
+
+    def _recognized(self, used: set[int]) -> dict[int, str]:
+        """Return better types of JSON's columns: whole numbers of up to 128 bits, and text for dates other than ISO."""
+        large = f"bool_and(regexp_full_match({{0}}, {quoted(INTEGER)}) AND TRY_CAST({{0}} AS HUGEINT) IS NOT NULL)"
+        other = "NOT bool_and(TRY_CAST({0} AS TIMESTAMPTZ) IS NOT NULL)"
+        checks = {"DOUBLE": (large, "HUGEINT"), **dict.fromkeys(TEMPORAL, (other, "VARCHAR"))}
+        seen = [k for k in sorted(used) if self._kinds[k] in checks]
+        if not seen:
+            return {}
+        texts = [identifier(self.columns.sql[k]) for k in seen]
+        found = [checks[self._kinds[k]][0].format(name) for k, name in zip(seen, texts, strict=True)]
+        limit = "" if self._whole else f" LIMIT {FIRST}"
+        source = self._typed(set(seen))
+        ((*which,),) = self._database.run(f"SELECT {', '.join(found)} FROM (FROM {source}{limit})")
+        return {k: checks[self._kinds[k]][1] for k, change in zip(seen, which, strict=True) if change}
+
+    def _converted(self, wanted: set[int], usage: Usage, texts: set[int], lacking: Collection[int]) -> str:
+        """Return a query, in which columns are converted here; those whose text is used are text, besides."""
+        columns = self.columns
+        kinds = (*NUMBERS, "TIME", "TIMESTAMP") if self._function == "read_csv" else ("DOUBLE", "TIME", "TIMESTAMP")
+        lossy = {k for k in usage.keys if self._kinds[k].split("(")[0] in kinds}
+        texts = {k for k in texts | lossy if self._kinds[k] != "VARCHAR"}
+        wanted = {k for k in wanted | texts if self._kinds[k] != "VARCHAR" and not NESTED.search(self._kinds[k])}
+        wanted -= {k for k in wanted if self._kinds[k] == "JSON"}
         taken, replaced, added = {fold(name) for name in columns.sql}, [], []
         for k in sorted(wanted):
-            name = identifier(columns.sql[k])
-            text = f"CASE WHEN {name} NOT IN ({_listed(NULLS)}) THEN {name} END" if k in lacking else name
-            columns.texts[k] = f"text of {columns.sql[k]}"
-            while fold(columns.texts[k]) in taken:
-                columns.texts[k] += "'"
-            taken.add(fold(columns.texts[k]))
-            replaced.append(f"{self._converted(text, self._kinds[k])} AS {name}")
-            added.append(f"{text} AS {identifier(columns.texts[k])}")
-        types = ", ".join(f"{quoted(columns.sql[k])}: 'VARCHAR'" for k in sorted(wanted))
-        source = self._source(types=f"{{{types}}}")
-        return f"SELECT * REPLACE ({', '.join(replaced)}), {', '.join(added)} FROM {source}"
+            name, kind = identifier(columns.sql[k]), self._kinds[k]
+            text = f"CASE WHEN {name} NOT IN ({listed(NULLS)}) THEN {name} END" if k in lacking else name
+            replaced.append(f"{self._value(text, kind, k in usage.keys)} AS {name}")
+            if k in texts:
+                columns.texts[k] = f"text of {columns.sql[k]}"
+                while fold(columns.texts[k]) in taken:
+                    columns.texts[k] += "'"
+                taken.add(fold(columns.texts[k]))
+                added.append(f"{text} AS {identifier(columns.texts[k])}")
+        replace = f" REPLACE ({', '.join(replaced)})" if replaced else ""
+        star = f"* EXCLUDE ({identifier(FILE)})" if "filename" in self._options else "*"
+        return f"(SELECT {', '.join([f'{star}{replace}', *added])} FROM {self._typed(wanted)})"
+
+    def _typed(self, texts: set[int]) -> str:
+        """Return the call that reads the files, some of their columns as text, with no types left to find."""
+        types = {k: "VARCHAR" if k in texts else self._kinds[k] for k in self._kinds}
+        listing = ", ".join(f"{quoted(self.columns.sql[k])}: {quoted(kind)}" for k, kind in types.items())
+        if self._function == "read_csv":  # of which quotes, too, may be found in all rows only
+            return self._source(types=f"{{{listing}}}", **self._sampled)
+        return self._source(columns=f"{{{listing}}}")
 
     def _lacking(self, used: set[int]) -> dict[int, str]:
         """Return the types of columns that are text only because of what stands for missing numbers, dates or times."""
         if not any(self.columns.types[k] == "VARCHAR" for k in used):
             return {}
-        found = self._database.describe(f"FROM {self._source(nullstr=f'[{_listed(NULLS)}]')}")
+        found = self._database.describe(f"FROM {self._source(nullstr=f'[{listed(NULLS)}]', **self._sampled)}")
         if len(found) != len(self.columns.sql):
             return {}
         types = {k: kind for k, (_, kind) in enumerate(found) if k in used and self.columns.types[k] == "VARCHAR"}
         return {k: kind for k, kind in types.items() if kind != "VARCHAR"}
 
-    def _converted(self, text: str, kind: str) -> str:
-        """Return the expression of what DuckDB would read a text as."""
-        formats = {each.format for each in self.formats(kind) if each.format} if kind in TEMPORAL else set()
-        if formats:
-            return f"CAST(strptime({text}, [{_listed(sorted(formats))}]) AS {kind})"
-        if kind in (*WHOLE, *LARGE):  # of which a cast would round 1.5
-            text = f"CASE WHEN regexp_full_match({text}, {quoted(INTEGER)}) THEN {text} ELSE '\"' || {text} || '\"' END"
-        return f"CAST({text} AS {kind})"
+    def _value(self, text: str, kind: str, label: bool) -> str:
+        """Return the expression of a text's value; dates of several files may be written in ways that conflict."""
+        if self._function != "read_csv" or kind not in TEMPORAL:
+            return converted(text, kind, (), label=label, whole=self._whole)
+        found = self.formats(kind)
+        formats = sorted({each.format for each in found if each.format})
+        if not any(sorted(one) == sorted(other) for one, other in combinations(formats, 2)):
+            return converted(text, kind, formats, whole=self._whole)
+        self._options["filename"] = quoted(FILE)
+        each = {file: converted(text, kind, [form] if form else [], whole=self._whole) for file, _, form in found}
+        cases = " ".join(f"WHEN {quoted(file)} THEN {value}" for file, value in each.items())
+        return f"CASE {identifier(FILE)} {cases} END"
 
     def formats(self, kind: str) -> list[Format]:
         """Return the formats of dates, or of times, that DuckDB found in each file."""
-        found = []
+        if kind in self._formats:
+            return self._formats[kind]
+        found = self._formats[kind] = []
         which = "DateFormat" if kind == "DATE" else "TimestampFormat"
-        options = {name: how for name, how in self._options.items() if name != "union_by_name"}
-        options["nullstr"] = f"[{_listed(NULLS)}]"
+        options = {name: how for name, how in self._options.items() if name == "header"} | self._sampled
+        options["nullstr"] = f"[{listed(NULLS)}]"
         how = "".join(f", {name} = {value}" for name, value in options.items())
         for file in self._files:
             ((shape,),) = self._database.run(f"SELECT {which} FROM sniff_csv({quoted(file)}{how})")
@@ -175,7 +236,9 @@ class FileTable:
         return found
 
     def dated(self) -> list[tuple[str, str]]:
-        """Return the names and types of text's dates and times that are used."""
+        """Return the names and types of CSV's dates and times that are used."""
+        if self._function != "read_csv":
+            return []
         return [(self.columns.sql[k], self._kinds[k]) for k in sorted(self._used) if self._kinds.get(k) in TEMPORAL]
 
     def texts(self, column: str, condition: str, file: str, limit: int = 1) -> list[str]:
@@ -184,10 +247,6 @@ class FileTable:
         with self._database.naming(None):
             rows = self._database.run(f"SELECT {identifier(column)} FROM {source} WHERE {condition} LIMIT {limit}")
         return [text for (text,) in rows]
-
-
-def _listed(texts: Sequence[str]) -> str:
-    return ", ".join(map(quoted, texts))
 
 
 def _is_renamed(name: str, sql: str) -> bool:

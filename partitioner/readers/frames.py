@@ -63,6 +63,8 @@ class FrameTable:
     Its levels of an index are columns, too, if they have names.
     """
 
+    relation = EVENTS
+
     def __init__(self, database: Database, frame: Any) -> None:
         self._database = database
         self._seen = dict[int, list[Any]]()  # dictionaries of columns that can be read once only

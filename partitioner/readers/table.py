@@ -23,7 +23,6 @@ from ..packed import HALF, LOWER, bits_of, layout_of
 from ..tables import Nonzeros, Pile, mapped
 from .categories import merged, of_parquet
 from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_parquet, is_text
-from .expressions import Columns
 from .files import FileTable
 from .form import Form
 from .frames import FrameTable, arrow_table
@@ -125,10 +124,8 @@ class TablePart:
             source, paths = arrow_table(paths), ()
         if paths:
             table = FileTable(database, paths, " ".join(text for _, text in said), whole)
-            once = is_text(paths[0])
         else:
             table = FrameTable(database, source)
-            once = table.once
         columns = table.columns
         database.names = columns.names
         table.use(columns.usage(database, said, len(form.key)))
@@ -137,9 +134,9 @@ class TablePart:
         self._what = "groups of rows" if value.aggregate else "rows"
         with ExitStack() as watched:
             if self._progress:
-                rows = database.expected_rows(paths, once)
+                rows = database.expected_rows(paths, table.once)
                 watched.enter_context(database.watched(lambda part: self._look_on(part, rows)))
-            self._stage(database, columns, keys, value, once)
+            self._stage(database, table, keys, value)
             facts = self._facts = facts_of(database, keys, value, form)
         self._tell(keys, facts)
         notes = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else table.notes
@@ -150,7 +147,7 @@ class TablePart:
         self.expected = facts.kept
         self._select = self._nonzeros_sql(keys, value)
 
-    def _stage(self, database: Database, columns: Columns, keys: Sequence[Key], value: Value, once: bool) -> None:
+    def _stage(self, database: Database, table: FileTable | FrameTable, keys: Sequence[Key], value: Value) -> None:
         """Have SQL see rows of labels and values, computed when they are read or now."""
         selected = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
         selected += [f"{value.column} AS __value"] if value.column else []
@@ -158,13 +155,13 @@ class TablePart:
         where = ""
         if self._form.where is not None:
             told = f"--where {self._form.where!r}"
-            condition, _ = columns.expression(database, told, self._form.where)
+            condition, _ = table.columns.expression(database, told, self._form.where)
             where = f" WHERE {condition}"
             with database.naming(told):
                 database.describe(f"SELECT 1 FROM {EVENTS}{where}")
         groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
-        kind = "TEMP TABLE" if once or value.aggregate else "TEMP VIEW"
-        select = f"SELECT {', '.join(selected)} FROM {EVENTS}{where}{groups}"
+        kind = "TEMP TABLE" if table.once or value.aggregate else "TEMP VIEW"
+        select = f"SELECT {', '.join(selected)} FROM {table.relation} AS {EVENTS}{where}{groups}"
         with database.naming(None):
             database.run(f"CREATE {kind} {ROWS} AS {select}")
 
