@@ -252,7 +252,10 @@ class Database:
             line, expected, found = ragged.groups()
             return f"line {line} has {found} fields, but {expected} are expected: correct it"
         if isinstance(error, self.no_memory):
-            return "needs more memory than DuckDB may use: raise --memory, or make the labels shorter"
+            return (
+                "needs more memory than DuckDB may use: make computed labels shorter, "
+                "or store the table first with a higher limit (amped table --memory BYTES)"
+            )
         if UNLIKE in str(error):
             return "is no CSV of one delimiter, one kind of quote and one kind of line end: save it again"
         text = [line.strip() for line in str(error).splitlines() if line.strip()]

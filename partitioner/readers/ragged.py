@@ -32,7 +32,7 @@ def check_first_lines(database: Database, files: Sequence[str], options: dict[st
             text = line.strip()
             if text and not text.startswith("#") and not text.lower().startswith(DIRECTIVE):
                 cause = f"has fewer fields than the lines below it ({text[:SHOWN]}): remove this line, or complete it"
-                raise InputError(_naming(file, files) + cause, line=number)
+                raise _fault(cause, file, files, number)
 
 
 def check_fields(files: Sequence[str], names: Sequence[str]) -> None:
@@ -45,15 +45,13 @@ def check_fields(files: Sequence[str], names: Sequence[str]) -> None:
         expected = len(next(rows, []))
         for row in rows:
             if row and len(row) != expected:
-                raise InputError(
-                    f"{_naming(file, files)}{len(row)} fields, but line 1 has {expected}: correct it, "
-                    "or quote fields that contain the delimiter",
-                    line=rows.line_num,
-                )
+                cause = f"has {len(row)} fields, but line 1 has {expected}: correct it, or quote what has the delimiter"
+                raise _fault(cause, file, files, rows.line_num)
 
 
-def _naming(file: str, files: Sequence[str]) -> str:
-    return f"{file}: " if len(files) > 1 else ""
+def _fault(cause: str, file: str, files: Sequence[str], line: int) -> InputError:
+    """Return an error that names the file, too, if it is one of several: callers add the name of the first."""
+    return InputError(f"{file}, line {line}: {cause}") if len(files) > 1 else InputError(cause, line=line)
 
 
 def _lines(file: str) -> Iterator[str]:

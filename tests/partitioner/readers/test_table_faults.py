@@ -12,8 +12,8 @@ from events import sparse, write_csv
 
 from partitioner.build import partition
 from partitioner.errors import InputError, InputWarning
-from partitioner.readers import Form, read, read_frame, table
-from partitioner.readers.database import Database
+from partitioner.readers import Form, read, read_frame, read_sparse, table
+from partitioner.readers.database import LEAST, Database
 
 duckdb = pytest.importorskip("duckdb")
 pyarrow = pytest.importorskip("pyarrow")
@@ -175,3 +175,17 @@ def test_a_table_that_changes_is_told_of(
     with pytest.raises(InputError, match=r"events\.parquet.*(was changed while it was read|[Ee]rror)"):
         partition(path, tmp_path / "store", form=form) if to_store else read(path, keys=form.key)
     assert not (tmp_path / "store").exists()
+
+
+def test_the_limit_of_memory_has_a_remedy() -> None:
+    told = r"^needs more memory .* --memory BYTES\)$"
+    with Database(LEAST, 1) as database, pytest.raises(InputError, match=told), database.naming(None):
+        database.run("CREATE TEMP TABLE t AS SELECT lpad('x', 100000000, 'y') || i FROM range(9) AS r(i)")
+
+
+def test_a_narrow_first_line_of_a_second_file_is_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    first.write_text("k,v\na,1\n")
+    second.write_text("Title\nk,v\na,1\nb,2\n")
+    with pytest.raises(InputError, match=r"b\.csv, line 1: has fewer fields .*\(Title\)"):
+        read_sparse(first, Form(key=("k", "v"), more=(str(second),)))
