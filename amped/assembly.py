@@ -30,7 +30,7 @@ from .decomp.batched import Batched
 from .decomp.constraints import NONE, Constraints
 from .decomp.counts_side_by_side import Counting
 from .decomp.driver import Method
-from .decomp.initial import Init, initial_factors
+from .decomp.initial import Init, initial_factors, start_bytes
 from .decomp.poisson import Poisson
 from .decomp.side_by_side import Alternating
 from .decomp.tucker import Tucker
@@ -185,10 +185,12 @@ def decomposition(
     options: Options,
     budget: Budget | None = None,
     constraints: Constraints = NONE,
+    init: Init | None = None,
 ) -> als.CpAls:
-    """Place a tensor and return the method that decomposes it, without factor matrices yet. Collective."""
+    """Place a tensor and return the method that decomposes it, without its start, `init`, yet. Collective."""
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
-    setting = setting_for(source, rank, machine, options, solving)._replace(late=not constraints)
+    setting = setting_for(source, rank, machine, options, solving)
+    setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
     return als.CpAls(_placed(source, machine, setting, budget), constraints)
 
 
@@ -293,7 +295,13 @@ def _refuse_negative(source: AnySource, comm: Comm) -> None:
 
 
 def counts(
-    source: AnySource, rank: int, machine: Machine, options: Options, asked: Poisson, budget: Budget | None = None
+    source: AnySource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    asked: Poisson,
+    budget: Budget | None = None,
+    init: Init | None = None,
 ) -> apr.CpApr:
     """Place a tensor of counts and return the method that decomposes it, without factor matrices yet. Collective.
 
@@ -305,6 +313,7 @@ def counts(
     source = as_counts(source, machine, options)
     solving = apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, asked)
+    setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))
     return apr.CpApr(placed_sparse(source, machine, setting, budget), asked)
 
 

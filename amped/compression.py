@@ -13,9 +13,19 @@ from partitioner.stages import STAGES
 from partitioner.threads import fair_threads
 
 from .assembly import AnySource, begin, placed_sparse, setting_for
+from .backend.blas import SCIPY_BYTES
 from .backend.exchange import Machine
 from .decomp.driver import Rule, iterate
-from .decomp.hosvd import FIRST, Compression, allowed, dense_factors, sparse_factors, spectra_bytes
+from .decomp.hosvd import (
+    FIRST,
+    Compression,
+    allowed,
+    dense_factors,
+    dense_spectra_bytes,
+    loads_scipy,
+    sparse_factors,
+    spectra_bytes,
+)
 from .decomp.small_cp import of_core
 from .decomp.tucker import Tucker, attainable, check_ranks, consistency, core_of, solving_bytes
 from .operators.base import CoreOperator
@@ -33,13 +43,22 @@ START_ITERATIONS, START_TOLERANCE = 10, 1e-4
 
 
 def core_setting(
-    source: AnySource, ranks: Sequence[int], machine: Machine, options: Options, spectra: bool = False
+    source: AnySource, ranks: Sequence[int], machine: Machine, options: Options, asked: Compression | None = None
 ) -> Setting:
-    """Return what plans of Tucker decompositions have in common; `spectra` of the tensor may be found before."""
-    setting, found = setting_for(source, ranks, machine, options), None
-    if spectra and not isinstance(source, DenseSource):
-        found = spectra_bytes(source.shape, ranks, fair_threads(machine.comm))
-    return setting._replace(solving=solving_bytes(machine, ranks, source.shape), ttmc=True, spectra=found)
+    """Return what plans of Tucker decompositions have in common; `asked` may have spectra found before."""
+    setting = setting_for(source, ranks, machine, options)
+    setting = setting._replace(solving=solving_bytes(machine, ranks, source.shape), ttmc=True)
+    if asked is None:
+        return setting
+    scipy = SCIPY_BYTES * loads_scipy(source.shape, ranks, asked, machine.device)
+    if not asked.from_spectra:
+        return setting._replace(root_bytes=scipy)
+    if isinstance(source, DenseSource):
+        takes = dense_spectra_bytes(source, ranks, asked, machine.device, options.dtype.itemsize)
+        return setting._replace(unfolding=takes, root_bytes=scipy)
+    comm = machine.comm
+    found = spectra_bytes(source.shape, ranks, source.nnz, asked, comm.size, fair_threads(comm))
+    return setting._replace(spectra=found, root_bytes=0 if found.library else scipy)
 
 
 def compressed(source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int = 0) -> Tucker:
@@ -70,7 +89,7 @@ def compressed(source: AnySource, machine: Machine, options: Options, asked: Com
                 found = sparse_factors(source, machine, asked, seed)
         ranks = tuple(factor.shape[1] for factor in found or ())
     assert ranks is not None
-    setting = core_setting(source, ranks, machine, options, asked.from_spectra)
+    setting = core_setting(source, ranks, machine, options, asked)
     return Tucker(_placed(source, machine, setting, block), asked.method, found, error)
 
 

@@ -9,6 +9,9 @@ from typing import Any
 
 import threadpoolctl
 
+SCIPY_BYTES = 21 << 20  # of host memory that loading SciPy's linear algebra takes
+SPARSE_BYTES = 4 << 20  # and its sparse matrices
+
 _found: dict[str, int] = {}  # libraries that came with SciPy in a call, and the threads that they had
 
 

@@ -34,11 +34,21 @@ def _found(matrix: Array, count: int, device: Device) -> tuple[Matrix, Matrix]:
     return device.to_host(values)[::-1][:count].copy(), last
 
 
+def in_part(size: int, count: int) -> bool:
+    """Return whether SciPy finds so many eigenvectors of a matrix of so many rows: NumPy finds all of them."""
+    return size > SMALL and 2 * count <= size
+
+
+def leading_bytes(size: int, count: int) -> int:
+    """Return the bytes that `leading` takes beside the matrix, without SciPy's own."""
+    return 8 * size * (size + 2 * count if in_part(size, count) else 4 * size)
+
+
 def leading(gram: Matrix, count: int) -> tuple[Matrix, Matrix]:
     """Do the same on the host."""
     size = len(gram)
-    if size <= SMALL or 2 * count > size:
-        values, vectors = np.linalg.eigh(gram)
-    else:
+    if in_part(size, count):
         values, vectors = scipy_linalg().eigh(gram, subset_by_index=(size - count, size - 1), check_finite=False)
+    else:
+        values, vectors = np.linalg.eigh(gram)
     return np.ascontiguousarray(values[::-1][:count]), np.ascontiguousarray(vectors[:, ::-1][:, :count])

@@ -7,24 +7,28 @@ before have compressed already. The squared error is at most the sum of the squa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backend.base import Device
+from ..backend.blas import SCIPY_BYTES
 from ..backend.exchange import Machine
 from ..errors import InputError
-from ..operators.dense_block import DenseBlock
+from ..operators.dense_block import DenseBlock, piece_elements, summed_bytes
 from ..operators.dense_core import block_of, slices
 from ..operators.dense_source import DenseSource
 from ..operators.dense_unfolded import DenseUnfolded
 from ..operators.grid import Grid
+from ..operators.grouped import LARGE
 from ..operators.placement import INDEX_BYTES, MAX_RANK, Spectra
 from ..operators.source import Source
 from ..operators.unfolded import COPIES, Unfolded
-from .eigen import eigenvectors
+from .eigen import LEAST_ON_DEVICE, eigenvectors, in_part, leading_bytes
 from .initial import Init, random_factor
 from .leading_rows import MOST
 
@@ -101,12 +105,80 @@ class Spectrum(Protocol):
     def gathered(self, rows: Matrix) -> Matrix: ...
 
 
-def spectra_bytes(shape: Sequence[int], ranks: Sequence[int], threads: int) -> Spectra:
-    """Return what finding the spectra of a sparse tensor takes: its nonzeros twice, and sums of each thread."""
-    widths = [length if length <= MOST else rank + OVERSAMPLED for length, rank in zip(shape, ranks, strict=True)]
-    sums = max(8 * length * width for length, width in zip(shape, widths, strict=True))
+def spectra_bytes(
+    shape: Sequence[int], ranks: Sequence[int], nnz: int, wanted: Compression, ranks_of_job: int, threads: int
+) -> Spectra:
+    """Return what finding the spectra of a sparse tensor takes: its nonzeros twice, sums of each thread, bases."""
+    most, done, library = 0, 1, False
+    for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
+        width = done if wanted.sequential else 1
+        last = wanted.sequential and mode == len(shape) - 1
+        columns = length if length <= MOST else min(rank + OVERSAMPLED, length)
+        sums = 8 * length * columns
+        if last:  # rows of all ranks and their product
+            adding = sums + (1 + (ranks_of_job > 1)) * 8 * length * min(width, MOST)
+        else:
+            adding = min(threads * sums, max(sums, COPIES))
+            library |= length <= MOST and min(length, nnz) * width > LARGE
+        solving = leading_bytes(length, _solved(length, rank, wanted)) if length <= MOST else 3 * sums
+        most, done = max(most, adding + (0 if length <= MOST else 2 * sums), sums + solving), done * rank
+    found = 8 * sum(length * rank for length, rank in zip(shape, ranks, strict=True))
     nonzero = INDEX_BYTES * len(shape) + 8
-    return Spectra(sums + min(threads * sums, max(sums, COPIES)), 2 * nonzero + 8)
+    return Spectra(most + found + library * SCIPY_BYTES, 2 * nonzero + 8, library)
+
+
+def _solved(length: int, rank: int, wanted: Compression) -> int:
+    """Return how many eigenvectors of a Gram matrix are found."""
+    return length if wanted.ranks is None else rank
+
+
+def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression, device: Device) -> bool:
+    """Return whether rank 0 solves an eigenproblem by SciPy, of a spectrum or in an iteration."""
+    every, largest = math.prod(ranks), MOST if device.on_host else LEAST_ON_DEVICE - 1
+    for length, rank in zip(shape, ranks, strict=True):
+        width = every // rank
+        sizes = [length if length <= MOST else width] if wanted.from_spectra else []
+        if wanted.method == "hooi":
+            sizes.append(length if length <= min(width, MOST) else width if width <= MOST else rank + OVERSAMPLED)
+        if any(size <= largest and in_part(size, _solved(size, rank, wanted)) for size in sizes):
+            return True
+    return False
+
+
+def dense_spectra_bytes(
+    source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, item: int
+) -> Callable[[int, int, int], int]:
+    """Return the bytes of device memory that the spectra of a dense tensor take beside its elements, of `item` bytes.
+
+    They are those of a rank, of so many, with so many threads.
+    """
+
+    def takes(part: int, count: int, threads: int) -> int:
+        shape, each, held, most = slices(source, count).shape(part), item, 0, 0
+        for place in [*range(len(shape) - 1, 0, -1), 0]:
+            length, rank = source.lengths[place], ranks[source.modes[place]]
+            columns = length if length <= MOST else min(rank + OVERSAMPLED, length)
+            sums, extra = 8 * length * columns, 0
+            if not place and wanted.sequential:  # the rows of all ranks
+                extra, adding = 8 * length * min(math.prod(shape[1:]), MOST), sums
+            else:
+                if not place and count > 1:
+                    shape = Grid(source.lengths, count, (1, min(count, source.lengths[1]))).shape(part)
+                    extra = 0 if source.in_file else math.prod(shape) * source.value_dtype.itemsize
+                adding = summed_bytes(shape, int(not place), each, device, threads, sums)
+            if length <= MOST:
+                solving = leading_bytes(length, _solved(length, rank, wanted)) if device.on_host else 3 * sums
+            else:
+                adding, solving = adding + 2 * sums, 3 * sums
+            most = max(most, held + extra + max(adding, sums + solving))
+            if wanted.sequential and place:
+                shape, each = (*shape[:place], rank, *shape[place + 1 :]), 8
+                made = 8 * math.prod(shape)
+                pieces = threads * 16 * min(math.prod(shape) // rank * length, max(piece_elements(device), 1))
+                most, held = max(most, held + made + pieces), made
+        return most + 8 * sum(n * r for n, r in zip(source.shape, ranks, strict=True))
+
+    return takes
 
 
 def sparse_factors(source: Source, machine: Machine, wanted: Compression, seed: int = 0) -> list[Matrix]:

@@ -14,15 +14,16 @@ from partitioner.dense import DenseTensor
 from partitioner.sort import stable_argsort
 from partitioner.threads import lone_threads, side_by_side, usable_cores
 
-from ..backend.blas import scipy_linalg
+from ..backend.blas import SCIPY_BYTES, SPARSE_BYTES, scipy_linalg
 from ..errors import InputError
 from ..files import check_factor
 from ..models.loading import matrices_in
 from ..operators.limits import check_range, far, largest
+from ..operators.placement import nonzero_bytes
 from ..operators.source import Described
 from ..parallel.mpi import Comm, on_root, share, together
-from .eigen import leading
-from .leading import DENSE_ROWS, leading_vectors
+from .eigen import in_part, leading, leading_bytes
+from .leading import DENSE_ROWS, leading_vectors, vectors_bytes
 
 BLOCK_ROWS = 1 << 13
 
@@ -194,6 +195,33 @@ def _nvecs(
         extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
         found.append(np.hstack([vectors, extra]).astype(dtype))
     return found
+
+
+def start_bytes(source: Described, rank: int, comm: Comm, init: Init | None) -> int:
+    """Return the bytes of host memory that rank 0 takes to find the start `init`, if it has to. Collective."""
+    if comm.bcast(init if isinstance(init, str) else "") != "nvecs":
+        return 0
+    threads, dense, stored = lone_threads(comm), hasattr(source, "lengths"), getattr(source, "stored", False)
+    takes, library = [0], False
+    for mode, length in enumerate(source.shape):
+        known = min(rank, length)
+        library |= length <= DENSE_ROWS and in_part(length, known)
+        if dense:
+            takes.append(vectors_bytes(source.shape, mode, known, threads))
+        else:
+            takes.append(_leading_bytes(length, source.nnz, known))
+    whole = source.nnz * nonzero_bytes(len(source.shape), np.dtype(np.float64)) if stored and not dense else 0
+    libraries = SCIPY_BYTES + SPARSE_BYTES if not dense else SCIPY_BYTES * library
+    return max(takes) + whole + libraries + 8 * rank * sum(source.shape)
+
+
+def _leading_bytes(length: int, nnz: int, known: int) -> int:
+    """Return the bytes that `_leading` takes, beside SciPy's own: the unfolded tensor, and a product or vectors."""
+    unfolded = 8 * 6 * nnz  # fibres, their order, and a matrix in coordinates, then in rows
+    if length <= DENSE_ROWS or known >= length - 1:
+        product = 12 * min(length**2, length * nnz)
+        return unfolded + 8 * length**2 + max(product, leading_bytes(length, known))
+    return unfolded + 8 * 2 * length * max(2 * known + 1, 20)
 
 
 def _leading(tensor: SparseTensor, mode: int, known: int, seed: int) -> NDArray[np.float64]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from partitioner.dense import DenseTensor, Place, blocks, forget
 from partitioner.threads import in_order
 
-from .eigen import leading
+from .eigen import leading, leading_bytes
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
 BLOCK = 1 << 21  # elements in double precision at a time
@@ -43,6 +44,17 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threa
             return ritz[:, :count]
         basis = product
     raise AssertionError
+
+
+def vectors_bytes(shape: Sequence[int], mode: int, count: int, threads: int) -> int:
+    """Return the bytes that `leading_vectors` takes: blocks, twice, and sums of each thread; those that are summed."""
+    size, length = math.prod(shape), shape[mode]
+    whole = length <= DENSE_ROWS or count + OVERSAMPLED >= length
+    columns = length if whole else count + OVERSAMPLED
+    block = min(size, max(BLOCK, size // max((n for m, n in enumerate(shape) if m != mode), default=1)))
+    threads = max(1, min(threads, COPIES // (8 * (2 * block + length * columns)), -(-size // block)))
+    summing = threads * 8 * (2 * block + length * columns) + 8 * length * columns
+    return max(summing, 8 * length**2 + leading_bytes(length, count)) if whole else summing + 3 * 8 * length * columns
 
 
 def _summed(

@@ -193,7 +193,8 @@ def _whitening(gram: Matrix) -> Matrix:
 
 def finding_bytes(machine: Machine, owned: int, rank: int, width: int, shape: Sequence[int]) -> Takes:
     """Return the bytes that this takes on a device for a mode with so many owned rows and columns, and TTMc so wide."""
-    columns, short = _columns(rank), max((length for length in shape if length <= MOST), default=0)
+    wide = min(width, MOST)  # longer modes are solved by the columns' Gram matrix
+    columns, short = _columns(rank), max((length for length in shape if length <= wide), default=0)
     together = short * width if machine.comm.size > 1 else 0  # rows of a short mode, on all ranks
     queued = queued_bytes(machine, owned, rank, width)
     small = 3 * width**2 if width <= MOST else together + 3 * short**2 + 4 * width * columns

@@ -168,7 +168,7 @@ def cp_als(
                 raise InputError("init 'tucker': its matrices have negative numbers, which this model has not")
             init = cp_start(source, machine, chosen, rank, seed)
         with teller.loading():
-            method = decomposition(source, rank, machine, chosen, budget, constraints)
+            method = decomposition(source, rank, machine, chosen, budget, constraints, init)
         rule = Rule(max_iters, tol, deadline=deadline)
         model = decomposed(method, source, Start(starts, seed, init), rule, callback, teller)
     assert isinstance(model, KruskalTensor)
@@ -260,7 +260,7 @@ def cp_apr(
     chosen = Options(**options)
     with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
         with teller.loading():
-            apr = counts(source, rank, machine, chosen, asked, budget)
+            apr = counts(source, rank, machine, chosen, asked, budget, init)
         rule = Rule(max_iters, tol, deadline=deadline)
         model = decomposed(apr, source, Start(starts, seed, init), rule, callback, teller)
     assert isinstance(model, KruskalTensor)

@@ -29,6 +29,22 @@ def piece_elements(device: Device) -> int:
     return HOST_PIECE if device.on_host else DEVICE_PIECE
 
 
+def _step(shape: tuple[int, ...], axis: int, device: Device) -> int:
+    """Return how many indices of a mode a piece has."""
+    return max(1, piece_elements(device) * shape[axis] // max(1, math.prod(shape)))
+
+
+def summed_bytes(shape: tuple[int, ...], axis: int, item: int, device: Device, threads: int, sums: int) -> int:
+    """Return the bytes that `DenseBlock.summed` takes for elements of `item` bytes and sums of so many bytes.
+
+    Each thread has a piece, converted and, of another mode than the first, copied; its sums, and what it adds to them.
+    """
+    length, step = max(1, shape[axis]), _step(shape, axis, device)
+    piece = math.prod(shape) // length * min(step, length)
+    copied = (8 if axis or item < 8 else 0) + (item if axis and item < 8 else 0)
+    return min(threads, -(-length // step)) * (copied * piece + 2 * sums)
+
+
 class DenseBlock:
     """Elements of a rank, C-contiguous; on a host, threads take pieces side by side.
 
@@ -52,9 +68,8 @@ class DenseBlock:
 
     def _cuts(self, axis: int) -> list[slice]:
         """Return the pieces' ranges of a mode."""
-        length, every = self.shape[axis], math.prod(self.shape)
-        step = max(1, piece_elements(self._device) * length // max(1, every))
-        return [slice(at, min(at + step, length)) for at in range(0, length if every else 0, step)]
+        length, step = self.shape[axis], _step(self.shape, axis, self._device)
+        return [slice(at, min(at + step, length)) for at in range(0, length if math.prod(self.shape) else 0, step)]
 
     def hold(self, elements: Array | Stored) -> None:
         """Take the same elements from host memory, or a file, in every pass; those on the device are let go."""

@@ -167,9 +167,12 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
         "TTMc output": max((m.rows.stop - m.rows.start) * m.width for m in modes) * 8,
         "method": max(t.kept for t in takes),
     }
-    piece, threads = max(piece_elements(device), math.prod(shape[1:])), _threads(device, ranks)
+    piece = min(math.prod(shape), max(piece_elements(device), math.prod(shape[1:])))
+    threads = _threads(device, ranks)
     working = max(PIECES, 2 * threads) * piece * 8 + (threads + 1) * fixed["TTMc output"]
     working += max(t.passing for t in takes) + (8 * sum(int(m.cut.rows[-1]) * m.rank for m in modes) if item < 8 else 0)
+    if setting.unfolding is not None:  # spectra are found before factor matrices are there
+        working = max(working, setting.unfolding(rank, ranks, threads) - sum(fixed.values()))
     elements, need = math.prod(shape) * item, sum(fixed.values()) + working
     streamed = options.placement == "stream" or need + elements > setting.memory
     if need + (0 if streamed else elements) > setting.memory or (streamed and options.placement == "resident"):
@@ -179,6 +182,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     used = {"resident elements": 0 if streamed else elements, **fixed, "working memory": working}
     host = device.host_bytes + (sum(used.values()) if device.on_host else 0)
     host += sum(m.rank * int(m.cut.rows[-1]) for m in modes) * item + given_bytes(source, grid, rank)
+    host += 0 if rank else setting.root_bytes
     if streamed and source.in_file:  # pieces as they are read, and as they are sent
         host += threads * piece * (source.value_dtype.itemsize + item)
     else:

@@ -105,7 +105,7 @@ def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting
         used["factor matrices before"] = copies
     model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
     host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank)
-    host += reading_bytes(source, math.prod(shape), sent, device, streamed)
+    host += reading_bytes(source, math.prod(shape), sent, device, streamed) + (0 if rank else setting.root_bytes)
     if device.on_host:
         host += sum(used.values())
     return DensePlan(

@@ -75,6 +75,6 @@ class DenseUnfolded:
     def _summed(self, work: Callable[[Any, Array], object], shape: tuple[int, ...]) -> Matrix:
         # Pieces are ranges of another mode than the one that is unfolded.
         total = self._block.summed(work, shape, axis=int(self._axis == 0))
-        found = np.array(self._machine.device.to_host(total), np.float64)
+        found = np.asarray(self._machine.device.to_host(total), np.float64)
         self._machine.comm.all_reduce(found, "sum")
         return found

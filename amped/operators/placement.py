@@ -63,6 +63,7 @@ class Spectra(NamedTuple):
 
     sums: int
     each: int  # for each nonzero of a rank
+    library: bool = False  # whether SciPy, which every rank loads, is in the sums
 
 
 class Setting(NamedTuple):
@@ -80,7 +81,10 @@ class Setting(NamedTuple):
     rows: RowMethod | None = None  # how row problems are solved, beside it
     ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
     interleaved: bool = False  # whether Phi is computed of interleaved models
-    spectra: Spectra | None = None  # if they are found before
+    spectra: Spectra | None = None  # if those of a sparse tensor are found before
+    unfolding: Callable[[int, int, int], int] | None = None  # bytes of device memory, if those of a dense tensor are:
+    # of a rank, of so many, with so many threads
+    root_bytes: int = 0  # of host memory that rank 0 takes to find a start, or to solve eigenproblems
     late: bool = False  # whether the norm of elements that are streamed from a file may be found by the first MTTKRP
 
 
@@ -158,6 +162,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes)
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
+    host += 0 if part else setting.root_bytes
     if setting.spectra is not None:  # a process seldom gives back what it has freed
         host += setting.spectra.sums + setting.spectra.each * max(m.nnz for m in modes)
     facts = fitting.slot, fitting.piece, bytes_of, host

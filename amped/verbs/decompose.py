@@ -164,11 +164,11 @@ class _Cp:
         if request.counts:
             asked = request.poisson()
             budget = job.budget(request.max_iters * asked.inner_iters)
-            return counts(source, request.rank, job.machine, request.options, asked, budget)
+            return counts(source, request.rank, job.machine, request.options, asked, budget, request.init)
         constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
         if request.init == "tucker":
             self.start = cp_start(source, job.machine, request.options, request.rank, request.first_seed)
-        return decomposition(source, request.rank, job.machine, request.options, budget, constraints)
+        return decomposition(source, request.rank, job.machine, request.options, budget, constraints, request.init)
 
 
 class _Tucker:

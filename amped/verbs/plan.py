@@ -19,6 +19,7 @@ from ..decomp import als, apr
 from ..decomp.constraints import Constraints
 from ..decomp.hosvd import METHODS as COMPRESSIONS
 from ..decomp.hosvd import Compression
+from ..decomp.initial import start_bytes
 from ..decomp.prediction import Forecast, foretell, hopeless
 from ..decomp.prediction_dense import foretell_dense, hopeless_dense
 from ..decomp.tucker import check_ranks
@@ -49,6 +50,7 @@ class PlanRequest(Modelled):
     PRINTS: ClassVar[bool] = True
     rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=one_or_more, metavar="R")
     method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
+    init: str | None = flag(None, "also plan the memory of this start", choices=("nvecs",), group="start")
     ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
     mode: int | None = flag(None, "plan a product in this mode (ttm)", type=whole_number, metavar="N")
 
@@ -59,14 +61,14 @@ class PlanRequest(Modelled):
 
     def check(self) -> None:
         constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
-        if self.mode is not None and (self.counts or self.method or constrained or self.core):
-            raise InputError("--mode plans a product (ttm): it goes with no method, loss or constraint")
+        if self.mode is not None and (self.counts or self.method or constrained or self.core or self.init):
+            raise InputError("--mode plans a product (ttm): it goes with no method, loss, start or constraint")
         if self.core is None:
             super().check()
         elif self.method not in (None, *COMPRESSIONS):
             raise InputError(f"--method {self.method} takes one --rank: of several, {', '.join(COMPRESSIONS)}")
         else:
-            Compression(self.method or "hooi", self.core)
+            Compression(self.method or "hooi", self.core, init=self.init)
             Request.check(self)
         if self.ranks is not None and self.ranks < 1:
             raise InputError(f"--ranks {self.ranks}: at least 1")
@@ -146,15 +148,16 @@ def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
     if request.core is not None:
-        ranks, found = request.core, request.method in ("hosvd", "sthosvd")
+        ranks, asked = request.core, Compression(request.method or "hooi", request.core, init=request.init)
         checked = together(job.comm, lambda: check_ranks(source.shape, ranks))
-        return core_setting(source, checked, machine, options, found)
-    asked = request.poisson() if request.counts else None
-    if asked:
-        solving = apr.solving_bytes(machine, asked, order)
+        return core_setting(source, checked, machine, options, asked)
+    poisson = request.poisson() if request.counts else None
+    if poisson:
+        solving = apr.solving_bytes(machine, poisson, order)
     else:
         solving = als.solving_bytes(machine, options.dtype, order, request.wanted.of(order))
-    return setting_for(source, request.rank, machine, options, solving, asked)
+    setting = setting_for(source, request.rank, machine, options, solving, poisson)
+    return setting._replace(root_bytes=start_bytes(source, request.rank, machine.comm, request.init))
 
 
 def _forecast(
