@@ -10,7 +10,9 @@ from typing import Any
 import threadpoolctl
 
 SCIPY_BYTES = 21 << 20  # of host memory that loading SciPy's linear algebra takes
-SPARSE_BYTES = 4 << 20  # and its sparse matrices
+SPARSE_BYTES = 2 << 20  # and its sparse matrices
+CODE_BYTES = 2 << 20  # and what is read of NumPy's when it is first used
+BUFFER_BYTES = 4 << 20  # in which a thread packs matrices that it multiplies, at most
 
 _found: dict[str, int] = {}  # libraries that came with SciPy in a call, and the threads that they had
 

@@ -175,7 +175,7 @@ def dense_spectra_bytes(
                 shape, each = (*shape[:place], rank, *shape[place + 1 :]), 8
                 made = 8 * math.prod(shape)
                 pieces = threads * 16 * min(math.prod(shape) // rank * length, max(piece_elements(device), 1))
-                most, held = max(most, held + made + pieces), made
+                most, held = max(most, held + made + pieces), max(held, made)  # freed memory may stay the process's
         return most + 8 * sum(n * r for n, r in zip(source.shape, ranks, strict=True))
 
     return takes

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from partitioner.dense import DenseTensor, Place, blocks, forget
 from partitioner.threads import in_order
 
+from ..backend.blas import BUFFER_BYTES
 from .eigen import leading, leading_bytes
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
@@ -46,14 +47,18 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threa
     raise AssertionError
 
 
-def vectors_bytes(shape: Sequence[int], mode: int, count: int, threads: int) -> int:
-    """Return the bytes that `leading_vectors` takes: blocks, twice, and sums of each thread; those that are summed."""
+def vectors_bytes(shape: Sequence[int], mode: int, count: int, threads: int, read: int) -> int:
+    """Return the bytes that `leading_vectors` takes, where `read` bytes of each element are read from a file.
+
+    Each thread has a block, in double precision and unfolded, and sums, beside those of all.
+    """
     size, length = math.prod(shape), shape[mode]
     whole = length <= DENSE_ROWS or count + OVERSAMPLED >= length
     columns = length if whole else count + OVERSAMPLED
     block = min(size, max(BLOCK, size // max((n for m, n in enumerate(shape) if m != mode), default=1)))
     threads = max(1, min(threads, COPIES // (8 * (2 * block + length * columns)), -(-size // block)))
-    summing = threads * 8 * (2 * block + length * columns) + 8 * length * columns
+    buffers = min(BUFFER_BYTES, 8 * (block + length * columns))
+    summing = threads * ((16 + read) * block + 8 * length * columns + buffers) + 8 * length * columns
     return max(summing, 8 * length**2 + leading_bytes(length, count)) if whole else summing + 3 * 8 * length * columns
 
 

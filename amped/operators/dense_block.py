@@ -15,6 +15,7 @@ from partitioner.facts import Facts, joined
 from partitioner.threads import fair_threads, in_order, side_by_side
 
 from ..backend.base import Array, Device
+from ..backend.blas import BUFFER_BYTES
 from ..backend.contract import contracted
 from ..backend.exchange import Machine
 from .dense_load import on_device
@@ -41,8 +42,11 @@ def summed_bytes(shape: tuple[int, ...], axis: int, item: int, device: Device, t
     """
     length, step = max(1, shape[axis]), _step(shape, axis, device)
     piece = math.prod(shape) // length * min(step, length)
-    copied = (8 if axis or item < 8 else 0) + (item if axis and item < 8 else 0)
-    return min(threads, -(-length // step)) * (copied * piece + 2 * sums)
+    copied = (8 if axis or item < 8 else 0) + (
+        2 * item if axis and item < 8 else 0
+    )  # the copy's memory may not be free yet
+    buffer = min(BUFFER_BYTES, 8 * piece + sums) if device.on_host else 0
+    return min(threads, -(-length // step)) * (copied * piece + 2 * sums + buffer)
 
 
 class DenseBlock:

@@ -15,6 +15,7 @@ import numpy as np
 from partitioner.threads import usable_cores
 
 from ..backend.base import Array, Device
+from ..backend.blas import BUFFER_BYTES, CODE_BYTES
 from ..backend.contract import contracted
 from ..backend.exchange import Machine
 from ..errors import InputError
@@ -169,7 +170,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     }
     piece = min(math.prod(shape), max(piece_elements(device), math.prod(shape[1:])))
     threads = _threads(device, ranks)
-    working = max(PIECES, 2 * threads) * piece * 8 + (threads + 1) * fixed["TTMc output"]
+    working = _pieces_bytes(shape, piece, setting, source, threads) + (threads + 1) * fixed["TTMc output"]
     working += max(t.passing for t in takes) + (8 * sum(int(m.cut.rows[-1]) * m.rank for m in modes) if item < 8 else 0)
     if setting.unfolding is not None:  # spectra are found before factor matrices are there
         working = max(working, setting.unfolding(rank, ranks, threads) - sum(fixed.values()))
@@ -180,7 +181,7 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
         cause = f"device memory: the decomposition needs {whole:,} bytes, {setting.memory:,} are there"
         raise InputError(f"{cause}; use more ranks or lower ranks of modes")
     used = {"resident elements": 0 if streamed else elements, **fixed, "working memory": working}
-    host = device.host_bytes + (sum(used.values()) if device.on_host else 0)
+    host = device.host_bytes + CODE_BYTES + (sum(used.values()) if device.on_host else 0)
     host += sum(m.rank * int(m.cut.rows[-1]) for m in modes) * item + given_bytes(source, grid, rank)
     host += 0 if rank else setting.root_bytes
     if streamed and source.in_file:  # pieces as they are read, and as they are sent
@@ -188,6 +189,17 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     else:
         host += reading_bytes(source, math.prod(shape), options.dtype, device, False)
     return CorePlan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
+
+
+def _pieces_bytes(shape: tuple[int, ...], piece: int, setting: Setting, source: DenseSource, threads: int) -> int:
+    """Return the bytes of pieces and of what they are contracted to: on a host, of as many as threads have."""
+    if not setting.device.on_host:
+        return max(PIECES, 2 * threads) * piece * 8
+    together = min(threads, -(-math.prod(shape) // max(1, piece)))
+    # The mode that shrinks a piece most comes first, unless that is the one that stays.
+    shrinking = sorted(min(1.0, setting.ranks[m] / max(1, shape[p])) for p, m in enumerate(source.modes))
+    buffer = min(BUFFER_BYTES, 16 * piece)
+    return together * (int(8 * piece * (1 + 2 * shrinking[min(1, len(shrinking) - 1)])) + buffer)
 
 
 def _threads(device: Device, ranks: int) -> int:
