@@ -54,11 +54,11 @@ def core_setting(
     if not asked.from_spectra:
         return setting._replace(root_bytes=scipy)
     if isinstance(source, DenseSource):
-        takes = dense_spectra_bytes(source, ranks, asked, machine.device, options.dtype.itemsize)
+        takes = dense_spectra_bytes(source, ranks, asked, machine.device, options.dtype)
         return setting._replace(unfolding=takes, root_bytes=scipy)
     comm = machine.comm
     found = spectra_bytes(source.shape, ranks, source.nnz, asked, comm.size, fair_threads(comm))
-    return setting._replace(spectra=found, root_bytes=0 if found.library else scipy)
+    return setting._replace(spectra=found, root_bytes=found.root + (0 if found.library else scipy))
 
 
 def compressed(source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int = 0) -> Tucker:

@@ -10,9 +10,9 @@ from typing import Any
 import threadpoolctl
 
 SCIPY_BYTES = 21 << 20  # of host memory that loading SciPy's linear algebra takes
-SPARSE_BYTES = 2 << 20  # and its sparse matrices
-CODE_BYTES = 2 << 20  # and what is read of NumPy's when it is first used
-BUFFER_BYTES = 4 << 20  # in which a thread packs matrices that it multiplies, at most
+SPARSE_BYTES = 2 << 20  # of host memory that loading its sparse matrices takes besides
+CODE_BYTES = 2 << 20  # of NumPy's linear algebra that are read from its files when it is first used
+PACKED, PACKED_COLUMN = 1 << 20, 2048  # bytes of the buffers of a matrix product, and for each of its columns
 
 _found: dict[str, int] = {}  # libraries that came with SciPy in a call, and the threads that they had
 
@@ -48,6 +48,19 @@ def scipy_linalg() -> Any:
             _found.setdefault(library.filepath, library.num_threads)
             library.set_num_threads(least)
     return linalg
+
+
+def packing_bytes(elements: int, columns: int) -> int:
+    """Return the bytes of the buffers into which one thread copies parts of the matrices that it multiplies.
+
+    Parameters
+    ----------
+    elements : int
+        Of both matrices, in double precision.
+    columns : int
+        Of the product.
+    """
+    return min(8 * elements, PACKED + PACKED_COLUMN * columns)
 
 
 def _libraries() -> list[Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from ..backend.base import Device
 from ..backend.blas import SCIPY_BYTES
 from ..backend.exchange import Machine
 from ..errors import InputError
-from ..operators.dense_block import DenseBlock, piece_elements, summed_bytes
+from ..operators.dense_block import DOUBLE, DenseBlock, contracted_bytes, summed_bytes
 from ..operators.dense_core import block_of, slices
 from ..operators.dense_source import DenseSource
 from ..operators.dense_unfolded import DenseUnfolded
@@ -109,7 +109,7 @@ def spectra_bytes(
     shape: Sequence[int], ranks: Sequence[int], nnz: int, wanted: Compression, ranks_of_job: int, threads: int
 ) -> Spectra:
     """Return what finding the spectra of a sparse tensor takes: its nonzeros twice, sums of each thread, bases."""
-    most, done, library = 0, 1, False
+    most, most_of_root, done, library = 0, 0, 1, False
     for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
         width = done if wanted.sequential else 1
         last = wanted.sequential and mode == len(shape) - 1
@@ -120,11 +120,15 @@ def spectra_bytes(
         else:
             adding = min(threads * sums, max(sums, COPIES))
             library |= length <= MOST and min(length, nnz) * width > LARGE
-        solving = leading_bytes(length, _solved(length, rank, wanted)) if length <= MOST else 3 * sums
-        most, done = max(most, adding + (0 if length <= MOST else 2 * sums), sums + solving), done * rank
+        if length <= MOST:
+            solving = leading_bytes(length, _solved(length, rank, wanted))
+            most, most_of_root = max(most, adding), max(most_of_root, sums + solving)
+        else:
+            most = max(most, adding + 2 * sums, 4 * sums)
+        done *= rank
     found = 8 * sum(length * rank for length, rank in zip(shape, ranks, strict=True))
     nonzero = INDEX_BYTES * len(shape) + 8
-    return Spectra(most + found + library * SCIPY_BYTES, 2 * nonzero + 8, library)
+    return Spectra(most + found + library * SCIPY_BYTES, 2 * nonzero + 8, max(0, most_of_root - most), library)
 
 
 def _solved(length: int, rank: int, wanted: Compression) -> int:
@@ -146,35 +150,38 @@ def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression,
 
 
 def dense_spectra_bytes(
-    source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, item: int
+    source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, dtype: np.dtype[Any]
 ) -> Callable[[int, int, int], int]:
-    """Return the bytes of device memory that the spectra of a dense tensor take beside its elements, of `item` bytes.
+    """Return the bytes of device memory that the spectra of a dense tensor take beside its elements, of a type.
 
     They are those of a rank, of so many, with so many threads.
     """
 
     def takes(part: int, count: int, threads: int) -> int:
-        shape, each, held, most = slices(source, count).shape(part), item, 0, 0
+        shape, each, held, most = slices(source, count).shape(part), dtype, 0, 0
         for place in [*range(len(shape) - 1, 0, -1), 0]:
             length, rank = source.lengths[place], ranks[source.modes[place]]
             columns = length if length <= MOST else min(rank + OVERSAMPLED, length)
-            sums, extra = 8 * length * columns, 0
+            sums, extra, read = 8 * length * columns, 0, None
             if not place and wanted.sequential:  # the rows of all ranks
                 extra, adding = 8 * length * min(math.prod(shape[1:]), MOST), sums
             else:
                 if not place and count > 1:
                     shape = Grid(source.lengths, count, (1, min(count, source.lengths[1]))).shape(part)
+                    read = source.value_dtype if source.in_file else None
                     extra = 0 if source.in_file else math.prod(shape) * source.value_dtype.itemsize
-                adding = summed_bytes(shape, int(not place), each, device, threads, sums)
-            if length <= MOST:
+                adding = summed_bytes(shape, int(not place), each, device, threads, (length, columns), read)
+            if length <= MOST and part:
+                solving = 0  # rank 0 does
+            elif length <= MOST:
                 solving = leading_bytes(length, _solved(length, rank, wanted)) if device.on_host else 3 * sums
             else:
                 adding, solving = adding + 2 * sums, 3 * sums
             most = max(most, held + extra + max(adding, sums + solving))
             if wanted.sequential and place:
-                shape, each = (*shape[:place], rank, *shape[place + 1 :]), 8
+                pieces = contracted_bytes(shape, place, rank, each, device, threads)
+                shape, each = (*shape[:place], rank, *shape[place + 1 :]), DOUBLE
                 made = 8 * math.prod(shape)
-                pieces = threads * 16 * min(math.prod(shape) // rank * length, max(piece_elements(device), 1))
                 most, held = max(most, held + made + pieces), max(held, made)  # freed memory may stay the process's
         return most + 8 * sum(n * r for n, r in zip(source.shape, ranks, strict=True))
 

@@ -202,12 +202,12 @@ def start_bytes(source: Described, rank: int, comm: Comm, init: Init | None) -> 
     if comm.bcast(init if isinstance(init, str) else "") != "nvecs":
         return 0
     threads, dense, stored = lone_threads(comm), hasattr(source, "lengths"), getattr(source, "stored", False)
-    takes, library, read = [0], False, source.value_dtype.itemsize if getattr(source, "in_file", False) else 0
+    takes, library, in_file = [0], False, getattr(source, "in_file", False)
     for mode, length in enumerate(source.shape):
         known = min(rank, length)
         library |= length <= DENSE_ROWS and in_part(length, known)
         if dense:
-            takes.append(vectors_bytes(source.shape, mode, known, threads, read))
+            takes.append(vectors_bytes(source.shape, mode, known, threads, source.value_dtype, in_file))
         else:
             takes.append(_leading_bytes(length, source.nnz, known))
     whole = source.nnz * nonzero_bytes(len(source.shape), np.dtype(np.float64)) if stored and not dense else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.dense import DenseTensor, Place, blocks, forget
 from partitioner.threads import in_order
 
-from ..backend.blas import BUFFER_BYTES
+from ..backend.blas import packing_bytes
 from .eigen import leading, leading_bytes
 
 DENSE_ROWS = 2048  # up to this length they are found from the whole Gram matrix
@@ -47,19 +48,24 @@ def leading_vectors(tensor: DenseTensor, mode: int, count: int, seed: int, threa
     raise AssertionError
 
 
-def vectors_bytes(shape: Sequence[int], mode: int, count: int, threads: int, read: int) -> int:
-    """Return the bytes that `leading_vectors` takes, where `read` bytes of each element are read from a file.
+def vectors_bytes(
+    shape: Sequence[int], mode: int, count: int, threads: int, dtype: np.dtype[Any], in_file: bool
+) -> int:
+    """Return the bytes that `leading_vectors` takes for elements of a type, which may be in a file.
 
-    Each thread has a block, in double precision and unfolded, and sums, beside those of all.
+    Each thread has a block as it was read, in double precision and unfolded, and sums, beside those of all.
     """
     size, length = math.prod(shape), shape[mode]
     whole = length <= DENSE_ROWS or count + OVERSAMPLED >= length
     columns = length if whole else count + OVERSAMPLED
     block = min(size, max(BLOCK, size // max((n for m, n in enumerate(shape) if m != mode), default=1)))
     threads = max(1, min(threads, COPIES // (8 * (2 * block + length * columns)), -(-size // block)))
-    buffers = min(BUFFER_BYTES, 8 * (block + length * columns))
-    summing = threads * ((16 + read) * block + 8 * length * columns + buffers) + 8 * length * columns
-    return max(summing, 8 * length**2 + leading_bytes(length, count)) if whole else summing + 3 * 8 * length * columns
+    copied = (dtype.itemsize if in_file else 0) + (8 if dtype != np.float64 else 0) + 8
+    sums = 8 * length * columns
+    summing = threads * (copied * block + sums + packing_bytes(block, columns)) + sums
+    if threads > 1 or not whole:  # freed memory that other threads, or later passes, do not use again
+        summing += 8 * block
+    return max(summing, 8 * length**2 + leading_bytes(length, count)) if whole else summing + 3 * sums
 
 
 def _summed(

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from partitioner.dense import DenseTensor, Stored
 from partitioner.facts import Facts, joined
+from partitioner.filed import BAND
 from partitioner.threads import fair_threads, in_order, side_by_side
 
 from ..backend.base import Array, Device
-from ..backend.blas import BUFFER_BYTES
+from ..backend.blas import packing_bytes
 from ..backend.contract import contracted
 from ..backend.exchange import Machine
 from .dense_load import on_device
@@ -35,18 +36,67 @@ def _step(shape: tuple[int, ...], axis: int, device: Device) -> int:
     return max(1, piece_elements(device) * shape[axis] // max(1, math.prod(shape)))
 
 
-def summed_bytes(shape: tuple[int, ...], axis: int, item: int, device: Device, threads: int, sums: int) -> int:
-    """Return the bytes that `DenseBlock.summed` takes for elements of `item` bytes and sums of so many bytes.
-
-    Each thread has a piece, converted and, of another mode than the first, copied; its sums, and what it adds to them.
-    """
+def _pieces(shape: tuple[int, ...], axis: int, device: Device, threads: int) -> tuple[int, int]:
+    """Return the elements of a piece, a range of a mode, and how many pieces there are in memory at a time."""
     length, step = max(1, shape[axis]), _step(shape, axis, device)
-    piece = math.prod(shape) // length * min(step, length)
-    copied = (8 if axis or item < 8 else 0) + (
-        2 * item if axis and item < 8 else 0
-    )  # the copy's memory may not be free yet
-    buffer = min(BUFFER_BYTES, 8 * piece + sums) if device.on_host else 0
-    return min(threads, -(-length // step)) * (copied * piece + 2 * sums + buffer)
+    return math.prod(shape) // length * min(step, length), min(threads, -(-length // step))
+
+
+def _copied(dtype: np.dtype[Any], axis: int, device: Device, read: np.dtype[Any] | None) -> int:
+    """Return the bytes that an element of a piece takes while the piece is copied and converted."""
+    item, converted = dtype.itemsize, 0 if dtype == DOUBLE else DOUBLE.itemsize
+    if not device.on_host:
+        return DOUBLE.itemsize + (item if converted else 0)
+    if read is not None:
+        return read.itemsize + (item if read != dtype else 0) + converted
+    return (item if axis else 0) + converted
+
+
+def summed_bytes(
+    shape: tuple[int, ...],
+    axis: int,
+    dtype: np.dtype[Any],
+    device: Device,
+    threads: int,
+    sums: tuple[int, int],
+    read: np.dtype[Any] | None = None,
+) -> int:
+    """Return the bytes that `DenseBlock.summed` takes.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the block.
+    axis : int
+        The mode of which pieces are ranges.
+    dtype : dtype
+        In which the block is held.
+    device : Device
+    threads : int
+    sums : (rows, columns)
+        Of the sums, in double precision. Sums that are not square are of an iteration, with a pass in each step.
+    read : dtype, optional
+        In which elements are in a file, if pieces are read from there.
+    """
+    piece, together = _pieces(shape, axis, device, threads)
+    each = _copied(dtype, axis, device, read) * piece + 2 * 8 * math.prod(sums)
+    if not device.on_host:
+        return together * each
+    if read is not None and axis:
+        each += min(BAND, math.prod(shape) * read.itemsize)
+    each += packing_bytes(piece, sums[1])
+    freed = 8 * piece * -(-together // 2) if sums[0] != sums[1] else 0  # memory that later passes do not use again
+    return together * each + freed
+
+
+def contracted_bytes(
+    shape: tuple[int, ...], axis: int, rank: int, dtype: np.dtype[Any], device: Device, threads: int
+) -> int:
+    """Return the bytes that `DenseBlock.contracted` takes beside its result, of `rank` indices in a mode."""
+    piece, together = _pieces(shape, 0, device, threads)
+    product = piece // max(1, shape[axis]) * rank
+    buffers = packing_bytes(piece, rank) if device.on_host else 0
+    return together * (_copied(dtype, 0, device, None) * piece + 8 * product + buffers)
 
 
 class DenseBlock:

@@ -15,7 +15,7 @@ import numpy as np
 from partitioner.threads import usable_cores
 
 from ..backend.base import Array, Device
-from ..backend.blas import BUFFER_BYTES, CODE_BYTES
+from ..backend.blas import CODE_BYTES, packing_bytes
 from ..backend.contract import contracted
 from ..backend.exchange import Machine
 from ..errors import InputError
@@ -186,20 +186,23 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     host += 0 if rank else setting.root_bytes
     if streamed and source.in_file:  # pieces as they are read, and as they are sent
         host += threads * piece * (source.value_dtype.itemsize + item)
+    elif streamed:
+        host += threads * piece * (item if source.value_dtype != options.dtype else 0)
     else:
         host += reading_bytes(source, math.prod(shape), options.dtype, device, False)
     return CorePlan(tuple(modes), options.dtype, int(streamed) * shape[0], math.prod(shape), used, host)
 
 
 def _pieces_bytes(shape: tuple[int, ...], piece: int, setting: Setting, source: DenseSource, threads: int) -> int:
-    """Return the bytes of pieces and of what they are contracted to: on a host, of as many as threads have."""
+    """Return the bytes of pieces as they are converted, and of what they are contracted to."""
     if not setting.device.on_host:
         return max(PIECES, 2 * threads) * piece * 8
     together = min(threads, -(-math.prod(shape) // max(1, piece)))
     # The mode that shrinks a piece most comes first, unless that is the one that stays.
     shrinking = sorted(min(1.0, setting.ranks[m] / max(1, shape[p])) for p, m in enumerate(source.modes))
-    buffer = min(BUFFER_BYTES, 16 * piece)
-    return together * (int(8 * piece * (1 + 2 * shrinking[min(1, len(shrinking) - 1)])) + buffer)
+    converted = 8 * piece if setting.options.dtype.itemsize < 8 else 0
+    products = 2 * 8 * int(piece * shrinking[min(1, len(shrinking) - 1)])
+    return together * (converted + products + packing_bytes(piece, max(setting.ranks)))
 
 
 def _threads(device: Device, ranks: int) -> int:

@@ -63,6 +63,7 @@ class Spectra(NamedTuple):
 
     sums: int
     each: int  # for each nonzero of a rank
+    root: int = 0  # that rank 0 takes besides, where it solves eigenproblems
     library: bool = False  # whether SciPy, which every rank loads, is in the sums
 
 
