@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.base import Device
-from ..backend.blas import SCIPY_BYTES
+from ..backend.blas import CODE_BYTES, SCIPY_BYTES
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..operators.dense_block import DOUBLE, DenseBlock, contracted_bytes, summed_bytes
@@ -128,7 +128,9 @@ def spectra_bytes(
         done *= rank
     found = 8 * sum(length * rank for length, rank in zip(shape, ranks, strict=True))
     nonzero = INDEX_BYTES * len(shape) + 8
-    return Spectra(most + found + library * SCIPY_BYTES, 2 * nonzero + 8, max(0, most_of_root - most), library)
+    return Spectra(
+        most + found + CODE_BYTES + library * SCIPY_BYTES, 2 * nonzero + 8, max(0, most_of_root - most), library
+    )
 
 
 def _solved(length: int, rank: int, wanted: Compression) -> int:

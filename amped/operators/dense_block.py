@@ -23,6 +23,7 @@ from .dense_load import on_device
 
 T = TypeVar("T")
 HOST_PIECE, DEVICE_PIECE = 1 << 20, 1 << 26  # elements that are contracted at once
+FREED = 8  # bytes of host memory for each element of a piece that a thread has freed and does not use again, at most
 DOUBLE = np.dtype(np.float64)
 
 
@@ -36,10 +37,10 @@ def _step(shape: tuple[int, ...], axis: int, device: Device) -> int:
     return max(1, piece_elements(device) * shape[axis] // max(1, math.prod(shape)))
 
 
-def _pieces(shape: tuple[int, ...], axis: int, device: Device, threads: int) -> tuple[int, int]:
-    """Return the elements of a piece, a range of a mode, and how many pieces there are in memory at a time."""
+def _pieces(shape: tuple[int, ...], axis: int, device: Device) -> tuple[int, int]:
+    """Return the elements of a piece, a range of a mode, and the number of pieces."""
     length, step = max(1, shape[axis]), _step(shape, axis, device)
-    return math.prod(shape) // length * min(step, length), min(threads, -(-length // step))
+    return math.prod(shape) // length * min(step, length), -(-length // step)
 
 
 def _copied(dtype: np.dtype[Any], axis: int, device: Device, read: np.dtype[Any] | None) -> int:
@@ -78,25 +79,30 @@ def summed_bytes(
     read : dtype, optional
         In which elements are in a file, if pieces are read from there.
     """
-    piece, together = _pieces(shape, axis, device, threads)
-    each = _copied(dtype, axis, device, read) * piece + 2 * 8 * math.prod(sums)
-    if not device.on_host:
-        return together * each
-    if read is not None and axis:
-        each += min(BAND, math.prod(shape) * read.itemsize)
-    each += packing_bytes(piece, sums[1])
-    freed = 8 * piece * -(-together // 2) if sums[0] != sums[1] else 0  # memory that later passes do not use again
-    return together * each + freed
+    piece, count = _pieces(shape, axis, device)
+    copied = _copied(dtype, axis, device, read)
+    each, together = copied * piece + 2 * 8 * math.prod(sums), min(threads, count)
+    if device.on_host:
+        each += packing_bytes(piece, sums[1])
+        if read is not None and axis:
+            each += min(BAND, math.prod(shape) * read.itemsize)
+        if copied and (count > together or sums[0] != sums[1]):
+            each += FREED * piece
+    return together * each
 
 
 def contracted_bytes(
     shape: tuple[int, ...], axis: int, rank: int, dtype: np.dtype[Any], device: Device, threads: int
 ) -> int:
     """Return the bytes that `DenseBlock.contracted` takes beside its result, of `rank` indices in a mode."""
-    piece, together = _pieces(shape, 0, device, threads)
-    product = piece // max(1, shape[axis]) * rank
-    buffers = packing_bytes(piece, rank) if device.on_host else 0
-    return together * (_copied(dtype, 0, device, None) * piece + 8 * product + buffers)
+    piece, count = _pieces(shape, 0, device)
+    copied, together = _copied(dtype, 0, device, None), min(threads, count)
+    each = copied * piece + 8 * (piece // max(1, shape[axis]) * rank)
+    if device.on_host:
+        each += packing_bytes(piece, rank)
+        if copied and count > together:
+            each += FREED * piece
+    return together * each
 
 
 class DenseBlock:
