@@ -172,8 +172,9 @@ def make_core_plan(source: DenseSource, rank: int, ranks: int, setting: Setting)
     threads = _threads(device, ranks)
     working = _pieces_bytes(shape, piece, setting, source, threads) + (threads + 1) * fixed["TTMc output"]
     working += max(t.passing for t in takes) + (8 * sum(int(m.cut.rows[-1]) * m.rank for m in modes) if item < 8 else 0)
-    if setting.unfolding is not None:  # spectra are found before factor matrices are there
-        working = max(working, setting.unfolding(rank, ranks, threads) - sum(fixed.values()))
+    if setting.unfolding is not None:  # spectra come before factor matrices, which the host puts into other memory
+        later = 0 if device.on_host else sum(fixed.values())
+        working = max(working, setting.unfolding(rank, ranks, threads) - later)
     elements, need = math.prod(shape) * item, sum(fixed.values()) + working
     streamed = options.placement == "stream" or need + elements > setting.memory
     if need + (0 if streamed else elements) > setting.memory or (streamed and options.placement == "resident"):

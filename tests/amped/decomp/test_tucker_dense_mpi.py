@@ -58,7 +58,7 @@ def test_blocks_of_some_ranks_alone_leave_the_device(comm: Comm, monkeypatch: py
     mine, fits = dense if comm.rank == 0 else None, list[float]()
     for memory in range(200_000, 1_000_000, 40_000):
         with suppress(amped.InputError):  # too little of it
-            model = amped.tucker(mine, (1, 2, 2), max_iters=2, device="cpu", precision="fp64", device_memory=memory)
+            model = amped.tucker(mine, (1, 10, 10), max_iters=2, device="cpu", precision="fp64", device_memory=memory)
             fits.append(model.fits[-1])
     np.testing.assert_allclose(fits, [fits[0]] * len(fits), rtol=1e-13)
     differ = [len(set(each)) > 1 for each in zip(*comm.allgather(leaves), strict=True)]
