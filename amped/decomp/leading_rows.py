@@ -197,6 +197,9 @@ def finding_bytes(machine: Machine, owned: int, rank: int, width: int, shape: Se
     columns, short = _columns(rank), max((length for length in shape if length <= wide), default=0)
     together = short * width if machine.comm.size > 1 else 0  # rows of a short mode, on all ranks
     queued = queued_bytes(machine, owned, rank, width)
-    small = 3 * width**2 if width <= MOST else together + 3 * short**2 + 4 * width * columns
+    if not queued and all(length <= wide for length in shape):
+        small = 0
+    else:
+        small = 3 * width**2 if width <= MOST else together + 3 * short**2 + 4 * width * columns
     block = min(8 * owned * width, rows.GRAM_BYTES)
     return Takes(8 * owned * columns, 8 * max(small, together + 3 * short**2) + block + 8 * owned * columns + queued)

@@ -353,7 +353,7 @@ def lesser(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("small.npy", ["tucker", "--method", "hosvd"], "fp32", 1),
         ("small.npy", ["tucker", "--method", "sthosvd"], "fp64", 2),
-        ("medium.npy", ["tucker", "--method", "hosvd"], "fp64", 2),
+        ("medium.npy", ["tucker", "--method", "hosvd", "--rank", "60,50,40"], "fp64", 2),
         ("medium.npy", ["cpd", "--init", "nvecs"], "fp32", 1),
         ("few.npz", ["tucker", "--method", "sthosvd"], "fp32", 2),
         ("few.npz", ["cpd", "--init", "nvecs"], "fp64", 1),
@@ -366,8 +366,9 @@ def test_spectra_of_small_tensors_are_planned(
 ) -> None:
     """No rank takes more than is planned, and what is planned is at most 8 MiB more than 1.5 times what is taken."""
     verb, *flags = start
-    rank = "4,4,4" if verb == "tucker" else 4
-    arguments = [verb, lesser / tensor, "--rank", rank, *flags, "--precision", precision, *CPU]
+    arguments = [verb, lesser / tensor, *flags, "--precision", precision, *CPU]
+    if "--rank" not in flags:
+        arguments += ["--rank", "4,4,4" if verb == "tucker" else 4]
     if verb == "cpd":
         arguments += ["--max-iters", 2]
     arguments += ["--output", tmp_path / "out", "--force"]
