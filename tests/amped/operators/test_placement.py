@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -300,8 +301,11 @@ def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str, pla
 @pytest.mark.gpu
 @pytest.mark.skipif(bool(probe()), reason=probe() or "a GPU is there")
 @pytest.mark.parametrize(("placement", "kernel"), [("resident", "auto"), ("stream", "segmented")])
-def test_the_plan_is_the_peak_of_a_gpu(comm: Comm, placement: str, kernel: str) -> None:
+def test_the_plan_is_the_peak_of_a_gpu(
+    comm: Comm, placement: str, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gc.collect()  # of tests before, which would go while the peak is taken
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # kernels whose times are remembered are not tried again
     shape = (200_000, 30_000, 500)
     columns, values = random_nonzeros(5, shape, 4_000_000)
     how = {"device": "cuda", "placement": placement, "kernel": kernel}  # a plan has room for all that may be tried
