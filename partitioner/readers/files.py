@@ -27,6 +27,7 @@ NULLS = ("", *"NA N/A n/a #N/A #NA <NA> NULL null None NaN -NaN nan -nan NaT".sp
 
 FILE = "amped file"  # a column that says which file a row is from
 FIRST = 20480  # records of which DuckDB looks at the names
+LONG = r"[:\[,]-?[0-9]{17,}[,}\]]"  # a whole number in JSON that a double may not hold
 
 
 class Format(NamedTuple):
@@ -70,6 +71,7 @@ class FileTable:
             self.columns = Columns(self._names(sql), sql, types)
         self._used, self._kinds = set[int](), dict[int, str]()
         self._formats: dict[str, list[Format]] = {}
+        self.notes: list[str] = []  # warnings
 
     def _source(self, files: Sequence[str] | None = None, **options: str) -> str:
         """Return the call that reads files."""
@@ -147,10 +149,22 @@ class FileTable:
         if renamed or any(NESTED.search(self._kinds[k]) for k in used):
             if not self._whole:
                 raise MisreadError("types of nested or renamed columns depend on all rows")
+            self._note_rounded(used)
             if renamed:
                 return f"(FROM {self._source(**self._sampled)})"
         self._kinds |= self._recognized(scalar)
         return self._converted(scalar & self._used, usage, usage.texts & scalar, ())
+
+    def _note_rounded(self, used: set[int]) -> None:
+        """Warn of columns in which whole numbers inside objects are rounded, as DuckDB reads them as doubles."""
+        for k in sorted(used):
+            name, kind = self.columns.sql[k], self._kinds[k]
+            if NESTED.search(kind) and "DOUBLE" in kind:
+                source = self._source(columns=f"{{{quoted(name)}: 'JSON'}}")
+                text = f"CAST({identifier(name)} AS VARCHAR)"
+                if self._database.run(f"SELECT 1 FROM {source} WHERE regexp_matches({text}, {quoted(LONG)}) LIMIT 1"):
+                    what = f"column {name}: whole numbers of 17 digits or more inside its objects are rounded"
+                    self.notes.append(f"{what}, so labels made of them may merge; write them as strings")
 
     def _recognized(self, used: set[int]) -> dict[int, str]:
         """Return better types of JSON's columns: whole numbers of up to 128 bits, and text for dates other than ISO."""

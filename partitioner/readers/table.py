@@ -139,8 +139,8 @@ class TablePart:
             self._stage(database, table, keys, value)
             facts = self._facts = facts_of(database, keys, value, form)
         self._tell(keys, facts)
-        notes = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else table.notes
-        for told in (*lost_texts(database, keys, ROWS), *notes):
+        dates = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else []
+        for told in (*lost_texts(database, keys, ROWS), *dates, *table.notes):
             self._warn(told)
         ordered = [key.may_be_category and self._order(database, table, k, key) for k, key in enumerate(keys)]
         self._take_labels(database, keys, value, facts, ordered)

@@ -147,6 +147,15 @@ def test_json_keeps_the_digits_of_large_integers(tmp_path: Path) -> None:
         read(path, keys=["i", "k"])
 
 
+def test_integers_that_are_rounded_inside_objects_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(f'{{"k": "a", "n": {{"i": {2**66 + k}}}}}\n' for k in range(2)))
+    with pytest.warns(InputWarning, match="column n: whole numbers of 17 digits or more .* write them as strings"):
+        read(path, keys=["n.i", "k"])
+    path.write_text("".join(f'{{"k": "a", "n": {{"i": "{2**66 + k}"}}}}\n' for k in range(2)))
+    assert labels_of(path, ["n.i", "k"])[0] == [str(2**66), str(2**66 + 1)]
+
+
 def test_json_of_late_decimals_in_objects_and_of_several_kinds(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"k": "a", "n": {"i": 3}}\n' * ROWS + '{"k": "b", "n": {"i": 3.7}}\n')
