@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import forms
 import pytest
 from hypothesis import HealthCheck, settings
 from oracle import BACKENDS
@@ -36,8 +37,14 @@ QUICK = """
 """.split()
 
 
-def pytest_configure() -> None:
-    """Let signals end the processes that tests start, also in the background of a script, which ignores some."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag of the third tier of tests; `launch/test` describes all three."""
+    parser.addoption("--exhaustive", action="store_true", help="run the tests marked exhaustive, too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the tier. Let signals end what tests start, also in the background of a script, which ignores some."""
+    forms.most_modes = 6 if _is_exhaustive(config) else forms.most_modes
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -61,10 +68,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path in quick and not item.get_closest_marker("slow"):
             item.add_marker("quick")
-    others = [i for i in items if (mark := i.get_closest_marker("ranks")) and world().size not in mark.args]
+    everything = _is_exhaustive(config)
+    others = [item for item in items if not _is_due(item, everything)]
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in set(others)]
+
+
+def _is_exhaustive(config: pytest.Config) -> bool:
+    return bool(config.getoption("exhaustive")) or "exhaustive" in config.getoption("markexpr")
+
+
+def _is_due(item: pytest.Item, everything: bool) -> bool:
+    """Return whether a test runs in this tier, and on as many ranks as there are."""
+    if not everything and item.get_closest_marker("exhaustive"):
+        return False
+    mark = item.get_closest_marker("ranks")
+    return mark is None or world().size in mark.args
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ def rows(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["part"], row["when"]): row for row in json.loads(path.read_text())["answers"]}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_every_part(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["answer", *SMALL, str(folder)])
     found = rows(folder / "answer-cpu-1.json")

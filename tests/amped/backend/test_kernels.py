@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from forms import cases_of
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels
-from oracle import BACKENDS, assert_rounding_only, coo_mttkrp, kernel_of
+from oracle import assert_rounding_only, coo_mttkrp, kernel_of
 
 from amped.backend.base import Device
 from amped.backend.choose import choose
@@ -22,31 +23,6 @@ from amped.backend.cuda.layout import Limits
 from amped.backend.providers import mttkrp_kernels
 from amped.options import GatherName
 from amped.parallel.mpi import Comm
-
-ORDER_AND_RANK = [
-    *((order, rank) for order in (3, 4, 5, 6) for rank in (1, 7, 16, 33, 64)),
-    *((order, rank) for order in (2, 7, 8) for rank in (5, 32)),
-    *((3, rank) for rank in (130, 257, 1024)),
-    (4, 1023),
-]  # fmt: skip
-
-
-def cases_of_order_and_rank() -> Iterator[Any]:
-    """Yield every order and rank on every backend, and whether every kernel is run.
-
-    On a GPU all, in both precisions. On a CPU, where compiling takes long, precisions come in turn, so that each order
-    and each rank has both, and `fibre` and `permuted`, compiled for themselves, run in half of the cases: every order
-    and every rank has some.
-    """
-    for param in BACKENDS:
-        name, threads = backend = getattr(param, "values", [param])[0]
-        for number, (order, rank) in enumerate(ORDER_AND_RANK):
-            turn = (number + (order == 7)) % 2
-            some = rank in (5, 130) if number >= 20 else number // 2 % 2 == 0
-            for precision in DTYPES if name == "cuda" or rank > 64 else [list(DTYPES)[turn]]:
-                label = "-".join(map(str, filter(None, (name, threads, precision, order, rank))))
-                marks = getattr(param, "marks", ())
-                yield pytest.param(backend, precision, order, rank, name == "cuda" or some, marks=marks, id=label)
 
 
 @pytest.fixture(params=DTYPES)
@@ -86,16 +62,13 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
     assert_rounding_only(got[problem.named], problem.expected[problem.named], precision)
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "order", "rank", "every"),
-    list(cases_of_order_and_rank()),
-    indirect=["backend", "precision"],
-)
-def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, every: bool) -> None:
-    problem = Problem(order, rank)
-    for kernel in kernels(backend, order):
-        if every or kernel not in ("fibre", "permuted"):
-            check(run(backend, problem, precision, kernel), problem, precision)
+@pytest.mark.parametrize(("order", "rank", "precision", "kernel"), cases_of("plain", "fibre"), indirect=["precision"])
+def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, kernel: str) -> None:
+    problem, apart = Problem(order, rank), ("fibre", "permuted")
+    chosen = [name for name in kernels(backend, order) if name == kernel or (kernel == "plain" and name not in apart)]
+    assert chosen
+    for name in chosen:
+        check(run(backend, problem, precision, name), problem, precision)
 
 
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import cases_of
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels, padded
 from oracle import BACKENDS, assert_rounding_only, coo_phi, kernel_of, loglikelihood, sum_of_logs
 
@@ -18,31 +19,12 @@ from amped.backend.providers import phis
 
 FLOOR = 1e-10
 ALL = [*BACKENDS, ("null", 1)]
-ORDER_AND_RANK = [
-    *((order, rank) for order in (2, 3, 4, 5, 6) for rank in (1, 7, 16, 33, 64)),
-    *((3, rank) for rank in (130, 257)),
-]  # fmt: skip
 LOGS = {"fp32": 1e-6, "fp64": 1e-13}  # relative error of a sum of logarithms
 
 every_backend = pytest.mark.parametrize(
     "backend", ALL, indirect=True, ids=lambda b: "-".join(map(str, filter(None, b)))
 )
 every_precision = pytest.mark.parametrize("precision", DTYPES)
-
-
-def cases_of_order_and_rank() -> Iterator[Any]:
-    """Yield every order and rank on every backend, and whether the shards of every kernel are computed.
-
-    On a CPU, where compiling takes long, precisions come in turn, and `permuted`, compiled for itself, in half of the
-    cases: every order has it.
-    """
-    for param in ALL:
-        name, threads = backend = getattr(param, "values", [param])[0]
-        for number, (order, rank) in enumerate(ORDER_AND_RANK):
-            every = name == "cuda" or number % 4 in (0, 3)
-            for precision in DTYPES if name == "cuda" or rank > 64 else [list(DTYPES)[number % 2]]:
-                label = "-".join(map(str, filter(None, (name, threads, precision, order, rank))))
-                yield pytest.param(backend, precision, order, rank, every, marks=getattr(param, "marks", ()), id=label)
 
 
 def providers(backend: Device, share: Share, order: int = 3) -> Iterator[tuple[Phi, Kernel]]:
@@ -112,15 +94,15 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
 
 
 def check_all(
-    backend: Device, problem: Problem, precision: str, order: int = 3, cuts: Sequence[int] = (), every: bool = True
+    backend: Device, problem: Problem, precision: str, order: int = 3, cuts: Sequence[int] = (), form: str = ""
 ) -> None:
-    """Hold every provider, on the shards of every kernel, to the oracle."""
+    """Hold every provider, on the shards of every kernel, or of those of a form, to the oracle."""
     rounded(problem, precision)
     share = problem.share(backend, precision)
     want = sum_of_logs(problem.columns, problem.values, problem.factors, FLOOR)
     sizes = sum_of_logs(problem.columns, problem.values, [np.ones((len(f), 3)) for f in problem.factors])
     for phi, kernel in providers(backend, share, order):
-        if kernel.name == "permuted" and not every:
+        if form and (kernel.name == "permuted") != (form == "phi permuted"):
             continue
         for new in (True, False):
             check(run(backend, problem, share, phi, kernel, cuts, new), problem, precision)
@@ -128,11 +110,10 @@ def check_all(
         assert abs(got - want) <= LOGS[precision] * (abs(want) + sizes)
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "order", "rank", "every"), list(cases_of_order_and_rank()), indirect=["backend"]
-)
-def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, every: bool) -> None:
-    check_all(backend, Problem(order, rank), precision, order, [500], every)
+@every_backend
+@pytest.mark.parametrize(("order", "rank", "precision", "kernel"), cases_of("phi", "phi permuted"))
+def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, kernel: str) -> None:
+    check_all(backend, Problem(order, rank), precision, order, [500], kernel)
 
 
 @every_backend

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import in_turn
 from nonzeros import DTYPES
 from oracle import BACKENDS, random_nonzeros
 from tuckers import coo_ttmc
@@ -92,13 +93,11 @@ def close(found: np.ndarray, wanted: np.ndarray, precision: str) -> None:
     assert np.linalg.norm(found - wanted) <= ROUNDING[precision] * np.linalg.norm(wanted)
 
 
-@pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize(("shape", "ranks"), CASES)
+@pytest.mark.parametrize(("case", "precision"), in_turn(CASES))
 @pytest.mark.parametrize("backend", [*BACKENDS, ("null", 1)], indirect=True)
-def test_the_result_is_the_oracle_s(
-    backend: Device, shape: tuple[int, ...], ranks: tuple[int, ...], precision: str
-) -> None:
+def test_the_result_is_the_oracle_s(backend: Device, case: tuple[tuple[int, ...], ...], precision: str) -> None:
     """Of the first and the last mode."""
+    shape, ranks = case
     for mode in (0, len(shape) - 1):
         problem = Problem(shape, ranks, mode, precision, 700)
         close(run(backend, problem), problem.expected, precision)

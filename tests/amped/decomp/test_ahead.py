@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from denseblocks import paired
+from forms import in_turn
 from oracle import PRECISIONS, make_operator, random_factors, small_pieces
 
 import amped
@@ -80,8 +81,7 @@ def assert_equal(one: CpAls, other: CpAls) -> None:
         assert one.factor(mode).tobytes() == other.factor(mode).tobytes()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", [(9, 7), SHAPE, (4, 6, 5, 3), (3, 3, 4, 3, 3, 3)])
+@pytest.mark.parametrize(("shape", "precision"), in_turn([(9, 7), SHAPE, (4, 6, 5, 3), (3, 3, 4, 3, 3, 3)]))
 @pytest.mark.parametrize("rank", [1, 7])
 def test_every_bit_is_the_same(comm: Comm, where: str, shape: tuple[int, ...], rank: int, precision: str) -> None:
     ahead, checked = methods(random_tensor(1, shape), rank, where, comm, precision=precision)
@@ -91,8 +91,7 @@ def test_every_bit_is_the_same(comm: Comm, where: str, shape: tuple[int, ...], r
     assert ahead.state.iterations == 9
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", [(9, 7), SHAPE, (4, 6, 5, 3)])
+@pytest.mark.parametrize(("shape", "precision"), in_turn([(9, 7), SHAPE, (4, 6, 5, 3)]))
 @pytest.mark.parametrize("wanted", CONSTRAINTS, ids=str)
 def test_every_bit_is_the_same_under_constraints(
     comm: Comm, where: str, shape: tuple[int, ...], wanted: Wanted, precision: str, returns: list[int]

@@ -8,7 +8,8 @@ from unittest import mock
 import numpy as np
 import pytest
 from counts import random_counts
-from oracle import PRECISIONS, small_pieces
+from forms import in_turn
+from oracle import small_pieces
 from severalruns import counts_as_alone
 
 import amped
@@ -23,8 +24,7 @@ SHAPES = [(19, 13), (9, 11, 10), (6, 7, 5, 8), (5, 1, 6, 5, 4), (4, 3, 4, 3, 4, 
 RANKS = {(rank, start): rank for rank in (1, 2, 5, 7, 16, 31) for start in range(3)}
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "precision"), in_turn(SHAPES))
 def test_as_alone(comm: Comm, device: str, shape: tuple[int, ...], precision: str) -> None:
     ranks = RANKS if len(shape) == 3 else {key: rank for key, rank in RANKS.items() if rank in (2, 7)}
     counts_as_alone(random_counts(len(shape), shape), ranks, comm, Rule(8, 1e-4), device=device, precision=precision)

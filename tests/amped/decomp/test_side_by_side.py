@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from densecases import low_rank
+from forms import in_turn
 from oracle import PRECISIONS, random_factors, small_pieces
 from severalruns import RANKS, assert_as_alone, assert_near_one_as_alone, side_by_side
 
@@ -38,8 +39,7 @@ def counts(shape: Sequence[int], seed: int = 0, density: float = 0.3) -> amped.S
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "precision"), in_turn(SHAPES))
 def test_as_alone(device: str, comm: Comm, shape: tuple[int, ...], precision: str, nonnegative: bool) -> None:
     tensor, rule = counts(shape), Rule(12, 1e-4)
     how: dict[str, Any] = {"device": device, "precision": precision}

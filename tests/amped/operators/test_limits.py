@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import run_amped
+from forms import in_turn
 from oracle import PRECISIONS, coo_mttkrp, random_factors, random_nonzeros
 
 import amped
@@ -28,8 +29,7 @@ def scaled(power: float) -> list[np.ndarray]:
 # The range of values
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("order", range(2, 9))
+@pytest.mark.parametrize(("order", "precision"), in_turn(range(2, 9)))
 def test_values_just_inside_the_range(order: int, precision: str) -> None:
     shape = (5, 4, 3, 3, 2, 3, 2, 3)[:order]
     columns, values = random_nonzeros(order, shape, 150)

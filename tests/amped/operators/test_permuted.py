@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise, product
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
+from forms import cases_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import (
-    BACKENDS,
     PRECISIONS,
     Case,
     assert_rounding_only,
@@ -41,21 +41,6 @@ SHAPE = (60, 1, 9, 40)
 COLUMNS, VALUES = random_nonzeros(3, SHAPE, 3001)
 TENSOR = SparseTensor(COLUMNS.T, VALUES, SHAPE)
 FACTORS = random_factors(3, SHAPE, 5)
-
-
-def cases_of_order_and_rank() -> Iterator[Any]:
-    """Yield orders and ranks on every backend: on a GPU all, in both precisions. On a CPU, where compiling takes long,
-    half of them, in one precision: every order has two ranks, every rank three orders and both precisions."""
-    for param in BACKENDS:
-        name, threads = backend = getattr(param, "values", [param])[0]
-        for order, (number, rank) in product((2, 3, 4, 5, 6, 8), enumerate((1, 7, 16, 33))):
-            turn = (order + order // 8 + number) % 2
-            if name == "cpu" and (order + 2 * number) % 4 > 1:
-                continue
-            for precision in PRECISIONS if name == "cuda" else [PRECISIONS[turn]]:
-                label = "-".join(map(str, filter(None, (name, threads, order, rank, precision))))
-                marks = getattr(param, "marks", ())
-                yield pytest.param(backend, precision, order, rank, marks=marks, id=label)
 
 
 # Shards
@@ -135,10 +120,8 @@ def problem(
     return Problem(backend, precision, columns, values, rank)
 
 
-@pytest.mark.parametrize(
-    ("backend", "precision", "order", "rank"), list(cases_of_order_and_rank()), indirect=["backend"]
-)
-def test_order_and_rank(backend: Device, precision: str, order: int, rank: int) -> None:
+@pytest.mark.parametrize(("order", "rank", "precision", "kernel"), cases_of("permuted"))
+def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, kernel: str) -> None:
     p = problem(backend, precision, order, rank)
     shard = p.shard()
     for mode in range(order):

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from command import Result, environment, finish, mpirun_line, python_line, small_tns
+from forms import exhaustive, in_turn
 
 import amped
 from amped.assembly import bring_up, place
@@ -166,8 +167,7 @@ def check_end(job: Job) -> Result:
     return result
 
 
-@pytest.mark.parametrize("bad", [0, 2])
-@pytest.mark.parametrize("kind", ["raise", "memory"])
+@pytest.mark.parametrize(("kind", "bad"), in_turn(["raise", "memory"], [0, 2]))
 def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int) -> None:
     jobs.append(Job(tmp_path, kind, bad))
     result = check_end(jobs[0])
@@ -386,7 +386,7 @@ world().allgather(0)
 """
 
 
-@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("bad", [0, exhaustive(1)])
 def test_a_call_that_raises_on_one_rank_ends_the_job(folder: Path, bad: int) -> None:
     """Though its caller would go on: the other rank waits for it in the call."""
     (folder / "driver.py").write_text(RAISING.format(bad=bad))

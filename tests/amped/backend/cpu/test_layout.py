@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import in_turn
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
@@ -145,8 +146,7 @@ def test_the_size_of_a_core_s_own_cache(folder: Path, levels: list[tuple[str, st
 
 @pytest.mark.parametrize("cached", [0, 1 << 30], ids=["past the caches", "stored"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("rank", [7, 33, 64, 70])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("rank", "dtype"), in_turn([7, 33, 64, 70], [np.float32, np.float64]))
 def test_new_rows_get_sums_or_zeros(
     comm: Comm, monkeypatch: pytest.MonkeyPatch, cached: int, threads: int, rank: int, dtype: type
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive
 
 from amped.backend.cuda import dense_code, interleaved_code, pairs_code, phi_code, row_code, ttm_code, ttmc_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
@@ -29,6 +30,7 @@ LIMITS = {
     "sm_90": Limits(132, 232448, 60 << 20),
     "sm_100": Limits(148, 232448, 126 << 20),
 }
+ARCHITECTURES = ["sm_90", exhaustive("sm_80"), exhaustive("sm_100")]
 LENGTHS = (5000, 200_000, 1000, 30_000, 700, 90_000, 4000)
 RANKS = (1, 7, 16, 32, 33, 64, 130)
 VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
@@ -106,7 +108,7 @@ def check_all(order: int, precision: str, variants: Mapping[str, set[tuple[int, 
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("order", [2, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("order", [4, 8, *map(exhaustive, (2, 5, 6, 7))])
 def test_every_kernel_of_every_order(order: int, precision: str) -> None:
     """Each at rank 32, and at three of all ranks and kinds of values in turn; those of order 3 are below."""
     every = list(product(RANKS, VALUES))
@@ -122,6 +124,7 @@ def test_every_rank_and_kind_of_value(precision: str) -> None:
     check_all(3, precision, {kernel: set(product(RANKS, VALUES)) for kernel in kernel_names(3)}, "sm_90")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_100"])
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("order", [3, 8])
@@ -131,7 +134,8 @@ def test_other_architectures(order: int, precision: str, architecture: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("order", "architecture"), [(2, "sm_90"), (3, "sm_90"), (5, "sm_90"), (8, "sm_90"), (3, "sm_80"), (3, "sm_100")]
+    ("order", "architecture"),
+    [(2, "sm_90"), (5, "sm_90"), exhaustive(8, "sm_90"), *(exhaustive(3, other) for other in LIMITS)],
 )
 def test_products_in_double_of_single_precision(order: int, architecture: str) -> None:
     """They are computed seldom, and by as many threads as the layout was packed for: they may spill some bytes."""
@@ -145,8 +149,11 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
 @pytest.mark.parametrize(
     ("order", "architecture"),
     [
-        *((order, "sm_90") for order in range(2, 9)),
-        *((order, other) for other in ("sm_80", "sm_100") for order in (3, 5)),
+        (2, "sm_90"),
+        (3, "sm_90"),
+        (8, "sm_90"),
+        *(exhaustive(order, "sm_90") for order in (4, 5, 6, 7)),
+        *(exhaustive(*each) for each in product((3, 5), ("sm_80", "sm_100"))),
     ],
 )
 def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> None:
@@ -168,7 +175,14 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
 
 @pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize(
-    ("order", "architecture"), [*((order, "sm_90") for order in range(2, 9)), (3, "sm_80"), (3, "sm_100")]
+    ("order", "architecture"),
+    [
+        (2, "sm_90"),
+        (5, "sm_90"),
+        *(exhaustive(order, "sm_90") for order in (3, 4, 6, 7, 8)),
+        exhaustive(3, "sm_80"),
+        exhaustive(3, "sm_100"),
+    ],
 )
 def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
     """Of models of few and of many columns, of rows of any length."""
@@ -210,7 +224,7 @@ def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_row_problems(architecture: str, method: RowMethod) -> None:
     """At the highest rank, too."""
     highest = row_code.MOST_RANK if method == "pdnr" else 1024
@@ -265,7 +279,7 @@ def test_rows_fit_the_shared_memory_of_their_device(architecture: str) -> None:
     assert row_code.suits(highest, "pqnr", limits)
 
 
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_packing_and_sums_of_chunks(architecture: str) -> None:
     sums = {"combine", "combine_rest", "widen", "gather_long"}
     check(compiled("combine", {}, architecture), sums)
@@ -294,7 +308,7 @@ def test_products_of_squares_without_tensor_cores() -> None:
         check(compiled("wide", {"REAL": "float", "SIDE": 32}, architecture), WIDE)
 
 
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_of_coordinates(architecture: str) -> None:
     for inputs, real, atomic in product((1, 2, 3, 7), REALS, (False, True)):
         for column in {0, inputs} if not atomic else {0}:
@@ -303,7 +317,7 @@ def test_kernels_of_coordinates(architecture: str) -> None:
                 check(compiled("coordinates", macros, architecture), {"mttkrp"})
 
 
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_of_dense_blocks(architecture: str) -> None:
     for order, dtype in product((2, 3, 6), DTYPES.values()):
         form = Form((9,) * order, 9, 7, 8, dtype, 1 << 20)
@@ -345,7 +359,7 @@ def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
             assert dense_code.wgmma_shared(form, transposed) + SHARED_BESIDE <= LIMITS["sm_90"].shared
 
 
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_products_of_fibres(architecture: str) -> None:
     """Narrow and wide rows, of one group of threads and of several, of values of one number and of many."""
     for rank, width, dtype in product((1, 7, 16, 32, 33, 64, 1024), (1, 3, 64), DTYPES.values()):
@@ -354,7 +368,7 @@ def test_products_of_fibres(architecture: str) -> None:
         check(compiled("ttm", macros, architecture), {"ttm", "settle"})
 
 
-@pytest.mark.parametrize("architecture", LIMITS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_sort_of_nonzeros(architecture: str) -> None:
     check(compiled_text(words.text(), "cuda_sort", words.OPTIONS, architecture), set(words.KERNELS))
 
@@ -368,10 +382,10 @@ def test_an_error_would_be_seen() -> None:
         compiled("pack", {"INPUTS": 0, "REAL": "none"}, "sm_90")
 
 
-TTMC_RANKS = (
-    (1,), (7,), (64,), (130,), (16, 16), (7, 1), (1, 7), (33, 64), (64, 33), (10, 10), (8, 8, 8), (3, 5, 5),
-    (16, 16, 16), (1, 1, 1), (2, 3, 2, 3), (4, 5, 3, 3), (2, 2, 3, 1, 2), (2, 3, 2, 3, 3), (2, 2, 2, 2, 2, 2, 2),
-    (1024, 1024),
+TTMC_RANKS = ((1,), (130,), (16, 16), (33, 64), (3, 5, 5), (4, 5, 3, 3), (2, 2, 2, 2, 2, 2, 2))
+MORE_TTMC_RANKS = (
+    (7,), (64,), (7, 1), (1, 7), (64, 33), (10, 10), (8, 8, 8), (16, 16, 16), (1, 1, 1), (2, 3, 2, 3), (2, 2, 3, 1, 2),
+    (2, 3, 2, 3, 3), (1024, 1024),
 )  # fmt: skip
 
 
@@ -383,13 +397,13 @@ def test_leading_eigenvectors(size: int, count: int) -> None:
         check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(("precision", "double"), [("fp32", False), ("fp64", False), ("fp32", True)])
-@pytest.mark.parametrize("ranks", TTMC_RANKS)
-def test_ttmc(ranks: tuple[int, ...], precision: str, double: bool) -> None:
+@pytest.mark.parametrize("ranks", [*TTMC_RANKS, *map(exhaustive, MORE_TTMC_RANKS)])
+def test_ttmc(ranks: tuple[int, ...], precision: str, double: bool, architecture: str) -> None:
     """Each column is computed by one thread of a group, and none of a row's sums is spilled."""
     code = ttmc_code.walked_code(ranks, DTYPES[precision], double)
-    for architecture in LIMITS if len(ranks) == 2 else ("sm_90",):
-        check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
+    check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
     m = code.macros
     assert code.lanes <= 32
     assert m["PANELS_C"] * m["LANES_C"] * code.vector >= ranks[-1]
@@ -397,13 +411,19 @@ def test_ttmc(ranks: tuple[int, ...], precision: str, double: bool) -> None:
     assert m["PANELS_W"] * m["WS"] >= np.prod(ranks[:-2])
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("ranks", [ranks for ranks in TTMC_RANKS if len(ranks) in (2, 3)])
-def test_ttmc_by_products(ranks: tuple[int, ...], precision: str) -> None:
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        *(each for each in TTMC_RANKS if len(each) in (2, 3)),
+        *(exhaustive(each) for each in MORE_TTMC_RANKS if len(each) in (2, 3)),
+    ],
+)
+def test_ttmc_by_products(ranks: tuple[int, ...], precision: str, architecture: str) -> None:
     """Each column is computed by one thread of a warp, and no sum is spilled."""
     code = ttmc_code.products_code(ranks, DTYPES[precision])
-    for architecture in LIMITS if len(ranks) == 2 else ("sm_90",):
-        check(compiled("ttmc_products", code.macros, architecture), {"ttmc", "carry_up"}, FEW)
+    check(compiled("ttmc_products", code.macros, architecture), {"ttmc", "carry_up"}, FEW)
     m = code.macros
     for rank, each in zip(ranks[-2:], "BC", strict=True):
         assert m[f"PANELS_{each}"] * m[f"H{each}"] * 8 >= rank
