@@ -37,6 +37,15 @@ QUICK = """
 """.split()
 
 
+# What runs on 1 and 4 ranks, too, of the tests under mpirun: of each room something. Other tests run there only if they
+# are marked `ranks`, or exhaustive tests are wanted.
+SMOKE = """
+    amped/backend/test_exchange_mpi.py amped/decomp/test_als_mpi.py amped/decomp/test_tucker_mpi.py
+    amped/operators/test_source_mpi.py amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py
+    partitioner/readers/test_tns_mpi.py
+""".split()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the flag of the third tier of tests; `launch/test` describes all three."""
     parser.addoption("--exhaustive", action="store_true", help="run the tests marked exhaustive, too")
@@ -63,8 +72,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is quick, and leave out what is for other numbers of ranks."""
     quick = {Path(__file__).parent / name for name in QUICK}
-    if missing := [str(path) for path in quick if not path.exists()]:
-        raise pytest.UsageError(f"QUICK in {__file__} names what is not there: {', '.join(missing)}")
+    if missing := [name for name in QUICK + SMOKE if not (Path(__file__).parent / name).exists()]:
+        raise pytest.UsageError(f"QUICK or SMOKE in {__file__} names what is not there: {', '.join(missing)}")
     for item in items:
         if item.path in quick and not item.get_closest_marker("slow"):
             item.add_marker("quick")
@@ -83,8 +92,10 @@ def _is_due(item: pytest.Item, everything: bool) -> bool:
     """Return whether a test runs in this tier, and on as many ranks as there are."""
     if not everything and item.get_closest_marker("exhaustive"):
         return False
-    mark = item.get_closest_marker("ranks")
-    return mark is None or world().size in mark.args
+    if mark := item.get_closest_marker("ranks"):
+        return world().size in mark.args
+    smoke = str(item.path.relative_to(Path(__file__).parent)) in SMOKE
+    return everything or smoke or world().size in (2, 3) or not item.path.stem.endswith("_mpi")
 
 
 @pytest.fixture(scope="session")
