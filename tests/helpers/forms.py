@@ -1,32 +1,22 @@
 """Which orders, ranks and precisions tests use: each combination has host kernels compiled, at three seconds each.
 
-Tests that are not about shapes use the forms of `STANDARD`. Tests of kernels take the combinations of `covering`, in
-which each pair of values occurs, and the others, marked `exhaustive`, only with ``--exhaustive``. `BUDGET` is the most
-forms that the default tests may compile of kernels that are specialised by order, rank and precision.
+Tests of kernels take the combinations of `covering`, in which each pair of values occurs; the others are marked
+`exhaustive` and run only with ``--exhaustive``.
 """
 
 from __future__ import annotations
 
-import inspect
-import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
 import pytest
-
-from partitioner.jit import Compiled
 
 ORDERS = (2, 3, 4, 6)
 RANKS = (1, 7, 16, 33, 130)
 PRECISIONS = ("fp32", "fp64")
 KERNELS = ("plain", "fibre", "permuted", "phi", "phi permuted")
 """What has forms of its own: MTTKRP of nonzeros, of fibres, and of nonzeros in another mode's order; Phi of both."""
-
-STANDARD = ((3, 16, "fp32"), (4, 5, "fp64"))
-"""Order, rank and precision of tests that need no others."""
-
-BUDGET = 70
 
 most_modes = 4  # of tensors that Hypothesis draws; conftest.py raises it for exhaustive runs
 
@@ -71,17 +61,3 @@ def _rows(pairs: Iterable[tuple[int, int]]) -> list[tuple[Any, ...]]:
     """Return orders and ranks with all precisions and kernels; a matrix has no fibres beyond its rows."""
     rows = [(*pair, *more) for pair, more in product(pairs, product(PRECISIONS, KERNELS))]
     return [row for row in rows if row[0] > 2 or row[3] != "fibre"]
-
-
-def compiled_forms() -> Iterator[str]:
-    """Yield the forms in use of kernels that are specialised by order, rank and precision, as far as there are any."""
-    kernels = {
-        id(value): value
-        for name, module in list(sys.modules.items())
-        if name.startswith("amped.")
-        for value in vars(module).values()
-        if isinstance(value, Compiled) and "lanes" in inspect.signature(value).parameters
-    }
-    for kernel in kernels.values():
-        if kernel.made:
-            yield from (f"{kernel.__qualname__}{signature}" for signature in kernel.dispatcher.signatures)
