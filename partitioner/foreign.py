@@ -98,9 +98,9 @@ def _of_scipy(given: Any) -> SparseTensor:
 def _of_pydata(given: Any, packing: Packing | None = None) -> SparseTensor:
     found = given if hasattr(given, "coords") else given.asformat("coo")
     absent, values = np.asarray(found.fill_value).reshape(1), found.data
-    if packing is not None and not packing.plain:
+    if packing is not None:
         try:
-            absent, values = (packing.unpacked(each, (slice(0, each.size),)) for each in (absent, values))
+            absent, values = map(packing.all_unpacked, (absent, values))
         except InputError as error:
             raise InputError(f"of the stored values, {error}") from None
     if absent[0] != 0:
@@ -143,8 +143,7 @@ def _of_variable(given: Any) -> AnyTensor:
         return _of_pydata(data, packing)
     if packing.plain:
         return DenseTensor(data if hasattr(data, "__cuda_array_interface__") else given.values)
-    numbers = given.as_numpy().values
-    return DenseTensor(packing.unpacked(numbers, tuple(slice(0, length) for length in numbers.shape)))
+    return DenseTensor(packing.all_unpacked(given.as_numpy().values))
 
 
 def _undecoded(given: Any) -> dict[str, Any]:
@@ -161,9 +160,7 @@ def _coordinate(given: Any, name: Any) -> Any:
     found = given[name].variable
     numbers = found.values
     try:
-        packing = Packing(numbers.dtype, _undecoded(found))
-        if not packing.plain:
-            numbers = packing.unpacked(numbers, (slice(0, numbers.size),))
+        numbers = Packing(numbers.dtype, _undecoded(found)).all_unpacked(numbers)
     except InputError as error:
         raise InputError(f"coordinate {str(name)!r}: {error}") from None
     return _index(numbers)

@@ -96,6 +96,10 @@ class Packing:
             _check(self._whole, numbers, place)
         return numbers
 
+    def all_unpacked(self, numbers: NDArray[Any]) -> NDArray[Any]:
+        """Return all elements of an array from all of its numbers; the same array if it holds plain numbers."""
+        return numbers if self.plain else self.unpacked(numbers, tuple(slice(0, n) for n in numbers.shape))
+
     def _unpacked(self, given: Mapping[str, NDArray[Any]]) -> np.dtype[Any]:
         """Return the type of elements: single precision only if it holds the numbers, and the attributes have it."""
         single = all(given[name].dtype == np.float32 for name in SCALES if name in given)
@@ -143,8 +147,7 @@ def unpacked(array: Any, numbers: NDArray[Any]) -> NDArray[Any]:
     fill = getattr(array, "fill_value", getattr(array, "fillvalue", None))
     if getattr(getattr(array, "metadata", None), "zarr_format", 0) == 2:
         attributes |= of_format_2(given, fill)
-    packing = Packing(numbers.dtype, attributes, fill)
-    return numbers if packing.plain else packing.unpacked(numbers, tuple(slice(0, n) for n in numbers.shape))
+    return Packing(numbers.dtype, attributes, fill).all_unpacked(numbers)
 
 
 def of_format_2(attributes: Mapping[str, Any], fill: Any) -> dict[str, Any]:

@@ -71,11 +71,6 @@ def is_arrow(path: str | PathLike[str]) -> bool:
     return FUNCTIONS.get(ending(path) or "") == ARROW
 
 
-def is_parquet(path: str | PathLike[str]) -> bool:
-    """Tell whether a file is one of Parquet, by its name."""
-    return FUNCTIONS.get(ending(path) or "") == "read_parquet"
-
-
 def is_packed(path: str | PathLike[str]) -> bool:
     """Tell whether a file is compressed, by its name."""
     return fspath(path).lower().endswith((".gz", ".zst"))
@@ -211,13 +206,12 @@ class Database:
         """Make a table of the labels that a column's categories (an Arrow array) become, and of their places."""
         import pyarrow
 
-        place, name = identifier(f"{column}_place"), identifier(column)  # two names
+        name, place = identifier(column), identifier(f"{column}_place")
         places = pyarrow.table([categories, np.arange(len(categories))], names=[column, f"{column}_place"])
         self._connection.register("amped_categories", places)
         values = f"SELECT TRY_CAST({name} AS {kind}) AS {name}, {place} FROM amped_categories"
-        found = (
-            f"SELECT {label} AS label, min({place}) AS place FROM ({values}) GROUP BY 1"  # a category may come twice
-        )
+        # Arrow may list a category twice.
+        found = f"SELECT {label} AS label, min({place}) AS place FROM ({values}) GROUP BY 1"
         self.run(f"CREATE TEMP TABLE {table} AS {found}")
         self._connection.unregister("amped_categories")
 

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import combinations
 from os import PathLike
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import InputError
+from .categories import of_parquet
 from .conversions import INTEGER, TEMPORAL, converted, listed
 from .database import EVENTS, FUNCTIONS, Database, MisreadError, ending, identifier, quoted
 from .expressions import Columns, Usage, fold
@@ -254,6 +255,10 @@ class FileTable:
         if self._function != "read_csv":
             return []
         return [(self.columns.sql[k], self._kinds[k]) for k in sorted(self._used) if self._kinds.get(k) in TEMPORAL]
+
+    def categories(self, k: int) -> list[Any]:
+        """Return the dictionaries of a column's categories, if these have an order: only Parquet has them."""
+        return of_parquet(self._files, self.columns.names[k]) if self._function == "read_parquet" else []
 
     def texts(self, column: str, condition: str, file: str, limit: int = 1) -> list[str]:
         """Return some of what is written in a column of a file."""

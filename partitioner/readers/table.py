@@ -21,8 +21,8 @@ from ..errors import InputError, InputWarning
 from ..labels import Labels, TableQuery
 from ..packed import HALF, LOWER, bits_of, layout_of
 from ..tables import Nonzeros, Pile, mapped
-from .categories import merged, of_parquet
-from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_parquet, is_text
+from .categories import merged
+from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_text
 from .files import FileTable
 from .form import Form
 from .frames import FrameTable, arrow_table
@@ -193,17 +193,11 @@ class TablePart:
     def _order(self, database: Database, table: FileTable | FrameTable, k: int, key: Key) -> bool:
         """Have SQL see the order of the categories that a key's labels are, if these have one; return whether."""
         assert key.column is not None
-        columns = table.columns
-        if isinstance(table, FrameTable):
-            categories = merged(table.categories(key.column))
-        else:
-            categories = merged(
-                of_parquet(self._paths, columns.names[key.column]) if is_parquet(self._paths[0]) else []
-            )
+        categories = merged(table.categories(key.column))
         if categories is None:
             return False
         with database.naming(f"--key {key.text!r}"):
-            database.order(f"amped_order{k}", categories, columns.sql[key.column], key.kind, key.label)
+            database.order(f"amped_order{k}", categories, table.columns.sql[key.column], key.kind, key.label)
         return True
 
     def _take_labels(
