@@ -37,8 +37,8 @@ QUICK = """
 """.split()
 
 
-# What runs on 1 and 4 ranks, too, of the tests under mpirun: of each room something. Other tests run there only if they
-# are marked `ranks`, or exhaustive tests are wanted.
+# The files of tests under mpirun that also run on 1 and 4 ranks. Other tests run on these numbers of ranks only if they
+# are marked with them (`ranks`), or with --exhaustive.
 SMOKE = """
     amped/backend/test_exchange_mpi.py amped/decomp/test_als_mpi.py amped/decomp/test_tucker_mpi.py
     amped/operators/test_source_mpi.py amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py

@@ -35,7 +35,7 @@ def _found(matrix: Array, count: int, device: Device) -> tuple[Matrix, Matrix]:
 
 
 def in_part(size: int, count: int) -> bool:
-    """Return whether SciPy finds so many eigenvectors of a matrix of so many rows: NumPy finds all of them."""
+    """Return whether SciPy finds the first `count` eigenvectors of a matrix of `size` rows; if not, NumPy finds all."""
     return size > SMALL and 2 * count <= size
 
 

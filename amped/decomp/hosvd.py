@@ -154,9 +154,9 @@ def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression,
 def dense_spectra_bytes(
     source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, dtype: np.dtype[Any]
 ) -> Callable[[int, int, int], int]:
-    """Return the bytes of device memory that the spectra of a dense tensor take beside its elements, of a type.
+    """Return a function of the rank, the number of ranks and the threads of each.
 
-    They are those of a rank, of so many, with so many threads.
+    It returns the bytes of device memory that the spectra of a dense tensor take beside its elements, of type `dtype`.
     """
 
     def takes(part: int, count: int, threads: int) -> int:

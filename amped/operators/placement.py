@@ -83,8 +83,8 @@ class Setting(NamedTuple):
     ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
     interleaved: bool = False  # whether Phi is computed of interleaved models
     spectra: Spectra | None = None  # if those of a sparse tensor are found before
-    unfolding: Callable[[int, int, int], int] | None = None  # bytes of device memory, if those of a dense tensor are:
-    # of a rank, of so many, with so many threads
+    # Bytes of device memory, by rank, number of ranks and threads, if spectra of a dense tensor are found before:
+    unfolding: Callable[[int, int, int], int] | None = None
     root_bytes: int = 0  # of host memory that rank 0 takes to find a start, or to solve eigenproblems
     late: bool = False  # whether the norm of elements that are streamed from a file may be found by the first MTTKRP
 

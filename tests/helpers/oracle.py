@@ -157,7 +157,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, max_order: int = 0, max_nonzeros: int = 80) -> Case:
-    """Orders 2 to `max_order`, or to that of this tier; one-row modes, empty rows, a heavy row, a single nonzero."""
+    """Orders 2 to `max_order`, or `forms.most_modes`; one-row modes, empty rows, a heavy row, a single nonzero."""
     shape = tuple(draw(st.lists(st.integers(1, 7), min_size=2, max_size=max_order or forms.most_modes)))
     rank, count = draw(st.sampled_from([1, 3, 4, 7])), draw(st.integers(1, max_nonzeros))
     heavy = draw(st.sampled_from([0.0, 0.6, 1.0]))  # the share of nonzeros in one row of each mode

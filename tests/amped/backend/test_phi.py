@@ -96,7 +96,7 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
 def check_all(
     backend: Device, problem: Problem, precision: str, order: int = 3, cuts: Sequence[int] = (), form: str = ""
 ) -> None:
-    """Hold every provider, on the shards of every kernel, or of those of a form, to the oracle."""
+    """Compare every provider with the oracle, on the shards of every kernel, or only of the kernels of one form."""
     rounded(problem, precision)
     share = problem.share(backend, precision)
     want = sum_of_logs(problem.columns, problem.values, problem.factors, FLOOR)
