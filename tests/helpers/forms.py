@@ -18,6 +18,9 @@ PRECISIONS = ("fp32", "fp64")
 KERNELS = ("plain", "fibre", "permuted", "phi", "phi permuted")
 """What has forms of its own: MTTKRP of nonzeros, of fibres, and of nonzeros in another mode's order; Phi of both."""
 
+STANDARD = ((3, 16, "fp32"), (4, 5, "fp64"))
+"""Order, rank and precision of tests that are not about shapes."""
+
 most_modes = 4  # of tensors that Hypothesis draws; conftest.py raises it for exhaustive runs
 
 
