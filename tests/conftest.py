@@ -7,6 +7,7 @@ from pathlib import Path
 
 import forms
 import pytest
+import tiers
 from hypothesis import HealthCheck, settings
 from oracle import BACKENDS
 
@@ -22,28 +23,6 @@ from amped.parallel.mpi import Comm, world
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
 settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=HealthCheck)
 settings.load_profile("fixed")
-
-
-# What `launch/test --quick` runs of: soon done, and of each room something.
-QUICK = """
-    amped/test_api_errors.py amped/test_cli.py amped/test_refused_output.py amped/backend/test_solve.py
-    amped/backend/cuda/test_layout.py amped/decomp/test_als_mpi.py amped/decomp/test_initial.py
-    amped/models/test_kruskal.py amped/operators/test_placement.py amped/operators/test_source_mpi.py
-    amped/operators/test_stream.py amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
-    amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/test_coo.py
-    partitioner/test_cuda_sort.py partitioner/test_sort.py partitioner/readers/test_npz.py
-    partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py partitioner/readers/test_bins.py
-    test_documents.py
-""".split()
-
-
-# The files of tests under mpirun that also run on 1 and 4 ranks. Other tests run on these numbers of ranks only if they
-# are marked with them (`ranks`), or with --exhaustive.
-SMOKE = """
-    amped/backend/test_exchange_mpi.py amped/decomp/test_als_mpi.py amped/decomp/test_tucker_mpi.py
-    amped/operators/test_source_mpi.py amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py
-    partitioner/readers/test_tns_mpi.py
-""".split()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,32 +49,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is quick, and leave out what is for other numbers of ranks."""
-    quick = {Path(__file__).parent / name for name in QUICK}
-    if missing := [name for name in QUICK + SMOKE if not (Path(__file__).parent / name).exists()]:
-        raise pytest.UsageError(f"QUICK or SMOKE in {__file__} names what is not there: {', '.join(missing)}")
+    """Mark what is quick, and leave out what is for other tiers and other numbers of ranks."""
+    if missing := tiers.missing():
+        raise pytest.UsageError(f"{tiers.__file__} names what is not there: {', '.join(missing)}")
     for item in items:
-        if item.path in quick and not item.get_closest_marker("slow"):
+        if tiers.is_of(item, tiers.QUICK) and not item.get_closest_marker("slow"):
             item.add_marker("quick")
-    everything = _is_exhaustive(config)
-    others = [item for item in items if not _is_due(item, everything)]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if item not in set(others)]
+    due = [item for item in items if _is_due(item, world().size)]
+    if not _is_exhaustive(config):
+        due = [item for item in due if not item.get_closest_marker("exhaustive")]
+        due = tiers.on_ranks(world().size, due) if config.getoption("with_mpi", default=False) else due
+    if len(due) < len(items):
+        others = set(items) - set(due)
+        config.hook.pytest_deselected(items=[item for item in items if item in others])
+        items[:] = due
+
+
+def _is_due(item: pytest.Item, size: int) -> bool:
+    """Return whether a test's mark allows this number of ranks."""
+    mark = item.get_closest_marker("ranks")
+    return mark is None or size in mark.args
 
 
 def _is_exhaustive(config: pytest.Config) -> bool:
     return bool(config.getoption("exhaustive")) or "exhaustive" in config.getoption("markexpr")
-
-
-def _is_due(item: pytest.Item, everything: bool) -> bool:
-    """Return whether a test runs in this tier, and on as many ranks as there are."""
-    if not everything and item.get_closest_marker("exhaustive"):
-        return False
-    if mark := item.get_closest_marker("ranks"):
-        return world().size in mark.args
-    smoke = str(item.path.relative_to(Path(__file__).parent)) in SMOKE
-    return everything or smoke or world().size in (2, 3) or not item.path.stem.endswith("_mpi")
 
 
 @pytest.fixture(scope="session")

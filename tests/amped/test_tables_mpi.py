@@ -21,7 +21,7 @@ from partitioner.readers import Form, read
 duckdb = pytest.importorskip("duckdb")
 pyarrow = pytest.importorskip("pyarrow")
 FORM = Form(key=tuple(KEYS))
-pytestmark = pytest.mark.ranks(1, 4)
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(scope="module", params=["csv", "parquet"])

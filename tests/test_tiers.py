@@ -1,0 +1,40 @@
+"""Which tests run under mpirun on which numbers of ranks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tiers
+
+
+def item(entry: str, parameter: str, gpu: bool = False) -> Any:
+    """Return what pytest has of a test."""
+    name, _, function = entry.partition("::")
+    mark = SimpleNamespace() if gpu else None
+    return SimpleNamespace(
+        path=tiers.TESTS / name, originalname=function, parameter=parameter, get_closest_marker=lambda _: mark
+    )
+
+
+SMOKE = "amped/operators/test_ttm_mpi.py::test_every_rank_has_the_result"
+UNEVEN = "amped/operators/test_ttm_mpi.py::test_equal_shares"
+OTHER = "amped/operators/test_ttm_mpi.py::test_what_ranks_read_together"
+ITEMS = [
+    item(SMOKE, "a"), item(SMOKE, "b"), item(SMOKE, "c", gpu=True), item(UNEVEN, "d"), item(UNEVEN, "e"),
+    item("partitioner/test_build_mpi.py::test_any", "f"), item(OTHER, "g"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ranks", "due"), [(1, "ac"), (2, "abcdefg"), (3, "def"), (4, "ac"), (8, "ac")])
+def test_what_runs_on_ranks(ranks: int, due: str) -> None:
+    """On GPUs the first parameters of a test count for themselves."""
+    assert "".join(each.parameter for each in tiers.on_ranks(ranks, ITEMS)) == due
+
+
+def test_all_entries_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tiers.missing() == []
+    wrong = ["amped/test_none.py", f"{OTHER}_not", f"{OTHER}"]
+    monkeypatch.setattr(tiers, "SMOKE", wrong)
+    assert tiers.missing() == wrong[:2]
