@@ -28,6 +28,7 @@ case "$*" in
         "$CHMOD" +x "$4"/bin/* ;;
     "-m pip install "*) echo "${@: -1}" >>"$LOG" ;;
     "-m pytest "*) echo "rank ${OMPI_COMM_WORLD_RANK:-none}: $*"
+        echo "BLAS ${OPENBLAS_NUM_THREADS:-all}, yield ${OMPI_MCA_mpi_yield_when_idle:-0}"
         [[ ${OMPI_COMM_WORLD_RANK:-} == "${FAILING:-none}" ]] || exit "${PYTEST_CODE:-0}"
         echo "FAILED test_x"; exit 1 ;;
     *) exit 99 ;;
@@ -260,6 +261,10 @@ def test_every_stage_runs(machine: Machine, script: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed")
     assert re.search(r"launch/test: 0 of 9 stages failed, \d+ s\n$", done.stdout)
+
+
+def test_processes_of_tests_leave_the_cores_to_each_other(machine: Machine) -> None:
+    assert machine.run("launch/test").stdout.count("BLAS 1, yield 1\n") == 5
 
 
 def test_quick(machine: Machine) -> None:
