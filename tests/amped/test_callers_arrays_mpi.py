@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import random_tensor
+from forms import exhaustive
 
 import amped
 from amped.errors import InputError
@@ -129,7 +130,7 @@ def arrays_of(result: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore::amped.InputWarning")
-@pytest.mark.parametrize(("order", "precision"), [("C", "fp32"), ("F", "fp32"), ("C", "fp64")])
+@pytest.mark.parametrize(("order", "precision"), [("C", "fp32"), ("F", "fp32"), exhaustive("C", "fp64")])
 @pytest.mark.parametrize("name", CALLS)
 def test_arrays_of_callers_are_only_read(
     name: str, order: str, precision: str, monkeypatch: pytest.MonkeyPatch

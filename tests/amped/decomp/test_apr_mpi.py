@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from counts import REFERENCES, assert_the_reference, by_rows, mu, random_counts
+from forms import exhaustive
 from oracle import random_factors, small_pieces
 
 import amped
@@ -21,22 +22,25 @@ from amped.options import Options
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
+SHAPES = [((6, 2, 8), 3), ((9, 7), 3), ((2, 3, 40), 3), ((4, 6, 5, 3), 5), exhaustive((4, 6, 5, 3), 3)]
 
 
-@pytest.mark.parametrize(("name", "rank"), REFERENCES[:3])
+@pytest.mark.parametrize(
+    ("name", "rank"), [run if run[0] == "uber393k_4d" else exhaustive(*run) for run in REFERENCES[:3]]
+)
 def test_the_reference_results(comm: Comm, device: str, name: str, rank: int) -> None:
     assert_the_reference(name, rank, "fp64", device=device)
 
 
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-@pytest.mark.parametrize("shape", [(9, 7), (6, 2, 8), (4, 6, 5, 3), (2, 3, 40)])
-def test_the_same_path_as_an_oracle(comm: Comm, device: str, shape: tuple[int, ...], placement: Any) -> None:
+@pytest.mark.parametrize(("shape", "rank"), SHAPES)
+def test_the_same_path_as_an_oracle(comm: Comm, device: str, shape: tuple[int, ...], rank: int, placement: Any) -> None:
     """Modes of two rows are split over ranks."""
-    tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, 3)
+    tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, rank)
     want = mu(tensor, start, 6)
     with small_pieces(20):
         model = amped.cp_apr(
-            tensor if comm.rank == 0 else None, 3, init=start, max_iters=6, precision="fp64",
+            tensor if comm.rank == 0 else None, rank, init=start, max_iters=6, precision="fp64",
             device=device, placement=placement,
         )  # fmt: skip
     for name in ("loglikelihood", "kkt", "inner_iterations"):
@@ -47,16 +51,16 @@ def test_the_same_path_as_an_oracle(comm: Comm, device: str, shape: tuple[int, .
 
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])
 @pytest.mark.parametrize("placement", ["resident", "stream"])
-@pytest.mark.parametrize("shape", [(9, 7), (6, 2, 8), (4, 6, 5, 3), (2, 3, 40), (1, 5, 6)])
+@pytest.mark.parametrize(("shape", "rank"), [*SHAPES, ((1, 5, 6), 3)])
 def test_row_problems_take_the_path_of_an_oracle(
-    comm: Comm, device: str, shape: tuple[int, ...], placement: Any, method: Any
+    comm: Comm, device: str, shape: tuple[int, ...], rank: int, placement: Any, method: Any
 ) -> None:
     """Rows are shared by ranks, all ranks among them, and by shards."""
-    tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, 3)
+    tensor, start = random_counts(len(shape), shape, 0.6), random_factors(0, shape, rank)
     want = by_rows(tensor, start, 5, method)
     with small_pieces(10):
         model = amped.cp_apr(
-            tensor if comm.rank == 0 else None, 3, init=start, max_iters=5, precision="fp64",
+            tensor if comm.rank == 0 else None, rank, init=start, max_iters=5, precision="fp64",
             device=device, placement=placement, method=method, mu_iters=0,
         )  # fmt: skip
     np.testing.assert_allclose(model.series["loglikelihood"], want.loglikelihood, rtol=1e-9)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from constrained import dense_constrained_als, signed_tensor
+from forms import exhaustive
 from oracle import PRECISIONS, load, random_factors, small_pieces, tensor_path
 from scipy.optimize import nnls
 
@@ -42,7 +43,7 @@ def assert_same_on_all_ranks(comm: Comm, model: amped.KruskalTensor) -> None:
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", range(len(KINDS)))
-@pytest.mark.parametrize("shape", [(6, 1, 7), (4, 6, 5, 3), (3, 3, 2, 3, 3)])
+@pytest.mark.parametrize("shape", [(6, 1, 7), exhaustive((4, 6, 5, 3)), exhaustive((3, 3, 2, 3, 3))])
 def test_the_same_path_as_a_dense_oracle(
     comm: Comm, device: str, shape: tuple[int, ...], kind: int, precision: str, placement: str
 ) -> None:
@@ -60,7 +61,9 @@ def test_the_same_path_as_a_dense_oracle(
     np.testing.assert_allclose(model.full(), want.full, rtol=0, atol=100 * accuracy * abs(want.full).max())
 
 
-@pytest.mark.parametrize(("name", "rank"), [("nations_3d", 16), ("kinships_3d", 10)])
+@pytest.mark.parametrize(
+    ("name", "rank"), [("nations_3d", 4), exhaustive("nations_3d", 16), exhaustive("kinships_3d", 10)]
+)
 def test_a_real_tensor(comm: Comm, device: str, name: str, rank: int) -> None:
     tensor_path(name)
     tensor = on_root(comm, lambda: load(name))

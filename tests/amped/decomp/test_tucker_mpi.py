@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-from oracle import load, random_nonzeros, small_pieces
+from forms import exhaustive
+from oracle import PRECISIONS, load, random_nonzeros, small_pieces
 from tuckers import RUNS, assert_orthonormal, assert_same_spaces, assert_the_reference, dense_hooi, dense_hosvd
 
 import amped
@@ -16,6 +18,7 @@ from amped.errors import InputError
 from amped.parallel.mpi import Comm
 
 pytestmark = pytest.mark.mpi
+DEFAULT = [("uber393k_4d", (3, 4, 5, 5), "fp64"), ("aminoacid_3d", (3, 3, 3), "fp64")]  # of the reference results
 SPECTRA = [((9, 7), (3, 3)), ((6, 3, 8), (3, 2, 4)), ((4, 6, 5, 3), (2, 3, 2, 2)), ((3, 4, 40), (2, 3, 5))]
 SHAPES = [((9, 7), (3, 3)), ((6, 2, 8), (3, 2, 4)), ((4, 6, 5, 3), (2, 3, 2, 3)), ((2, 3, 40), (2, 3, 5))]
 
@@ -27,8 +30,10 @@ def random_tensor(shape: tuple[int, ...]) -> tuple[amped.SparseTensor, np.ndarra
     return amped.SparseTensor(columns.T, values, shape), dense
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
-@pytest.mark.parametrize(("name", "ranks"), RUNS)
+@pytest.mark.parametrize(
+    ("name", "ranks", "precision"),
+    [*DEFAULT, *(exhaustive(*run, how) for run, how in product(RUNS, PRECISIONS) if (*run, how) not in DEFAULT)],
+)
 def test_the_reference_results(comm: Comm, device: str, name: str, ranks: tuple[int, ...], precision: str) -> None:
     tensor = load(name)
     mine = tensor if comm.rank == 0 else None

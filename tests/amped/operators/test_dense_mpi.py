@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from denseblocks import paired
 from densecases import dense_operator, low_rank
+from forms import in_turn
 from oracle import assert_rounding_only, dense_mttkrp, random_factors
 
 import amped
@@ -26,8 +27,7 @@ def shared(comm: Comm, tmp_path: Path) -> Path:
     return comm.bcast(tmp_path)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize(("shape", "precision"), in_turn(SHAPES), ids=str)
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 def test_mttkrps_are_right(
     comm: Comm, device: str, shared: Path, shape: tuple[int, ...], precision: str, placement: str

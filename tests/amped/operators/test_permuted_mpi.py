@@ -7,9 +7,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from hypothesis import strategies as st
 from oracle import (
-    PRECISIONS,
     Case,
     assert_rounding_only,
     cases,
@@ -33,9 +33,9 @@ from amped.parallel.mpi import Comm
 from partitioner.coo import SparseTensor
 
 pytestmark = pytest.mark.mpi
-SHAPE = (30, 1, 7, 40)
+SHAPE = (30, 7, 40)
 COLUMNS, VALUES = random_nonzeros(1, SHAPE, 20_011)
-FACTORS = random_factors(1, SHAPE, 9)
+FACTORS = random_factors(1, SHAPE, 7)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def tensor_on_rank_0(comm: Comm) -> SparseTensor | None:
     return SparseTensor(COLUMNS.T, VALUES, SHAPE) if comm.rank == 0 else None
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
 def test_any_tensor(comm: Comm, machine: Any, precision: str) -> None:
     kind = type(kernel_of(machine.device, "permuted"))
 
@@ -67,11 +67,11 @@ def test_any_tensor(comm: Comm, machine: Any, precision: str) -> None:
     on_examples(comm, st.tuples(cases(), st.integers(1, 40)), check)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
 def test_rows_that_all_ranks_have(comm: Comm, machine: Any, precision: str) -> None:
     operator = make_operator(tensor_on_rank_0(comm), FACTORS, machine, precision=precision, kernel="permuted")
     usual = make_operator(tensor_on_rank_0(comm), FACTORS, machine, precision=precision)
-    for mode, result in enumerate(mttkrp_all(operator, range(4))):
+    for mode, result in enumerate(mttkrp_all(operator, range(3))):
         assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
         plan, other = operator.plan.modes[mode], usual.plan.modes[mode]
         assert plan.owned == other.owned, "the same ranks solve the same rows"
@@ -91,7 +91,7 @@ def test_fewer_nonzeros_or_rows_than_ranks(comm: Comm, machine: Any, shape: tupl
         assert_rounding_only(result, coo_mttkrp(columns, values, factors, mode), "fp32")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
 def test_a_store_is_read_for_mode_0_alone(comm: Comm, machine: Any, tmp_path: Any, precision: str) -> None:
     path = comm.bcast(tmp_path) / "store"
     if comm.rank == 0:
@@ -102,15 +102,15 @@ def test_a_store_is_read_for_mode_0_alone(comm: Comm, machine: Any, tmp_path: An
     comm.allgather(None)
     source = open_source(path, comm)
     operator = make_operator(source, FACTORS, machine, kernel="permuted", precision=precision)
-    for mode, result in enumerate(mttkrp_all(operator, range(4))):
+    for mode, result in enumerate(mttkrp_all(operator, range(3))):
         assert_rounding_only(result, coo_mttkrp(COLUMNS, VALUES, FACTORS, mode), precision)
 
 
 def test_the_fits_of_other_kernels(comm: Comm, machine: Any) -> None:
-    options: dict[str, Any] = {"tol": 0, "max_iters": 5, "precision": "fp64", "device": machine.device.name}
+    options: dict[str, Any] = {"tol": 0, "max_iters": 5, "device": machine.device.name}
     tensor = tensor_on_rank_0(comm)
     usual, one = (amped.cp_als(tensor, 3, kernel=kernel, **options) for kernel in ("auto", "permuted"))
-    np.testing.assert_allclose(one.fits, usual.fits, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(one.fits, usual.fits, rtol=0, atol=1e-5)
     again = amped.cp_als(tensor, 3, kernel="permuted", **options)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(one.factors, again.factors, strict=True))
     assert len(set(comm.allgather(tuple(f.tobytes() for f in one.factors)))) == 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from oracle import splitmix_factors
 from tensors import write_store, write_tns
 from ttmcases import SHAPES, dense_of, dense_product, gathered, operator_of, small_pieces, source_of, tensor_of
@@ -34,8 +35,8 @@ def same(found: Any, want: np.ndarray, mode: int, comm: Comm, tolerance: float =
     assert len(set(comm.allgather((found.indices.tobytes(), found.values.tobytes())))) == 1
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("nonzeros", "heavy"), [(1, 0.0), (3, 0.0), (200, 0.0), (200, 1.0)])
+@pytest.mark.parametrize("shape", [shape if len(shape) < 5 else exhaustive(shape) for shape in SHAPES], ids=str)
+@pytest.mark.parametrize(("nonzeros", "heavy"), [(3, 0.0), (200, 1.0), exhaustive(1, 0.0), exhaustive(200, 0.0)])
 def test_every_rank_has_the_result(comm: Comm, shape: tuple[int, ...], nonzeros: int, heavy: float) -> None:
     tensor = tensor_of(shape, nonzeros, 3, heavy)
     for mode, length in enumerate(shape):
