@@ -40,7 +40,6 @@ UNEVEN = """
     amped/decomp/test_als_mpi.py::test_more_components_and_ranks_than_rows
     amped/decomp/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
     amped/decomp/test_apr_mpi.py::test_ranks_without_nonzeros
-    amped/decomp/test_apr_mpi.py::test_row_problems_take_the_path_of_an_oracle
     amped/decomp/test_apr_mpi.py::test_the_same_path_as_an_oracle
     amped/decomp/test_queued_rows_mpi.py::test_all_ranks_take_rank_0_s
     amped/decomp/test_tucker_dense_mpi.py::test_blocks_of_some_ranks_alone_leave_the_device
