@@ -40,7 +40,7 @@ def assert_near_one_as_alone(comm: Comm, atol: float, **options: Any) -> None:
     dense = low_rank((12, 10, 9), 2, 0.0, 3)
     tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
     rule, ranks = Rule(30, 1e-9), {(rank, start): rank for rank in (1, 2, 5, 11) for start in range(2)}
-    found = side_by_side(tensor, 19, comm, rule, ranks=ranks, **options)
+    found = side_by_side(tensor, 16, comm, rule, ranks=ranks, **options)
     assert found[2, 0].fits[-1] > 0.999
     assert_as_alone(found, tensor, rule, atol, False, **options)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive, in_turn
 from oracle import (
     PRECISIONS,
     assert_rounding_only,
@@ -47,8 +49,13 @@ TENSOR = sparse(DENSE)
 # The algorithm
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("shape", "precision"),
+    [
+        case if case in ((SHAPES[0], "fp64"), (SHAPES[1], "fp32"), (SHAPES[1], "fp64")) else exhaustive(*case)
+        for case in product(SHAPES, PRECISIONS)
+    ],
+)
 def test_the_same_path_as_a_dense_oracle(device: str, shape: tuple[int, ...], precision: str) -> None:
     dense, start = random_dense(len(shape), shape), random_factors(0, shape, 3)
     model = amped.cp_als(sparse(dense), 3, init=start, tol=0, max_iters=6, device=device, precision=precision)
@@ -58,8 +65,9 @@ def test_the_same_path_as_a_dense_oracle(device: str, shape: tuple[int, ...], pr
     np.testing.assert_allclose(model.full(), full, rtol=0, atol=100 * accuracy * abs(full).max())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("rank", [130, 200])
+@pytest.mark.parametrize(
+    ("rank", "precision"), [(130, "fp64"), *starmap(exhaustive, [(130, "fp32"), (200, "fp32"), (200, "fp64")])]
+)
 def test_many_columns_take_the_same_path(device: str, rank: int, precision: str) -> None:
     dense, start = random_dense(4, (25, 24, 23)), random_factors(0, (25, 24, 23), rank)
     model = amped.cp_als(sparse(dense), rank, init=start, tol=0, max_iters=4, device=device, precision=precision)
@@ -69,17 +77,16 @@ def test_many_columns_take_the_same_path(device: str, rank: int, precision: str)
     np.testing.assert_allclose(model.full(), full, rtol=0, atol=100 * accuracy * abs(full).max())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [exhaustive("fp32"), "fp64"])
 def test_many_columns_that_depend_on_each_other(device: str, precision: str) -> None:
     """Of a matrix all is found, and its equations are singular."""
-    dense = random_dense(4, (90, 80))
-    model = amped.cp_als(sparse(dense), 200, tol=0, max_iters=4, device=device, precision=precision)
+    dense = random_dense(4, (90, 80, 1))
+    model = amped.cp_als(sparse(dense), 130, tol=0, max_iters=4, device=device, precision=precision)
     np.testing.assert_allclose(model.fits, 1, atol=2e-6)
     np.testing.assert_allclose(model.full(), dense, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("rank", [1, 4, 30])
+@pytest.mark.parametrize(("rank", "precision"), in_turn([1, 4, 16]))
 def test_the_model_is_arranged_and_its_fit_is_the_one_reported(device: str, precision: str, rank: int) -> None:
     model = amped.cp_als(TENSOR, rank, max_iters=20, device=device, precision=precision)
     assert (model.rank, model.shape) == (rank, DENSE.shape)
@@ -100,14 +107,14 @@ def test_columns_far_from_their_norms_are_solved_again(
     finish = LeastSquares._finish
     monkeypatch.setattr(LeastSquares, "_finish", lambda self, *at: solved.append(at[0]) or finish(self, *at))
     rng = np.random.default_rng(0)
-    shape = (4, 5, 6, 5, 4)
+    shape = (4, 5, 6)
     dense = 1e9 * (1 + 1e-3 * rng.random(shape))
     tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], shape)
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
     operator = make_operator(tensor, start, comm, device=device, precision="fp32")
     for state in iterate(CpAls(operator), Rule(8, 0)):
         scales = state.arrays["scales"]
-        assert np.all((scales > 1 / 32) & (scales < 32))  # their product is below 2**20 at order 5
+        assert np.all((scales > 1 / 1024) & (scales < 1024))  # their product is below 2**20 at order 3
         assert state.series["fit"][-1] > 0.999
     assert len(solved) > 8 * operator.order, "some are solved again"
 
@@ -134,15 +141,16 @@ def test_columns_are_normalised_as_kolda_and_bader_do(comm: Comm, device: str) -
         assert iteration == 0 or np.all(state.arrays["weights"] >= 1)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("rank", [2, 12, 40])
+@pytest.mark.parametrize(
+    ("rank", "precision"), [(2, "fp32"), (16, "fp64"), exhaustive(12, "fp64"), exhaustive(40, "fp32")]
+)
 def test_fits_never_fall(device: str, precision: str, rank: int) -> None:
     fits = amped.cp_als(TENSOR, rank, tol=0, max_iters=30, device=device, precision=precision).fits
     assert np.all(np.diff(fits) >= {"fp32": -1e-5, "fp64": -1e-11}[precision])
     assert fits[-1] <= 1
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [exhaustive("fp32"), "fp64"])
 def test_a_tensor_of_low_rank_is_found(device: str, precision: str) -> None:
     factors = [f + np.eye(*f.shape) for f in random_factors(4, (9, 8, 7), 2)]
     dense = np.einsum("ar,br,cr->abc", *factors)
@@ -169,14 +177,14 @@ def test_matrix_multiplication_has_no_rank_six(device: str) -> None:
 # Edges
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("shape", [(2, 2, 2), (3, 1, 4), (1, 1, 5), (1, 1), (5, 1)])
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
+@pytest.mark.parametrize("shape", [(2, 2, 2), (3, 1, 4), (1, 1, 5), exhaustive((1, 1)), exhaustive((5, 1))])
 def test_more_components_than_rows(device: str, precision: str, shape: tuple[int, ...]) -> None:
     dense = random_dense(3, shape, density=1)
-    model = amped.cp_als(sparse(dense), 9, tol=0, max_iters=10, device=device, precision=precision)
+    model = amped.cp_als(sparse(dense), 7, tol=0, max_iters=10, device=device, precision=precision)
     assert all(np.all(np.isfinite(f)) for f in (model.weights, *model.factors))
     assert np.all(np.isfinite(model.fits))
-    assert np.linalg.norm(dense - model.full()) <= 0.02 * np.linalg.norm(dense), "nine components are enough"
+    assert np.linalg.norm(dense - model.full()) <= 0.02 * np.linalg.norm(dense), "seven components are enough"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -237,7 +245,7 @@ def test_values_beyond_single_precision_are_refused_or_right() -> None:
     np.testing.assert_allclose(fits, amped.cp_als(TENSOR, 3, tol=0, max_iters=3, device="cpu").fits, atol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
 def test_columns_that_become_equal_do_not_spoil_a_fit(precision: str, device: str) -> None:
     """Small eigenvalues of the Gram matrices are what rounding left of zero."""
     dense = np.ones((17, 24, 3))

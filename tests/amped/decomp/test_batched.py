@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 from densecases import low_rank
+from forms import exhaustive
 from hostbatch import HostBatch, HostBatches
 from oracle import PRECISIONS
 from severalruns import assert_as_alone, assert_near_one_as_alone, side_by_side
@@ -39,9 +41,13 @@ def counts(seed: int = 0, size: float = 1.0) -> amped.SparseTensor:
     return amped.SparseTensor(np.argwhere(kept & (dense != 0)), dense[kept & (dense != 0)], dense.shape)
 
 
-@pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("size", [1e-6, 1.0, 3e7])
+@pytest.mark.parametrize(
+    ("size", "precision", "nonnegative"),
+    [
+        case if case in ((1e-6, "fp32", False), (3e7, "fp64", True)) else exhaustive(*case)
+        for case in product([1e-6, 1.0, 3e7], PRECISIONS, [False, True])
+    ],
+)
 def test_values_of_any_size(device: str, comm: Comm, precision: str, nonnegative: bool, size: float) -> None:
     """Large or small ones are out of range, so that rows are solved twice."""
     tensor, rule = counts(size=size), Rule(10, 0)
@@ -119,7 +125,7 @@ def raise_flag(batch: Batch, place: int, mode: int, flag: int) -> None:
         some._held[place, FLAGS], some._held[place, MODE] = flag, mode + 1
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
 def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision: str) -> None:
     assert_near_one_as_alone(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from oracle import PRECISIONS, kernel_of, machine_of, make_operator, random_factors, small_pieces, true_fit
 
 import amped
@@ -39,8 +40,8 @@ NEAR = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
+@pytest.mark.parametrize("name", [exhaustive(name) if "order" in name else name for name in NEAR])
 def test_a_fit_near_1_is_that_of_the_model(device: str, name: str, precision: str) -> None:
     dense, rank = NEAR[name]
     tensor = tensor_of(dense)
@@ -50,7 +51,9 @@ def test_a_fit_near_1_is_that_of_the_model(device: str, name: str, precision: st
         assert max(model.fits) <= 1
 
 
-@pytest.mark.parametrize("options", [{"placement": "stream"}, {"kernel": "permuted"}, {"deterministic": True}])
+@pytest.mark.parametrize(
+    "options", [{"placement": "stream"}, exhaustive({"kernel": "permuted"}), {"deterministic": True}]
+)
 def test_however_nonzeros_are_placed(device: str, options: dict[str, Any]) -> None:
     tensor = tensor_of(ONES)
     with small_pieces(50):
@@ -107,7 +110,7 @@ def test_a_tolerance_below_what_single_precision_rounds(device: str) -> None:
 def test_components_that_cancel_are_solved_in_double_precision(comm: Comm, device: str) -> None:
     """Nearly dependent columns: with what single precision rounds, the fit was 0.7 at most, and said to be another."""
     rng = np.random.default_rng(0)
-    shape = (4, 5, 6, 5, 4)
+    shape = (4, 5, 6)
     tensor = tensor_of(1 + 1e-3 * rng.random(shape))
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
     for iterations in (2, 5, 9):
@@ -123,7 +126,7 @@ def test_where_single_precision_did_not_suffice_it_is_not_tried_each_time(
 ) -> None:
     """But now and then; a run that is to be repeated to the bit knows nothing of what went before."""
     monkeypatch.setattr(updates, "AT_ONCE", 3)
-    shape = (4, 5, 6, 5, 4)
+    shape = (4, 5, 6)
     rng = np.random.default_rng(0)
     tensor = tensor_of(1 + 1e-3 * rng.random(shape))
     start = [1 + 1e-4 * rng.random((n, 3)) for n in shape]
