@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from command import (
     succeeded,
     write_factors,
 )
+from forms import exhaustive
 
 import amped
 from amped import checkpoint
@@ -134,14 +136,15 @@ sys.exit(run.main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(("calls", "at", "ranks"), [(1, (0, 2), 1), (5, (2, 2), 2)])
+@pytest.mark.parametrize(("calls", "at", "ranks"), [(1, (0, 2), 1), exhaustive(5, (2, 2), 2)])
 def test_a_run_stops_within_an_iteration(path: Path, folder: Path, calls: int, at: tuple[int, int], ranks: int) -> None:
     """Mode 0 is fixed: mode 1 is the first to be solved."""
     driver = folder / "driver.py"
     driver.write_text(STOPPED)
     start = [] if ranks == 1 else mpirun_line(ranks)
     line = ["cpd", path, *COMMON, *KINDS[2], "--deterministic", "--max-iters", 4]
-    whole = finish([*start, *python_line(*line, "--output", folder / "whole")])
+    run = run_amped if ranks == 1 else partial(on_ranks, ranks)
+    whole = run(*line, "--output", folder / "whole")
     assert whole.code == 0, whole.err
     line += ["--checkpoint", folder / "c", "--output", folder / "out"]
     first = finish([*start, *python_line(calls, *line, script=driver)])
@@ -149,7 +152,7 @@ def test_a_run_stops_within_an_iteration(path: Path, folder: Path, calls: int, a
     found, _ = checkpoint.load_newest(Path("c"))
     assert found is not None
     assert (found.state.iterations, found.state.mode) == at
-    rest = finish([*start, *python_line(*line, "--resume")])
+    rest = run(*line, "--resume")
     assert rest.code == 0, rest.err
     assert record("out")["fits"] == record("whole")["fits"]
 

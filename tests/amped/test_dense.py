@@ -21,6 +21,7 @@ from command import (
     write_tns,
 )
 from densecases import low_rank
+from forms import exhaustive
 from oracle import REFERENCE_FIT, dense_mttkrp, fit_error, load, random_factors
 
 import amped
@@ -230,19 +231,20 @@ def test_what_a_dense_tensor_has_not_is_refused(folder: Path) -> None:
         amped.cp_als(np.ones((2, 2), complex), 1)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_find_the_same_model(folder: Path, ranks: int) -> None:
+@pytest.mark.parametrize(("ranks", "order"), [(2, "C"), (4, "F"), exhaustive(2, "F"), exhaustive(4, "C")])
+def test_ranks_find_the_same_model(folder: Path, ranks: int, order: str) -> None:
     """Also where there are more ranks than indices of the slowest mode."""
-    for name, array in (("x.npy", ARRAY), ("f.npy", np.asfortranarray(low_rank((20, 9, 3), 2, noise=0.05)))):
-        tensor = saved(folder, array, name)
-        how = ["--rank", 3, "--tol", 0, "--max-iters", 8, "--precision", "fp64", "--device", "cpu", "--force"]
-        succeeded(run_amped("cpd", tensor, *how, "--output", "one"))
-        told = on_ranks(ranks, "cpd", tensor, *how, "--output", "many")
-        assert told.code == 0, told.err
-        fits = [json.loads((folder / name / "run.json").read_text())["fits"] for name in ("one", "many")]
-        assert np.allclose(*fits, atol=1e-11)
-    (folder / "x.npy").write_bytes(b"nothing")
-    refused_on_ranks(on_ranks(ranks, "info", "x.npy"), "damaged header")
+    array = ARRAY if order == "C" else np.asfortranarray(low_rank((20, 9, 3), 2, noise=0.05))
+    tensor = saved(folder, array, "x.npy")
+    how = ["--rank", 3, "--tol", 0, "--max-iters", 8, "--precision", "fp64", "--device", "cpu", "--force"]
+    succeeded(run_amped("cpd", tensor, *how, "--output", "one"))
+    told = on_ranks(ranks, "cpd", tensor, *how, "--output", "many")
+    assert told.code == 0, told.err
+    fits = [json.loads((folder / name / "run.json").read_text())["fits"] for name in ("one", "many")]
+    assert np.allclose(*fits, atol=1e-11)
+    if ranks == 2:
+        (folder / "x.npy").write_bytes(b"nothing")
+        refused_on_ranks(on_ranks(ranks, "info", "x.npy"), "damaged header")
 
 
 def test_a_sparse_file_is_given_its_zeros_on_ranks(folder: Path) -> None:
@@ -250,14 +252,21 @@ def test_a_sparse_file_is_given_its_zeros_on_ranks(folder: Path) -> None:
     tensor = write_tns(folder / "x.tns", indices, ARRAY[ARRAY > 0])
     how = ["--rank", 3, "--tol", 0, "--max-iters", 5, "--precision", "fp64", "--device", "cpu"]
     succeeded(run_amped("cpd", tensor, *how, "--output", "one"))
-    line = [*mpirun_line(3), *python_line("cpd", tensor, *how, "--dense", "--output", "many")]
+    line = [*mpirun_line(2), *python_line("cpd", tensor, *how, "--dense", "--output", "many")]
     assert finish(line).code == 0
     fits = [json.loads((folder / name / "run.json").read_text())["fits"] for name in ("one", "many")]
     assert np.allclose(*fits, atol=1e-11)
 
 
-@pytest.mark.parametrize("verb", ["cpd", "mttkrp"])
-@pytest.mark.parametrize(("value", "part"), [(np.nan, "element [7, 2, 1] is nan"), (1e200, "beyond what float32")])
+@pytest.mark.parametrize(
+    ("value", "part", "verb"),
+    [
+        (np.nan, "element [7, 2, 1] is nan", "cpd"),
+        (1e200, "beyond what float32", "mttkrp"),
+        exhaustive(np.nan, "element [7, 2, 1] is nan", "mttkrp"),
+        exhaustive(1e200, "beyond what float32", "cpd"),
+    ],
+)
 def test_a_streamed_file_is_refused_in_one_line(folder: Path, verb: str, value: float, part: str) -> None:
     """Once it was read, before anything is written."""
     array = np.array(ARRAY)
@@ -265,7 +274,7 @@ def test_a_streamed_file_is_refused_in_one_line(folder: Path, verb: str, value: 
     how = [verb, saved(folder, array), "--rank", 2, "--device", "cpu", "--placement", "stream"]
     how += ["--output", "model"] if verb == "cpd" else ["--output", "m.npz"]
     refused(run_amped(*how), part)
-    refused_on_ranks(on_ranks(3, *how), part)
+    refused_on_ranks(on_ranks(2, *how), part)
     assert {p.name for p in folder.iterdir()} == {"x.npy"}
 
 

@@ -35,6 +35,7 @@ from command import (
     small_tns,
     succeeded,
 )
+from forms import exhaustive
 
 import amped
 from amped import checkpoint
@@ -54,8 +55,10 @@ def names(folder: Path) -> set[str]:
 # --------------------------------------------------------------------------------------------- what is in it
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp64"])
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    ("precision", "ranks"),
+    [("fp32", 1), ("fp64", 2), exhaustive("fp32", 3), exhaustive("fp64", 1), exhaustive("fp64", 3)],
+)
 def test_model(folder: Path, precision: str, ranks: int) -> None:
     path = small_tns(folder)
     arguments = ["cpd", path, "--rank", RANK, "--output", folder / "out", "--precision", precision, *CPU]
@@ -94,7 +97,7 @@ def test_record_of_a_run(folder: Path) -> None:
     assert all(isinstance(fit, float) for fit in record["fits"])
     assert record["iterations"] == len(record["fits"]) >= 2
     assert record["converged"] is True
-    assert 0 < record["seconds"] < 60
+    assert record["seconds"] > 0
     assert (record["ranks"], record["device"], record["precision"], record["seed"]) == (1, "cpu", "fp64", 3)
     assert (record["rank"], record["tensor"], record["init"]) == (RANK, str(path), None)
     assert record["versions"]["numpy"] == np.__version__
@@ -431,7 +434,7 @@ def test_terminal_quiet(folder: Path) -> None:
 
 
 def test_terminal_error_leaves_the_cursor_and_goes_to_standard_error(folder: Path) -> None:
-    for verb in ("cpd", "mttkrp", "plan"):
+    for verb in ("cpd", "plan"):
         result = on_terminal(verb, "none.tns", "--rank", RANK, *CPU, apart=True, cwd=folder)
         assert result.code == 2
         assert result.err.splitlines() == [f"{ERROR}none.tns: no such file"]

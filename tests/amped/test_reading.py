@@ -20,6 +20,7 @@ from command import (
     run_partitioner,
     succeeded,
 )
+from forms import exhaustive
 
 import amped
 from amped.models.kruskal import KruskalTensor
@@ -118,7 +119,7 @@ def test_a_mode_too_long_for_memory_is_refused(folder: Path) -> None:
     path, rank = stamped(folder), 200
     before, cpd = entries(folder), ["cpd", path, "--rank", rank, "--output", "o"]
     parts = (path, "mode 1", "1,69", "indices are used", "bytes", "--compact")
-    refused_on_ranks(on_ranks(3, *cpd, **limited()), *parts)
+    refused_on_ranks(on_ranks(2, *cpd, **limited()), *parts)
     refused(in_process(*cpd, **limited()), *parts)
     refused(run_amped("plan", path, "--rank", rank), *parts)
     succeeded(run_amped("info", path))
@@ -131,22 +132,22 @@ def test_a_mode_too_long_for_memory_is_refused(folder: Path) -> None:
     assert entries(folder) == before
 
 
-def test_what_is_bounded_by_the_nonzeros(folder: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, exhaustive(3)])
+def test_a_plan_is_bounded_by_the_nonzeros(folder: Path, ranks: int) -> None:
+    plan = ["plan", stamped(folder), "--rank", RANK, "--device-memory", "1T"]
+    result = on_ranks(ranks, *plan, **limited()) if ranks > 1 else in_process(*plan, **limited())
+    assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2])
+def test_what_is_bounded_by_the_nonzeros(folder: Path, ranks: int) -> None:
     path = stamped(folder)
-    plan = ["plan", path, "--rank", RANK, "--device-memory", "1T"]
-    cpd = ["cpd", path, "--rank", RANK, "--max-iters", 2, "--compact", "--output"]
-    for result in (
-        in_process(*plan, **limited()),
-        on_ranks(3, *plan, **limited()),
-        in_process(*cpd, "one", **limited()),
-        on_ranks(2, *cpd, "two", **limited()),
-    ):
-        assert result.code == 0, result.err
-    expected = np.unique(np.loadtxt(path)[:, 1]).astype(int)
-    for name in ("one", "two"):
-        labels = amped.load(name).labels
-        assert labels is not None
-        assert np.array_equal(labels[1], expected)
+    cpd = ["cpd", path, "--rank", RANK, "--max-iters", 2, "--compact", "--output", "out"]
+    result = on_ranks(ranks, *cpd, **limited()) if ranks > 1 else in_process(*cpd, **limited())
+    assert result.code == 0, result.err
+    labels = amped.load("out").labels
+    assert labels is not None
+    assert np.array_equal(labels[1], np.unique(np.loadtxt(path)[:, 1]).astype(int))
 
 
 def test_a_store_of_a_long_mode(folder: Path) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from command import finish, mpirun_line, python_line, run_amped, small_tns, succeeded, write_factors
-from hypothesis import given
+from forms import exhaustive
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amped.checkpoint import Origin
@@ -85,6 +86,7 @@ def said(request: RunRequest) -> dict[str, Any]:
     return named | {"seed": request.first_seed}
 
 
+@settings(max_examples=30)
 @given(lines("cpd", CPD) | lines("tucker", TUCKER), st.integers(1, 4))
 def test_the_recorded_command_says_the_same(line: list[str], ranks: int) -> None:
     """Also where a flag's value is 0, is text like a flag's, or has what a shell would take for its own."""
@@ -140,7 +142,7 @@ def again(folder: Path, name: str, other: str) -> None:
 COMMON = ["--rank", 3, "--device", "cpu", "--deterministic", "--threads", 1]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2])
 def test_the_best_of_three_starts_is_made_again(folder: Path, ranks: int) -> None:
     path = small_tns(folder, "-a b.tns").name
     line = ["cpd", f"./{path}", *COMMON, "--starts", 3, "--seed", 4, "--tol", 0, "--max-iters", 4, "--output", "one"]

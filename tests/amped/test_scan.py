@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
 from densecases import low_rank
+from forms import exhaustive
 
 import amped
 from amped import scanning
@@ -25,7 +27,7 @@ def sparse(array: np.ndarray) -> amped.SparseTensor:
     return amped.SparseTensor(np.argwhere(array), array[array != 0], array.shape)
 
 
-@pytest.mark.parametrize(("rank", "noise", "seed"), [(2, 0.5, 5), (3, 0.1, 1), (4, 0.2, 3)])
+@pytest.mark.parametrize(("rank", "noise", "seed"), [(2, 0.5, 5), exhaustive(3, 0.1, 1), exhaustive(4, 0.2, 3)])
 def test_the_planted_number_is_suggested(rank: int, noise: float, seed: int) -> None:
     array = low_rank((24, 18, 12), rank, noise, seed)
     found = amped.scan(array, range(1, rank + 3), **HOW)
@@ -153,8 +155,14 @@ UNUSUAL["a constant half"][::2] = 2
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("how", [{}, {"loss": "poisson"}, {"nonnegative": True}, {"starts": 1}], ids=str)
-@pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        case if UNUSUAL[case[0]].ndim == 3 or not case[1] else exhaustive(*case)
+        for case in product(UNUSUAL, [{}, {"loss": "poisson"}, {"nonnegative": True}, {"starts": 1}])
+    ],
+    ids=str,
+)
 def test_unusual_tensors(name: str, how: dict[str, Any]) -> None:
     """Ranks above every mode's length, too: all numbers are finite, and a constant is explained by one component."""
     array = UNUSUAL[name]
@@ -199,7 +207,7 @@ def test_the_verb_tells_a_table(folder: Path) -> None:
     assert set(found["seconds"]) == {"runs", "halves", "diagnostics"}
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("suffix", ["png", "svg", exhaustive("pdf")])
 def test_pictures(folder: Path, suffix: str) -> None:
     pytest.importorskip("matplotlib")
     np.save(folder / "x.npy", low_rank((12, 10, 8), 2, 0.05, 4))

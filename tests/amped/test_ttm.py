@@ -19,6 +19,7 @@ from command import (
     succeeded,
     write_factors,
 )
+from forms import exhaustive
 from oracle import BUNDLED, PRECISIONS, SMALL, load, reference, splitmix_factors
 from ttmcases import dense_of, dense_product, small_pieces, tensor_of
 
@@ -58,7 +59,7 @@ def test_references(device: str, name: str, precision: str) -> None:
 
 
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, exhaustive(3), exhaustive(4)])
 def test_references_on_ranks(folder: Path, ranks: int) -> None:
     """The norm and the fibres of the file that ranks write together."""
     given, factors = load("nycflights_5d"), splitmix_factors(load("nycflights_5d").shape, 16)

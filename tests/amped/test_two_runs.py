@@ -75,12 +75,12 @@ def test_runs_that_start_together_have_a_folder_each(folder: Path) -> None:
     line = python_line("cpd", path, *FLAGS)
     runs = [
         subprocess.Popen([*line, "--seed", str(k)], env=environment(), cwd=folder, stdout=subprocess.DEVNULL)
-        for k in range(3)
+        for k in range(2)
     ]
-    assert [run.wait(TIMEOUT) for run in runs] == [0, 0, 0]
-    made = ["small-rank4", "small-rank4-2", "small-rank4-3"]
+    assert [run.wait(TIMEOUT) for run in runs] == [0, 0]
+    made = ["small-rank4", "small-rank4-2"]
     assert sorted(os.listdir(folder)) == [*made, "small.tns"]
-    assert {json.loads((folder / name / "run.json").read_text())["seed"] for name in made} == {0, 1, 2}
+    assert {json.loads((folder / name / "run.json").read_text())["seed"] for name in made} == {0, 1}
 
 
 @pytest.mark.parametrize(("verb", "flag"), [("cpd", "--output"), ("mttkrp", "--output"), ("info", "--metrics")])

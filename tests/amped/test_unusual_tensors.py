@@ -62,6 +62,7 @@ def test_more_ranks_than_rows_or_nonzeros(folder: Path) -> None:
     assert alone[-1] == pytest.approx(1, abs=1e-6)  # three components say all of three nonzeros
 
 
+@pytest.mark.exhaustive
 def test_one_nonzero_on_three_ranks(folder: Path) -> None:
     indices, values = np.array([[1, 1]]), np.array([-3.0])
     path = write_tns(folder / "one.tns", indices, values)

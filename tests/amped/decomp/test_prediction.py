@@ -76,8 +76,8 @@ def test_the_spread_is_that_of_the_quartiles() -> None:
 @pytest.mark.parametrize("options", [{}, {"placement": "stream"}, {"kernel": "segmented"}, {"deterministic": True}])
 def test_on_this_machine(machine: Machine, precision: Any, options: dict[str, Any]) -> None:
     found = foretell(*planned(machine, precision=precision, **options)[:2], machine, planned(machine, **options)[2])
-    assert 0 <= found.compute < 60
-    assert 0 < found.rest < 60
+    assert found.compute >= 0
+    assert found.rest > 0
     assert (found.copy > 0) == (options.get("placement") == "stream")
     assert found.spread >= 0
 
@@ -89,8 +89,8 @@ def test_on_this_machine(machine: Machine, precision: Any, options: dict[str, An
 def test_constrained_iterations(machine: Machine, wanted: Wanted, placement: Any) -> None:
     source, plan, setting = planned(machine, placement=placement)
     found = foretell(source, plan, machine, setting, wanted.of(3))
-    assert 0 <= found.compute < 60
-    assert 0 < found.rest < 60
+    assert found.compute >= 0
+    assert found.rest > 0
     assert (found.copy > 0) == (placement == "stream")
 
 
@@ -209,7 +209,7 @@ def test_of_dense_tensors(
     shapes, made = list[tuple[int, ...]](), prediction_dense.DenseOperator
     monkeypatch.setattr(prediction_dense, "DenseOperator", lambda *args: shapes.append(args[0].shape) or made(*args))
     found = foretell_dense(source, plan, machine, setting, Wanted().of(len(shape)))
-    assert 0 < found.seconds < 60
+    assert found.seconds > 0
     assert found.spread >= 0
     index = int(np.prod(shape[:-1])) * np.dtype(setting.options.dtype).itemsize
     assert shapes == [(*shape[:-1], min(shape[-1], max(8, most // index)))]

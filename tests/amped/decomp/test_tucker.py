@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from oracle import load, random_nonzeros, small_pieces
 from tuckers import (
     RUNS,
@@ -41,7 +42,7 @@ def random_start(shape: tuple[int, ...], ranks: tuple[int, ...]) -> list[np.ndar
     return [np.random.default_rng([n, r]).random((n, r)) for n, r in zip(shape, ranks, strict=True)]
 
 
-@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize("precision", ["fp64", exhaustive("fp32")])
 @pytest.mark.parametrize(("name", "ranks"), RUNS)
 def test_the_reference_results(device: str, name: str, ranks: tuple[int, ...], precision: str) -> None:
     tensor = load(name)
@@ -91,7 +92,7 @@ def test_subspace_iteration_where_no_matrix_is_small(device: str) -> None:
 
 @pytest.mark.parametrize("method", ["hosvd", "sthosvd"])
 @pytest.mark.parametrize("most", [hosvd.MOST, 3])
-@pytest.mark.parametrize(("shape", "ranks"), SPECTRA)
+@pytest.mark.parametrize(("shape", "ranks"), [case if len(case[0]) < 4 else exhaustive(*case) for case in SPECTRA])
 def test_spectra(shape: tuple[int, ...], ranks: tuple[int, ...], most: int, method: str) -> None:
     """By Gram matrices, and by randomised range finding."""
     tensor, dense = random_tensor(shape)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import refused, run_amped, succeeded
+from forms import exhaustive
 
 import amped
 from amped.models.record import KINDS, recorded, sound
@@ -42,7 +43,9 @@ def test_a_record_is_what_was_written(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda each: repr(each)[:20])
+@pytest.mark.parametrize(
+    "wrong", [*WRONG[::3], *map(exhaustive, [*WRONG[1::3], *WRONG[2::3]])], ids=lambda each: repr(each)[:20]
+)
 def test_parts_of_another_kind_do_no_harm(folder: Path, wrong: Any) -> None:
     """Neither to what is shown, nor to a report, nor to a tensor that it is compared with."""
     (folder / "x.tns").write_text("1 1 1 2\n4 3 2 3\n")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forms import exhaustive
 from ttmcases import SHAPES, dense_of, dense_product, gathered, operator_of, small_pieces, source_of, tensor_of
 
 import amped
@@ -51,7 +52,7 @@ def test_a_product(backend: Device, comm: Comm, shape: tuple[int, ...], precisio
 
 @pytest.mark.parametrize("heavy", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("placement", ["auto", "stream"])
-@pytest.mark.parametrize("piece", [1, 7, 50, 1000])
+@pytest.mark.parametrize("piece", [exhaustive(1), 7, 50, 1000])
 def test_pieces(comm: Comm, piece: int, placement: str, heavy: float) -> None:
     """A fibre may go on over several pieces; the result is in pieces where memory has no room for all of it."""
     tensor, device = tensor_of((20, 300, 4), 400, 1, heavy), NullDevice(comm)

@@ -31,7 +31,8 @@ from amped.parallel.recorder import Recorder
 RANKS = 3
 PROMISED = 30.0  # seconds to the end of a job with a fault, on a machine that is not busy
 PATIENCE = 300.0  # seconds: about twenty times what a job takes
-SHORT = 6.0  # seconds: in place of the watchdog's usual ones, where it is to wait in vain
+SLACK = 0.1  # seconds of work: a beat is due after 0.01, and comes later where the interpreter switches late
+SHORT = 5.0  # seconds: in place of the watchdog's usual ones, where it is to wait in vain
 
 # Runs the command line, or a call of Python; one rank comes to grief in its fifth MTTKRP, in the second iteration.
 DRIVER = """
@@ -193,7 +194,7 @@ def test_rank_0_that_raises_while_the_others_wait_for_the_tensor(tmp_path: Path,
     assert not jobs[0].left_at_last()
 
 
-@pytest.mark.parametrize("kind", ["kill", "exit"])
+@pytest.mark.parametrize("kind", [exhaustive("kill"), "exit"])
 def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str) -> None:
     """Killed, or ended with a code that says nothing is wrong."""
     jobs.append(Job(tmp_path, kind, 1))
@@ -203,10 +204,17 @@ def test_a_rank_that_is_gone(tmp_path: Path, jobs: list[Job], kind: str) -> None
 HELD = {"stop": "rank {} has not answered", "loop": "rank {} does not go on", "wait": "all others have waited for each"}
 
 
-def test_a_rank_that_is_held_up(tmp_path: Path, jobs: list[Job]) -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [("stop", 0), ("loop", RANKS - 1)],
+        exhaustive([("stop", 0), ("stop", RANKS - 1), ("loop", 0), ("loop", RANKS - 1), ("wait", 1)]),
+    ],
+    ids=["two", "all"],
+)
+def test_a_rank_that_is_held_up(tmp_path: Path, jobs: list[Job], cases: list[tuple[str, int]]) -> None:
     """Stopped, in a loop with its watchdog awake, or waiting for what does not come: jobs side by side, as each takes
     as long as the watchdog waits. For the first rank, whom all others watch, and for the last."""
-    cases = [("stop", 0), ("stop", RANKS - 1), ("loop", 0), ("loop", RANKS - 1), ("wait", 1)]
     for kind, bad in cases:
         jobs.append(Job(tmp_path / f"{kind}-{bad}", kind, bad))
     for job, (kind, bad) in zip(jobs, cases, strict=True):
@@ -228,7 +236,7 @@ def test_a_rank_that_takes_longer_is_no_fault(tmp_path: Path, jobs: list[Job]) -
     assert not jobs[0].left_at_last()
 
 
-DEADLINE = 8.0
+DEADLINE = 6.0
 HOW: dict[str, dict[str, Any]] = {"ranks": {}, "alone": {"ranks": 1}}
 
 
@@ -243,17 +251,25 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.mark.usefixtures("compiled")
-def test_a_deadline_that_was_given(tmp_path: Path, jobs: list[Job]) -> None:
+@pytest.mark.parametrize(
+    "cases",
+    [
+        [("ranks", None), ("alone", DEADLINE)],
+        exhaustive([(how, call) for how in HOW for call in (None, DEADLINE)]),
+    ],
+    ids=["two", "all"],
+)
+def test_a_deadline_that_was_given(tmp_path: Path, jobs: list[Job], cases: list[tuple[str, float | None]]) -> None:
     """On the command line or in a call, of several ranks or one, ends a run that does not go on."""
-    cases = [(how, call) for how in HOW for call in (None, DEADLINE)]
     for how, call in cases:
         jobs.append(Job(tmp_path / f"{how}-{call}", "loop", 0, "--deadline", DEADLINE, call=call, **HOW[how]))
     for job in jobs:
         result = check_end(job)
-        assert "amped: rank 0 does not go on: more than 8 s in one step: in iteration 2, mode " in result.err
+        assert "amped: rank 0 does not go on: more than 6 s in one step: in iteration 2, mode " in result.err
         assert "come_to_grief (driver.py:" in result.err
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("compiled")
 def test_a_job_that_is_suspended_goes_on(tmp_path: Path, jobs: list[Job]) -> None:
     """As a whole, for longer than its deadline: by a scheduler, or in a terminal."""
@@ -271,14 +287,13 @@ def test_a_job_that_is_suspended_goes_on(tmp_path: Path, jobs: list[Job]) -> Non
 
 
 class Heart:
-    """Beats in a thread of its own, as the watchdog does, and keeps the most work between two beats.
+    """Beats in a thread, as the watchdog does, and keeps the most work between two beats, and all of it.
 
-    Work is counted by the clock of the main thread, which stands still while others have its core: a beat may be late
-    on a busy machine, but the main thread gets no further meanwhile than the interpreter lets it alone.
+    Work is counted by the clock of the main thread, which stands still while others have its core.
     """
 
     def __init__(self) -> None:
-        self.silence = 0.0
+        self.silence = self.work = 0.0
         main = threading.main_thread().ident
         assert main is not None
         self._clock = time.pthread_getcpuclockid(main)
@@ -286,10 +301,11 @@ class Heart:
         self._thread = threading.Thread(target=self._beat, daemon=True)
 
     def _beat(self) -> None:
-        last = time.clock_gettime(self._clock)
+        first = last = time.clock_gettime(self._clock)
         while not self._done.wait(0.01):
             now = time.clock_gettime(self._clock)
             self.silence, last = max(self.silence, now - last), now
+        self.work = last - first
 
     def __enter__(self) -> Heart:
         self._thread.start()
@@ -300,7 +316,7 @@ class Heart:
         self._thread.join()
 
 
-@pytest.mark.parametrize("work", ["sort", "operator", "random", "nvecs"])
+@pytest.mark.parametrize("work", ["sort", "operator", exhaustive("random"), "nvecs"])
 def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
     """What holds the interpreter for half a second on a million nonzeros looks dead on thirty million."""
     rng = np.random.default_rng(0)
@@ -320,7 +336,7 @@ def test_work_on_many_nonzeros_lets_the_watchdog_beat(work: str) -> None:
             else:
                 init = "nvecs" if work == "nvecs" else None
                 initial_factors(source, 4, comm, np.dtype(np.float32), init=init)
-    assert heart.silence < 0.5, "about thirty times what it is"
+    assert heart.silence < max(heart.work / 2, SLACK), "no call holds the interpreter for most of the work"
 
 
 def test_a_recorder_knows_who_is_late_and_where() -> None:

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
 from command import TIMEOUT, environment, mpirun_line, python_line, small_tns
+from forms import exhaustive
 
 from amped.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_STOPPED
 from partitioner import signals
@@ -92,7 +94,7 @@ def check(number: int, found: tuple[int, list[str]], saved: str = "nothing was s
 
 
 @pytest.mark.parametrize(
-    ("verb", "number"), [("cpd", signal.SIGINT), ("table", signal.SIGTERM), ("cpd", signal.SIGHUP)]
+    ("verb", "number"), [("cpd", signal.SIGINT), ("table", signal.SIGTERM), exhaustive("cpd", signal.SIGHUP)]
 )
 def test_while_duckdb_computes(folder: Path, scratch: Path, verb: str, number: int) -> None:
     rows = [f"{n},{n % 7},{n % 5}" for n in range(1, 200_000)]
@@ -103,9 +105,13 @@ def test_while_duckdb_computes(folder: Path, scratch: Path, verb: str, number: i
     assert not os.listdir(scratch)
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.tns"])
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("verb", ["cpd", "partition"])
+@pytest.mark.parametrize(
+    ("verb", "ranks", "name"),
+    [
+        case if case in (("cpd", 2, "t.csv"), ("partition", 1, "t.tns")) else exhaustive(*case)
+        for case in product(["cpd", "partition"], [1, 2], ["t.csv", "t.tns"])
+    ],
+)
 def test_while_a_file_does_not_go_on(folder: Path, scratch: Path, verb: str, ranks: int, name: str) -> None:
     """Also where the reader waits within a library."""
     number = signal.SIGTERM if ranks == 1 else signal.SIGUSR1  # mpirun itself ends at others
@@ -119,7 +125,7 @@ def test_while_a_file_does_not_go_on(folder: Path, scratch: Path, verb: str, ran
     assert not [left for left in os.listdir(scratch) if left.startswith("amped")]
 
 
-@pytest.mark.parametrize("verb", ["info", "plan", "mttkrp", "ttm", "scan", "tucker"])
+@pytest.mark.parametrize("verb", ["info", *map(exhaustive, ["plan", "mttkrp", "ttm", "scan", "tucker"])])
 def test_every_verb_ends_while_it_reads(folder: Path, verb: str) -> None:
     more = {"ttm": ["--mode", 0, "--rank", 2], "scan": [], "info": [], "tucker": ["--rank", "2,2,2"]}
     line = [verb, "t.tns", *more.get(verb, ["--rank", 2])]
@@ -146,7 +152,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-@pytest.mark.parametrize("module", ["amped.run", "partitioner"])
+@pytest.mark.parametrize("module", ["amped.run", exhaustive("partitioner")])
 def test_while_the_command_line_is_imported(folder: Path, module: str) -> None:
     """Which takes longer than some jobs."""
     (folder / "sitecustomize.py").write_text(STARTING)
@@ -173,7 +179,7 @@ sys.exit(run.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [exhaustive(1), 2])
 def test_a_scan_keeps_what_it_has_found(folder: Path, ranks: int) -> None:
     """It stops in the first of two starts of the second number of components."""
     (folder / "driver.py").write_text(SCANNING)
@@ -219,7 +225,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("how", ["read", "from_frame"])
+@pytest.mark.parametrize("how", ["read", exhaustive("from_frame")])
 def test_python_calls_raise_keyboard_interrupt(folder: Path, scratch: Path, how: str) -> None:
     (folder / "driver.py").write_text(PYTHON)
     line = [sys.executable, "driver.py", how]
@@ -297,7 +303,8 @@ def test_a_second_interrupt_raises_though_one_is_noted() -> None:
 
 
 @pytest.mark.parametrize(("verb", "stdout", "code"), [
-    ("partition", ">/dev/full", EXIT_INCOMPLETE), ("partition", ">&-", 0), ("info", ">&-", 0), ("mttkrp", ">&-", 0),
+    ("partition", ">/dev/full", EXIT_INCOMPLETE), ("info", ">&-", 0),
+    exhaustive("partition", ">&-", 0), exhaustive("mttkrp", ">&-", 0),
 ])  # fmt: skip
 def test_standard_output_that_takes_nothing(folder: Path, verb: str, stdout: str, code: int) -> None:
     more = {"partition": ["--output", "store"], "mttkrp": ["--rank", 2]}.get(verb, [])
