@@ -107,6 +107,7 @@ def test_what_the_example_says_to_type_next_works(folder: Path) -> None:
     assert (folder / "events-rank6" / "report.html").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_example_on_two_ranks_takes_flags(folder: Path) -> None:
     result = on_ranks(2, "--max-iters", 2, "--rank", 4, "--tol", 0, *CPU, "--output", folder / "out")
     assert result.code == 0, result.err
@@ -394,6 +395,7 @@ def test_mttkrp_without_output_writes_nothing(folder: Path) -> None:
     np.testing.assert_allclose(shown, norms, rtol=1e-8)
 
 
+@pytest.mark.exhaustive
 def test_mttkrp_on_ranks_equals_one(folder: Path) -> None:
     path = small_tns(folder)
     common = ["mttkrp", path, "--rank", RANK, "--seed", 5, "--precision", "fp64", *CPU]

@@ -247,6 +247,7 @@ def test_ranks_find_the_same_model(folder: Path, ranks: int, order: str) -> None
         refused_on_ranks(on_ranks(ranks, "info", "x.npy"), "damaged header")
 
 
+@pytest.mark.exhaustive
 def test_a_sparse_file_is_given_its_zeros_on_ranks(folder: Path) -> None:
     indices = np.argwhere(ARRAY > 0)
     tensor = write_tns(folder / "x.tns", indices, ARRAY[ARRAY > 0])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import in_process
+from command import run_amped
 from counts import REFERENCES, assert_the_reference, mu, random_counts
 from forms import exhaustive
 from oracle import PRECISIONS, random_factors, small_pieces
@@ -211,7 +211,7 @@ def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
     how = ["--rank", "3", "--loss", "poisson", "--tol", "0", "--device", "cpu", "--precision", "fp64", "--quiet"]
 
     def run(*flags: object) -> dict[str, Any]:
-        result = in_process("cpd", tensor, *how, *flags, "--output", tmp_path / "out", "--force")
+        result = run_amped("cpd", tensor, *how, *flags, "--output", tmp_path / "out", "--force")
         assert result.code == 0, result.err
         found: dict[str, Any] = json.loads((tmp_path / "out" / "run.json").read_text())
         return found
@@ -240,7 +240,7 @@ def test_a_command_goes_on_from_a_checkpoint(tmp_path: Path) -> None:
 )
 def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], cause: str) -> None:
     (tmp_path / "t.tns").write_text("1 1 2\n2 2 3\n")
-    result = in_process("cpd", tmp_path / "t.tns", "--rank", "2", "--device", "cpu", *flags)
+    result = run_amped("cpd", tmp_path / "t.tns", "--rank", "2", "--device", "cpu", *flags)
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert cause in result.err
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import in_process
+from command import run_amped
 from counts import by_rows, random_counts
 from forms import exhaustive
 from oracle import PRECISIONS, random_factors, small_pieces
@@ -129,7 +129,7 @@ def test_a_command_goes_on_from_a_checkpoint(method: str, tmp_path: Path) -> Non
     how = ["--rank", 3, "--loss", "poisson", "--method", method, "--tol", 0, "--device", "cpu", "--quiet"]
 
     def run(*flags: object, code: int = 0) -> Any:
-        result = in_process("cpd", tensor, *how, *flags, "--output", tmp_path / "out", "--force")
+        result = run_amped("cpd", tensor, *how, *flags, "--output", tmp_path / "out", "--force")
         assert result.code == code, result.err
         return result.err if code else json.loads((tmp_path / "out" / "run.json").read_text())
 
@@ -193,7 +193,7 @@ def written(folder: Path) -> Path:
     ],
 )
 def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], cause: str) -> None:
-    result = in_process("cpd", written(tmp_path), "--rank", "2", "--device", "cpu", *flags)
+    result = run_amped("cpd", written(tmp_path), "--rank", "2", "--device", "cpu", *flags)
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert cause in result.err
 
@@ -214,8 +214,8 @@ def test_phi_has_no_narrow_matrices(monkeypatch: pytest.MonkeyPatch, method: Any
 
 def test_a_plan_counts_row_problems(tmp_path: Path) -> None:
     how = "--rank", "4", "--loss", "poisson", "--device", "cpu"
-    plain = in_process("plan", written(tmp_path), *how)
-    rows = in_process("plan", written(tmp_path), *how, "--method", "pdnr")
+    plain = run_amped("plan", written(tmp_path), *how)
+    rows = run_amped("plan", written(tmp_path), *how, "--method", "pdnr")
     assert (plain.code, rows.code) == (0, 0)
     assert "row problems" in rows.out
     assert "row problems" not in plain.out

@@ -163,6 +163,7 @@ def test_similar_components_are_told(model: amped.KruskalTensor) -> None:
     assert "cancels component 2 (congruence -1.00)" in text_of(page.page(cancelling))
 
 
+@pytest.mark.exhaustive
 def test_many_components_stay_small(folder: Path) -> None:
     rng = np.random.default_rng(0)
     lengths = (5000, 24, 900, 366)
@@ -422,7 +423,8 @@ def test_reports_are_beside_their_models(folder: Path, model: amped.KruskalTenso
     assert "objective after each iteration" in text_of((folder / "small-rank2" / "report.html").read_text())
 
 
-def test_hundreds_of_components_are_labels_alone(folder: Path) -> None:
+def test_hundreds_of_components_are_labels_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PICTURED", 4)
     rng = np.random.default_rng(0)
     found = amped.KruskalTensor(np.ones(300), [rng.random((20, 300)) for _ in range(3)])
     found.report("r.html")
