@@ -158,7 +158,7 @@ UNUSUAL["a constant half"][::2] = 2
 @pytest.mark.parametrize(
     ("name", "how"),
     [
-        case if UNUSUAL[case[0]].ndim == 3 or not case[1] else exhaustive(*case)
+        case if UNUSUAL[case[0]].ndim == 3 else exhaustive(*case)
         for case in product(UNUSUAL, [{}, {"loss": "poisson"}, {"nonnegative": True}, {"starts": 1}])
     ],
     ids=str,
@@ -175,6 +175,11 @@ def test_unusual_tensors(name: str, how: dict[str, Any]) -> None:
         if np.ptp(array) == 0:
             assert found.tried[0].squared == pytest.approx(1, abs=1e-9)
             assert found.suggestion.rank == 1, found.suggestion.reason
+
+
+def test_a_matrix() -> None:
+    found = amped.scan(UNUSUAL["order 2"], (1, 2), starts=2, max_iters=10, **HOW)
+    assert found.tried[1].squared == pytest.approx(1, abs=1e-6), "its rank is 2"
 
 
 def test_single_precision_counts_are_explained_at_most_wholly() -> None:
