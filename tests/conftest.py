@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 
 import forms
 import pytest
 import tiers
+from budget import BUDGET, Budget
 from hypothesis import HealthCheck, settings
 from oracle import BACKENDS
 
@@ -40,8 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the tier. Let signals end what tests start, also in the background of a script, which ignores some."""
-    settings.load_profile("exhaustive" if _is_exhaustive(config) else "fixed")
-    forms.most_modes = 6 if _is_exhaustive(config) else forms.most_modes
+    everything = _is_exhaustive(config)
+    settings.load_profile("exhaustive" if everything else "fixed")
+    forms.most_modes = 6 if everything else forms.most_modes
+    config.pluginmanager.register(Budget(math.inf if everything else BUDGET))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

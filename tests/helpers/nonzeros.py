@@ -48,9 +48,10 @@ class Problem:
         grain: float = 1,
         longest: int = 49,
     ):
-        rng = np.random.default_rng([order, rank, count])
         length, draw = SHAPES_OF_ROWS[rows]
-        shape = (length, *(int(n) for n in rng.integers(1, longest + 1, order - 1)))
+        # As long for any number of nonzeros: a GPU's kernels are compiled for the bits of indices.
+        lengths = np.random.default_rng([order, rank]).integers(1, longest + 1, order - 1)
+        shape, rng = (length, *map(int, lengths)), np.random.default_rng([order, rank, count])
         columns = np.stack([draw(rng, count), *(rng.integers(0, n, count) for n in shape[1:])])
         self.columns = columns[:, np.lexsort(columns[::-1])].astype(np.int32)
         self.values = rng.random(count) + 0.5

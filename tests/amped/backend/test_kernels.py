@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product, starmap
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from forms import cases_of
+from forms import STANDARD, cases_of, exhaustive, some_of, standard
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of
 
@@ -23,11 +23,6 @@ from amped.backend.cuda.layout import Limits
 from amped.backend.providers import mttkrp_kernels
 from amped.options import GatherName
 from amped.parallel.mpi import Comm
-
-
-@pytest.fixture(params=DTYPES)
-def precision(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def run(
@@ -62,7 +57,7 @@ def check(got: np.ndarray, problem: Problem, precision: str) -> None:
     assert_rounding_only(got[problem.named], problem.expected[problem.named], precision)
 
 
-@pytest.mark.parametrize(("order", "rank", "precision", "kernel"), cases_of("plain", "fibre"), indirect=["precision"])
+@pytest.mark.parametrize(("order", "rank", "precision", "kernel"), cases_of("plain", "fibre"))
 def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, kernel: str) -> None:
     problem, apart = Problem(order, rank), ("fibre", "permuted")
     chosen = [name for name in kernels(backend, order) if name == kernel or (kernel == "plain" and name not in apart)]
@@ -71,18 +66,21 @@ def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, 
         check(run(backend, problem, precision, name), problem, precision)
 
 
+@standard
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-def test_how_nonzeros_fall_on_rows(backend: Device, precision: str, rows: str) -> None:
-    for kernel in kernels(backend):
+def test_how_nonzeros_fall_on_rows(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
+    for kernel in kernels(backend, order):
         for count in (1, 2, 127, 128, 129, 1009):
-            problem = Problem(3, 7, rows, count)
+            problem = Problem(order, rank, rows, count)
             check(run(backend, problem, precision, kernel), problem, precision)
 
 
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-@pytest.mark.parametrize("order", [2, 3, 6])
-def test_sums_of_integers_are_exact_however_cut(backend: Device, precision: str, order: int, rows: str) -> None:
-    problem = Problem(order, 9, rows, 1009, integers=True)
+@pytest.mark.parametrize(("order", "rank", "precision"), some_of(STANDARD, [*product((2, 3, 6), (9,), DTYPES)]))
+def test_sums_of_integers_are_exact_however_cut(
+    backend: Device, order: int, rank: int, precision: str, rows: str
+) -> None:
+    problem = Problem(order, rank, rows, 1009, integers=True)
     at_random = sorted(np.random.default_rng(order).choice(1008, 30, replace=False) + 1)
     for kernel in kernels(backend, order):
         for cuts in ([], [1], [1008], [500, 501, 502, 503], at_random, range(1, 200)):
@@ -103,10 +101,10 @@ def tiny(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-@pytest.mark.parametrize("order", [3, 4])
-def test_sums_over_many_tiles(tiny: Device, precision: str, order: int, rows: str) -> None:
-    exact = Problem(order, 9, rows, 5003 if rows != "a row each" else 1009, integers=True, grain=0.5)
-    rounded = Problem(order, 9, rows, exact.values.size)
+@pytest.mark.parametrize(("order", "rank", "precision"), some_of(STANDARD, [*product((3, 4), (9,), DTYPES)]))
+def test_sums_over_many_tiles(tiny: Device, order: int, rank: int, precision: str, rows: str) -> None:
+    exact = Problem(order, rank, rows, 5003 if rows != "a row each" else 1009, integers=True, grain=0.5)
+    rounded = Problem(order, rank, rows, exact.values.size)
     for kernel in kernels(tiny, order):
         for cuts in ([], [1, 500, 501, 1000]):
             got = run(tiny, exact, precision, kernel, cuts)
@@ -115,9 +113,12 @@ def test_sums_over_many_tiles(tiny: Device, precision: str, order: int, rows: st
                 check(run(tiny, rounded, precision, kernel, cuts), rounded, precision)
 
 
-def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Device, precision: str) -> None:
-    problem = Problem(3, 4, "heavy row", 1_000_003)
-    for kernel in kernels(backend):
+@standard
+def test_a_million_nonzeros_in_one_row_keep_their_precision(
+    backend: Device, order: int, rank: int, precision: str
+) -> None:
+    problem = Problem(order, rank, "heavy row", 1_000_003)
+    for kernel in kernels(backend, order):
         if kernel == "atomic" and precision == "fp32":
             continue  # as published: see `test_atomics_lose_precision`
         check(run(backend, problem, precision, kernel), problem, precision)
@@ -132,7 +133,7 @@ def in_single(problem: Problem) -> Problem:
     return problem
 
 
-@pytest.mark.parametrize(("order", "rank"), [(2, 5), (3, 7), (5, 33)])
+@pytest.mark.parametrize(("order", "rank"), [STANDARD[0][:2], *starmap(exhaustive, [(2, 5), (3, 7), (5, 33)])])
 def test_products_in_double_of_numbers_in_single_precision(backend: Device, order: int, rank: int) -> None:
     for problem in (in_single(Problem(order, rank)), Problem(order, rank, "heavy row", integers=True, grain=0.5)):
         for kernel in kernels(backend, order):
@@ -141,18 +142,19 @@ def test_products_in_double_of_numbers_in_single_precision(backend: Device, orde
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("order", [3, 4])
-def test_products_in_double_over_many_tiles(tiny: Device, order: int) -> None:
+@pytest.mark.parametrize(("order", "rank"), [STANDARD[0][:2], *starmap(exhaustive, [(3, 9), (4, 9)])])
+def test_products_in_double_over_many_tiles(tiny: Device, order: int, rank: int) -> None:
     for rows in SHAPES_OF_ROWS:
-        problem = in_single(Problem(order, 9, rows, 1009))
+        problem = in_single(Problem(order, rank, rows, 1009))
         for kernel in kernels(tiny, order):
             got = run(tiny, problem, "fp32", kernel, [1, 500, 501, 1000], double=True)
             np.testing.assert_allclose(got, problem.expected, rtol=1e-13)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("gather", ["fp16", "bf16"])
-@pytest.mark.parametrize("order", [3, 5])
+@pytest.mark.parametrize(
+    ("order", "gather"), [(3, "fp16"), (5, "bf16"), *starmap(exhaustive, [(3, "bf16"), (5, "fp16")])]
+)
 def test_factors_in_16_bits(comm: Comm, order: int, gather: GatherName) -> None:
     """Exact where 16 bits hold the factors; elsewhere with the error of a product of so many rounded numbers."""
     if missing := probe():
@@ -174,15 +176,16 @@ def test_atomics_lose_precision(comm: Comm) -> None:
     """What the documentation says of the published algorithm is true: it is there to compare with."""
     if missing := probe():
         pytest.skip(missing)
-    problem = Problem(3, 4, "heavy row", 1_000_003)
+    problem = Problem(*STANDARD[0][:2], "heavy row", 1_000_003)
     got = run(choose("cuda", comm), problem, "fp32", "atomic")
     error = np.linalg.norm(got - problem.expected) / np.linalg.norm(problem.expected)
     assert 1e-6 < error < 1e-2
 
 
 @pytest.mark.parametrize("rows", ["uniform", "heavy row", "one row"])
-def test_the_same_bits_every_time(backend: Device, precision: str, rows: str) -> None:
-    problem = Problem(3, 33, rows, 5003)
+@pytest.mark.parametrize(("order", "rank", "precision"), some_of(STANDARD, [*product((3,), (33,), DTYPES)]))
+def test_the_same_bits_every_time(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
+    problem = Problem(order, rank, rows, 5003)
     kernel = mttkrp_kernels(backend)[0].name
     first = run(backend, problem, precision, kernel, [2000])
     for _ in range(5):
@@ -210,12 +213,12 @@ def test_threads_share_the_nonzeros(comm: Comm, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(sums, "segmented", spy)
     monkeypatch.setattr(sums, "START_SECONDS", 1e-15)
-    problem = Problem(3, 4, "uniform", 10_007)
+    problem = Problem(*STANDARD[0][:2], "uniform", 10_007)
     for name, each in (("segmented", cpu_mttkrp.TURNS), ("blocked", 1)):
         for smallest, parts in ((5, 3 * each), (4000, 2), (5005, 1), (50_000, 1)):
             monkeypatch.setattr(cpu_mttkrp, "SMALLEST", smallest)
             calls.clear()
-            check(run(choose("cpu", comm, 3), problem, "fp64", name), problem, "fp64")
+            check(run(choose("cpu", comm, 3), problem, "fp32", name), problem, "fp32")
             [(threads, ends, others)] = calls
             assert threads == min(3, parts)
             assert ends == pytest.approx([10_007 * t / parts for t in range(parts + 1)], abs=PIECE)

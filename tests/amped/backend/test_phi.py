@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
-from forms import cases_of
+from forms import STANDARD, cases_of, some_of, standard
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels, padded
 from oracle import BACKENDS, assert_rounding_only, coo_phi, kernel_of, loglikelihood, sum_of_logs
 
@@ -20,19 +20,23 @@ from amped.backend.providers import phis
 FLOOR = 1e-10
 ALL = [*BACKENDS, ("null", 1)]
 LOGS = {"fp32": 1e-6, "fp64": 1e-13}  # relative error of a sum of logarithms
+# The longest rows are computed in pieces.
+STANDARD_AND_WIDE = some_of(
+    [*((*row, "") for row in STANDARD), (2, 130, "fp64", "phi permuted")], [*product((3,), (7, 130), DTYPES, ("",))]
+)
 
 every_backend = pytest.mark.parametrize(
     "backend", ALL, indirect=True, ids=lambda b: "-".join(map(str, filter(None, b)))
 )
-every_precision = pytest.mark.parametrize("precision", DTYPES)
 
 
-def providers(backend: Device, share: Share, order: int = 3) -> Iterator[tuple[Phi, Kernel]]:
-    """Yield each provider of the family with each MTTKRP kernel whose shards it reads."""
+def providers(backend: Device, share: Share, order: int = 3, form: str = "") -> Iterator[tuple[Phi, Kernel]]:
+    """Yield each provider of the family with each MTTKRP kernel whose shards it reads: of one form, if there is one."""
     pairs = [(phi, kernel_of(backend, name)) for name in kernels(backend, order) for phi in phis(backend)]
     pairs = [(phi, kernel) for phi, kernel in pairs if phi.suits(kernel, share)]
+    of_form = [pair for pair in pairs if (pair[1].name == "permuted") == (form == "phi permuted")] if form else pairs
     assert pairs
-    yield from pairs
+    yield from of_form or pairs
 
 
 def rounded(problem: Problem, precision: str) -> Problem:
@@ -101,9 +105,7 @@ def check_all(
     share = problem.share(backend, precision)
     want = sum_of_logs(problem.columns, problem.values, problem.factors, FLOOR)
     sizes = sum_of_logs(problem.columns, problem.values, [np.ones((len(f), 3)) for f in problem.factors])
-    for phi, kernel in providers(backend, share, order):
-        if form and (kernel.name == "permuted") != (form == "phi permuted"):
-            continue
+    for phi, kernel in providers(backend, share, order, form):
         for new in (True, False):
             check(run(backend, problem, share, phi, kernel, cuts, new), problem, precision)
         got = logs(backend, problem, share, phi, kernel, cuts)
@@ -117,49 +119,50 @@ def test_order_and_rank(backend: Device, precision: str, order: int, rank: int, 
 
 
 @every_backend
-@every_precision
+@standard
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-def test_how_nonzeros_fall_on_rows(backend: Device, precision: str, rows: str) -> None:
+def test_how_nonzeros_fall_on_rows(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
     for count in (1, 2, 3, 5, 127, 128, 129, 1009):
-        check_all(backend, Problem(3, 7, rows, count), precision)
+        check_all(backend, Problem(order, rank, rows, count), precision, order)
 
 
 @every_backend
-@every_precision
+@standard
 @pytest.mark.parametrize("rows", SHAPES_OF_ROWS)
-def test_however_cut(backend: Device, precision: str, rows: str) -> None:
+def test_however_cut(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
     for cuts in ([1], [1008], [500, 501, 502, 503], range(1, 40)):
-        check_all(backend, Problem(3, 7, rows), precision, cuts=cuts)
+        check_all(backend, Problem(order, rank, rows), precision, order, cuts)
 
 
 @every_backend
-@every_precision
-def test_input_modes_of_one_row(backend: Device, precision: str) -> None:
-    check_all(backend, Problem(3, 7, longest=1), precision)
+@standard
+def test_input_modes_of_one_row(backend: Device, order: int, rank: int, precision: str) -> None:
+    check_all(backend, Problem(order, rank, longest=1), precision, order)
 
 
 @every_backend
-@every_precision
-def test_a_million_nonzeros_in_one_row_keep_their_precision(backend: Device, precision: str) -> None:
-    check_all(backend, Problem(3, 7, "heavy row", 1_000_003), precision, cuts=[333_333])
+@standard
+def test_a_million_nonzeros_in_one_row_keep_their_precision(
+    backend: Device, order: int, rank: int, precision: str
+) -> None:
+    check_all(backend, Problem(order, rank, "heavy row", 1_000_003), precision, order, [333_333])
 
 
 @every_backend
-@every_precision
-@pytest.mark.parametrize("rank", [7, 130])
-def test_models_below_the_floor(backend: Device, precision: str, rank: int) -> None:
+@pytest.mark.parametrize(("order", "rank", "precision", "form"), STANDARD_AND_WIDE)
+def test_models_below_the_floor(backend: Device, order: int, rank: int, precision: str, form: str) -> None:
     """A model of 0, below and just above the floor, where no other component hides it."""
-    problem = Problem(3, rank)
+    problem = Problem(order, rank)
     problem.factors[0][::3] = 0
     problem.factors[0][1::3] *= 1e-13
     problem.factors[0][2::3, 1:] = 0
-    check_all(backend, problem, precision)
+    check_all(backend, problem, precision, order, form=form)
 
 
 @every_backend
 def test_what_is_not_a_number_stays(backend: Device) -> None:
-    problem = Problem(3, 7)
-    problem.factors[0][7, 3] = np.nan
+    problem = Problem(*STANDARD[0][:2])
+    problem.factors[0][7, 2] = np.nan
     share = problem.share(backend, "fp32")
     for phi, kernel in providers(backend, share):
         got = run(backend, problem, share, phi, kernel)
@@ -169,13 +172,12 @@ def test_what_is_not_a_number_stays(backend: Device) -> None:
 
 
 @every_backend
-@every_precision
 @pytest.mark.parametrize("rows", ["uniform", "heavy row", "one row"])
-@pytest.mark.parametrize("rank", [7, 130])
-def test_the_same_bits_every_time(backend: Device, precision: str, rows: str, rank: int) -> None:
-    problem = Problem(3, rank, rows, 5003)
+@pytest.mark.parametrize(("order", "rank", "precision", "form"), STANDARD_AND_WIDE)
+def test_the_same_bits_every_time(backend: Device, order: int, rank: int, precision: str, form: str, rows: str) -> None:
+    problem = Problem(order, rank, rows, 5003)
     share = problem.share(backend, precision)
-    for phi, kernel in providers(backend, share):
+    for phi, kernel in providers(backend, share, order, form):
         if kernel.repeatable:
             some = [run(backend, problem, share, phi, kernel, [2000]).tobytes() for _ in range(4)]
             sums = [logs(backend, problem, share, phi, kernel, [2000]) for _ in range(4)]
@@ -185,7 +187,7 @@ def test_the_same_bits_every_time(backend: Device, precision: str, rows: str, ra
 @every_backend
 @pytest.mark.parametrize("skipped", [0, 1])
 def test_a_flag_has_it_skipped(backend: Device, skipped: int) -> None:
-    problem = rounded(Problem(3, 7), "fp32")
+    problem = rounded(Problem(*STANDARD[0][:2]), "fp32")
     share = problem.share(backend, "fp32")
     inputs, own = problem.inputs(backend, share), padded(backend, share, problem.factors[0])
     skip = backend.to_device(np.array([skipped], np.int32))
@@ -195,7 +197,7 @@ def test_a_flag_has_it_skipped(backend: Device, skipped: int) -> None:
         scratch = scratch_of(backend, phi, kernel, share, shard.nnz)
         phi.run(shard, inputs, own, FLOOR, out, slice(0, len(out)), scratch, skip)
         backend.synchronize()
-        got = backend.to_host(out)[:, :7]
+        got = backend.to_host(out)[:, : STANDARD[0][1]]
         if skipped:
             assert np.all(np.isnan(got))
         else:

@@ -1,0 +1,63 @@
+"""A plugin of pytest that counts the variants of host kernels that a run compiles, or loads, and fails above a budget.
+
+A variant is a compiled form, for types of arguments, of a kernel that takes `lanes`, the vectors of a row: those
+kernels are compiled again for each order, precision, rank and kind of sums, in about three seconds. Forms that come
+from the cache on the disk count too, so a run has as many with a warm cache as with a cold one. Workers of xdist send
+theirs; what several compile counts once. Under mpirun each rank counts its own. What tests run as processes of their
+own does not count.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import pytest
+
+from partitioner.jit import Compiled
+
+BUDGET = 70
+KEY = "variants"
+
+
+def variants() -> set[str]:
+    """Return what this process has compiled or loaded: names of kernels, with types."""
+    values = [
+        value for module in list(sys.modules.values()) for value in list(getattr(module, "__dict__", {}).values())
+    ]
+    kernels = {id(value): value for value in values if isinstance(value, Compiled) and value._made is not None}
+    kernels = {k: kernel for k, kernel in kernels.items() if "lanes" in inspect.signature(kernel._function).parameters}
+    names = {k: f"{kernel._function.__module__}.{kernel._function.__qualname__}" for k, kernel in kernels.items()}
+    return {f"{names[k]}{types}" for k, kernel in kernels.items() for types in kernel.dispatcher.signatures}
+
+
+class Budget:
+    """The hooks, with what workers have sent."""
+
+    def __init__(self, most: float = BUDGET) -> None:
+        self._most, self._found = most, set[str]()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker of xdist sends."""
+        self._found |= set(getattr(node, "workeroutput", {}).get(KEY, ()))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Count, and fail if there are too many; a worker sends what it has."""
+        self._found |= variants()
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput[KEY] = sorted(self._found)
+        elif len(self._found) > self._most and not session.exitstatus:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print how many there are; if they are too many, which."""
+        if not self._found:
+            return
+        over = len(self._found) > self._most
+        terminalreporter.section("variants of host kernels", sep="=", red=over)
+        terminalreporter.line(f"{len(self._found)} compiled or loaded, of at most {self._most}")
+        for found in sorted(self._found) if over else ():
+            terminalreporter.line(found)
