@@ -7,6 +7,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from forms import some_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from amped.backend.providers import ttm_kernels
 from amped.backend.ttm import Form
 
 SLACK = 5
+F4, F8 = np.float32, np.float64
 KINDS = {
     "short": lambda rng, count: rng.integers(1, 4, count),
     "of one nonzero": lambda rng, count: np.ones(count, int),
@@ -84,10 +86,17 @@ def test_fibres_are_counted_in_blocks(block: int) -> None:
         assert count_fibres([np.zeros(0, int)], 0, np) == 0
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("rank", "width"), [(1, 1), (7, 1), (16, 1), (33, 1), (64, 1), (300, 1), (16, 5), (7, 3), (40, 64)]
+    ("rank", "width", "dtype"),
+    some_of(
+        [(1, 1, F4), (7, 3, F4), (7, 1, F8), (33, 1, F8), (40, 64, F8)],
+        [
+            (*each, dtype)
+            for each in ((1, 1), (7, 1), (16, 1), (33, 1), (64, 1), (300, 1), (16, 5), (7, 3), (40, 64))
+            for dtype in (F4, F8)
+        ],
+    ),
 )
 def test_a_product(backend: Device, monkeypatch: Any, kind: str, rank: int, width: int, dtype: Any) -> None:
     """Every row of the result is written, whatever it held."""

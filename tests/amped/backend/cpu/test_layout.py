@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from forms import in_turn
+from forms import exhaustive
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
@@ -43,9 +43,10 @@ def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.nda
 @given(st.integers(1, 1024), st.sampled_from([np.float32, np.float64]))
 def test_rows_are_computed_in_vectors_of_powers_of_two(comm: Comm, rank: int, dtype: type) -> None:
     row = np.empty((1, choose("cpu", comm, 1).stride(rank, np.dtype(dtype).itemsize)), dtype)
-    lanes, tail = sums.lanes_of(row)
-    assert {len(lanes), len(tail or lanes)} <= {1, 2, 4, 8}
-    assert row.nbytes // 32 % len(lanes) == len(tail or ())
+    for double in (False, True):
+        lanes, tail = sums.lanes_of(row, double)
+        assert {len(lanes), len(tail or lanes)} <= ({1, 2, 4} if double and dtype is np.float32 else {1, 2, 4, 8})
+        assert row.nbytes // 32 % len(lanes) == len(tail or ())
 
 
 @given(st.integers(0, 99), st.integers(1, 300), st.integers(1, 40))
@@ -146,9 +147,23 @@ def test_the_size_of_a_core_s_own_cache(folder: Path, levels: list[tuple[str, st
 
 @pytest.mark.parametrize("cached", [0, 1 << 30], ids=["past the caches", "stored"])
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(("rank", "dtype"), in_turn([7, 33, 64, 70], [np.float32, np.float64]))
+@pytest.mark.parametrize(
+    ("rank", "dtype", "names"),
+    [
+        (3, np.float32, {"segmented", "prefetched", "fibre", "blocked", "tiled"}),
+        (33, np.float64, {"segmented", "prefetched", "blocked", "tiled"}),
+        (64, np.float32, {"panelled"}),
+        *(exhaustive(*each, None) for each in product((7, 33, 64, 70), (np.float32, np.float64))),
+    ],
+)
 def test_new_rows_get_sums_or_zeros(
-    comm: Comm, monkeypatch: pytest.MonkeyPatch, cached: int, threads: int, rank: int, dtype: type
+    comm: Comm,
+    monkeypatch: pytest.MonkeyPatch,
+    cached: int,
+    threads: int,
+    rank: int,
+    dtype: type,
+    names: set[str] | None,
 ) -> None:
     """Two shards that share a row; every row but theirs is as it was."""
     monkeypatch.setattr(cpu_mttkrp, "SMALLEST", 5)
@@ -169,7 +184,8 @@ def test_new_rows_get_sums_or_zeros(
         inputs[-1][:, :rank] = factor
     at = 450  # the shards' bound, within a row
     assert columns[0][at] == columns[0][at - 1]
-    for kernel in [k for k in mttkrp_kernels(backend) if k.name != "permuted"]:
+    known = {kernel.name: kernel for kernel in mttkrp_kernels(backend)}
+    for kernel in [known[name] for name in names or known.keys() - {"permuted"}]:
         guarded = backend.empty((202, stride), np.float64)
         guarded[:] = np.nan
         done = int(columns[0][at]) + 1
@@ -197,18 +213,26 @@ def test_parts_are_equal_and_say_whose_rows_they_share(seed: int, nonzeros: int,
     assert firsts.tolist() == [pieces.rows[0], *(pieces.rows[b - 1] + 1 for b in bounds[1:])]
 
 
-@pytest.mark.parametrize(("length", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.int32)])
-def test_indices_take_16_bits_where_they_can(comm: Comm, length: int, kind: type) -> None:
+@pytest.mark.parametrize(
+    ("length", "kind", "apart"),
+    [
+        (1 << 16, np.uint16, {"permuted"}),
+        ((1 << 16) + 1, np.int32, {"permuted", "fibre"}),
+        exhaustive((1 << 16) + 1, np.int32, {"permuted"}),
+    ],
+)
+def test_indices_take_16_bits_where_they_can(comm: Comm, length: int, kind: type, apart: set[str]) -> None:
     backend, rng = choose("cpu", comm, 1), np.random.default_rng(length)
     columns = [np.arange(50, dtype=np.int32), np.full(50, length - 1, np.int32), np.zeros(50, np.int32)]
-    values, factors = rng.random(50), [rng.random((n, 4)) for n in (50, length, 1)]
-    share = Share((length, 1), slice(0, 50), 50, 4, np.dtype(np.float64), ValueRange(0, 1, 0))
-    for kernel in [k for k in mttkrp_kernels(backend) if k.name != "permuted"]:
-        shard: Any = kernel.make(columns, values, share, False)
-        out = backend.zeros((50, 4), np.float64)
+    values, factors = rng.random(50), [rng.random((n, 8)) for n in (50, length, 1)]
+    share = Share((length, 1), slice(0, 50), 50, 8, np.dtype(np.float32), ValueRange(0, 1, 0))
+    inputs = [factor.astype(np.float32) for factor in factors[1:]]
+    for kernel in [k for k in mttkrp_kernels(backend) if k.name not in apart]:
+        shard: Any = kernel.make(columns, values.astype(np.float32), share, False)
+        out = backend.zeros((50, 8), np.float64)
         assert [column.dtype for column in shard.indices] == [kind, kind]
-        kernel.run(shard, factors[1:], out)
-        assert_rounding_only(out, coo_mttkrp(np.stack(columns), values, factors, 0), "fp64")
+        kernel.run(shard, inputs, out)
+        assert_rounding_only(out, coo_mttkrp(np.stack(columns), values, factors, 0), "fp32")
 
 
 def test_what_is_streamed_or_shared_stays_where_it_is(comm: Comm) -> None:
