@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import cycle, product
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forms import exhaustive
+from forms import exhaustive, in_turn, some_of
 
 from amped.backend.cuda import dense_code, interleaved_code, pairs_code, phi_code, row_code, ttm_code, ttmc_code
 from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
@@ -31,6 +31,8 @@ LIMITS = {
     "sm_100": Limits(148, 232448, 126 << 20),
 }
 ARCHITECTURES = ["sm_90", exhaustive("sm_80"), exhaustive("sm_100")]
+# All combinations of a test's values, or each value with one of the others in turn.
+EVERY = pytest.mark.parametrize("every", [False, exhaustive(True)], ids=["in turn", "every"])
 LENGTHS = (5000, 200_000, 1000, 30_000, 700, 90_000, 4000)
 RANKS = (1, 7, 16, 32, 33, 64, 130)
 VALUES = {"raw": ValueRange(0.5, 1.5, 0.0), "coded": ValueRange(-3.0, 5.0, 0.5)}
@@ -51,6 +53,11 @@ MOST_IN_WGMMA = 80  # all registers of a multiprocessor are in use
 SHARED_BESIDE = 1024  # bytes: it is aligned to so many, behind what the compiler places
 MOST_IN_DENSE = 256  # of arrays with a number for each mode, by which an index is looked up
 TIGHT = {(4, "fp32", "tiled-2"): 48, (4, "fp32", "tiled-3"): 48, (5, "fp32", "fibre"): 16, (8, "fp64", "tiled-1"): 24}
+
+
+def combined(values: Sequence[Any], others: Sequence[Any], every: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield all pairs, or each value with one of the others in turn."""
+    yield from product(values, others) if every else zip(values, cycle(others), strict=False)
 
 
 def compiled(file: str, macros: Mapping[str, Any], architecture: str) -> str:
@@ -107,8 +114,9 @@ def check_all(order: int, precision: str, variants: Mapping[str, set[tuple[int, 
         list(pool.map(one, *zip(*jobs, strict=True)))
 
 
-@pytest.mark.parametrize("precision", DTYPES)
-@pytest.mark.parametrize("order", [4, 8, *map(exhaustive, (2, 5, 6, 7))])
+@pytest.mark.parametrize(
+    ("order", "precision"), some_of([(4, "fp32"), (8, "fp64")], [*product((2, 4, 5, 6, 7, 8), DTYPES)])
+)
 def test_every_kernel_of_every_order(order: int, precision: str) -> None:
     """Each at rank 32, and at three of all ranks and kinds of values in turn; those of order 3 are below."""
     every = list(product(RANKS, VALUES))
@@ -120,8 +128,11 @@ def test_every_kernel_of_every_order(order: int, precision: str) -> None:
 
 
 @pytest.mark.parametrize("precision", DTYPES)
-def test_every_rank_and_kind_of_value(precision: str) -> None:
-    check_all(3, precision, {kernel: set(product(RANKS, VALUES)) for kernel in kernel_names(3)}, "sm_90")
+@EVERY
+def test_every_rank_and_kind_of_value(precision: str, every: bool) -> None:
+    pairs, double = [*combined(RANKS, [*VALUES], every)], precision == "fp64"
+    chosen = {k: set(pairs if every else pairs[(k + double) % 2 :: 2]) for k in range(len(kernel_names(3)))}
+    check_all(3, precision, {kernel: chosen[k] for k, kernel in enumerate(kernel_names(3))}, "sm_90")
 
 
 @pytest.mark.exhaustive
@@ -145,16 +156,15 @@ def test_products_in_double_of_single_precision(order: int, architecture: str) -
             check(compiled("mttkrp", dict(macros), architecture), {"mttkrp"}, MOST_IN_DOUBLE)
 
 
-@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize(
-    ("order", "architecture"),
-    [
-        (2, "sm_90"),
-        (3, "sm_90"),
-        (8, "sm_90"),
-        *(exhaustive(order, "sm_90") for order in (4, 5, 6, 7)),
-        *(exhaustive(*each) for each in product((3, 5), ("sm_80", "sm_100"))),
-    ],
+    ("order", "architecture", "precision"),
+    some_of(
+        [(2, "sm_90", "fp32"), (3, "sm_90", "fp64"), (8, "sm_90", "fp32")],
+        [
+            *product((2, 3, 4, 5, 6, 7, 8), ("sm_90",), DTYPES),
+            *product((3, 5), ("sm_80", "sm_100"), DTYPES),
+        ],
+    ),
 )
 def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> None:
     """Each kernel that it suits: at rank 32, and at one of all ranks and kinds of values in turn."""
@@ -173,16 +183,12 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
     assert {"segmented", "tiled-1"} <= compiled_for
 
 
-@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize(
-    ("order", "architecture"),
-    [
-        (2, "sm_90"),
-        (5, "sm_90"),
-        *(exhaustive(order, "sm_90") for order in (3, 4, 6, 7, 8)),
-        exhaustive(3, "sm_80"),
-        exhaustive(3, "sm_100"),
-    ],
+    ("order", "architecture", "precision"),
+    some_of(
+        [(2, "sm_90", "fp32"), (5, "sm_90", "fp64")],
+        [*product((2, 3, 4, 5, 6, 7, 8), ("sm_90",), DTYPES), *product((3,), ("sm_80", "sm_100"), DTYPES)],
+    ),
 )
 def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
     """Of models of few and of many columns, of rows of any length."""
@@ -225,11 +231,13 @@ def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
 
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_row_problems(architecture: str, method: RowMethod) -> None:
+@EVERY
+def test_row_problems(architecture: str, method: RowMethod, every: bool) -> None:
     """At the highest rank, too."""
     highest = row_code.MOST_RANK if method == "pdnr" else 1024
-    some = ((3, 32), (5, 7)) if architecture != "sm_90" else ((2, 1), (3, 7), (4, 16), (5, 33), (8, 64), (3, highest))
-    for (order, rank), precision in zip(some, cycle(DTYPES)):
+    some = [(2, 1), (3, highest)] if architecture == "sm_90" else [(3, 32), (5, 7)]
+    more = [(4, 16), (3, 7), (8, 64), (5, 33)] if every and architecture == "sm_90" else []
+    for (order, rank), precision in zip([*some, *more], cycle(DTYPES), strict=False):
         made = layout(order, precision, "segmented", rank, "coded" if rank % 2 else "raw", LIMITS[architecture])
         assert row_code.suits(made, method, LIMITS[architecture])
         code = row_code.RowCode(rank, DTYPES[precision], method == "pdnr")
@@ -280,16 +288,18 @@ def test_rows_fit_the_shared_memory_of_their_device(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_packing_and_sums_of_chunks(architecture: str) -> None:
+@EVERY
+def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
     sums = {"combine", "combine_rest", "widen", "gather_long"}
     check(compiled("combine", {}, architecture), sums)
     check(compiled("phi_sums", {"SKIPS": 1}, architecture), sums | {"clear", "sum_logs", "copy"})
     own = {"clear", "copy", "combine_models", "measure", "apply", "sum_logs"}
     for real in REALS.values():
         check(compiled("interleaved_sums", {"REAL": real}, architecture), sums | own)
-    ranks = (1, 7, 33, MOST_IN_A_BLOCK, 64, 128) if architecture == "sm_90" else (33, 128)
-    one, several = {}, {"SEVERAL": 1}
-    for (rank, more), real in product([*((r, one) for r in ranks), (8, several), (32, several)], REALS.values()):
+    all_ranks = (1, 7, 33, MOST_IN_A_BLOCK, 64, 128) if every else (7, MOST_IN_A_BLOCK, 64, 128)
+    ranks, one, several = all_ranks if architecture == "sm_90" else (33, 128), {}, {"SEVERAL": 1}
+    made = [*((r, one) for r in ranks), (8, several), (32, several)]
+    for (rank, more), real in combined(made, [*REALS.values()], every):
         macros = {"RANK": rank, "REAL": real} | more
         check(compiled("solve", macros, architecture), {"solve", "add_parts"}, FEW)
         if rank <= MOST_IN_A_BLOCK:
@@ -298,14 +308,14 @@ def test_packing_and_sums_of_chunks(architecture: str) -> None:
     for real in REALS.values():
         check(compiled("wide", {"REAL": real, "SIDE": 64}, architecture), WIDE)
         check(compiled("wide_rows", {"REAL": real}, architecture), {"store", "add"}, FEW)
-    for inputs, real in product(range(1, 8) if architecture == "sm_90" else (2, 7), REALS.values()):
+    for inputs, real in combined(range(1, 8) if architecture == "sm_90" else (2, 7), [*REALS.values()], every):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "sum_counts", "pack"})
 
 
-def test_products_of_squares_without_tensor_cores() -> None:
+@pytest.mark.parametrize("architecture", ["sm_75", exhaustive("sm_89")])
+def test_products_of_squares_without_tensor_cores(architecture: str) -> None:
     """And smaller ones: blocks of threads have less shared memory than three large ones take."""
-    for architecture in ("sm_75", "sm_89"):
-        check(compiled("wide", {"REAL": "float", "SIDE": 32}, architecture), WIDE)
+    check(compiled("wide", {"REAL": "float", "SIDE": 32}, architecture), WIDE)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -326,10 +336,13 @@ def test_kernels_of_dense_blocks(architecture: str) -> None:
         check(compiled("dense_pairs", pairs_code.pair_macros(form), architecture), {"contract_pair"})
 
 
-@pytest.mark.parametrize(("precision", "held"), [("fp32", None), ("fp64", None), ("fp64", DTYPES["fp32"])])
-@pytest.mark.parametrize("columns", [4, 12, 32, 64, 500])
-def test_products_of_dense_blocks(columns: int, precision: str, held: Any) -> None:
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    in_turn([4, 12, 64, 500, 32], [("fp32", None), ("fp64", None), ("fp64", DTYPES["fp32"])]),
+)
+def test_products_of_dense_blocks(columns: int, kind: tuple[str, Any]) -> None:
     """Each width of a block of threads, both ways round, aligned and not, of one and of three factor matrices."""
+    precision, held = kind
     form = Form((40, 30, 20), 40, columns, columns, DTYPES[precision], 1 << 20, held=held)
     number = (held or form.dtype).itemsize
     for transposed, parts, vector in (
@@ -344,7 +357,7 @@ def test_products_of_dense_blocks(columns: int, precision: str, held: Any) -> No
         assert dense_code.multiply_shared(form, transposed) <= LIMITS["sm_90"].shared
 
 
-@pytest.mark.parametrize("columns", [32, 64, 500])
+@pytest.mark.parametrize("columns", [32, exhaustive(64), 500])
 def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
     form = Form((40, 30, 20), 40, columns, columns, DTYPES["fp32"], 1 << 20)
     for transposed, parts, aligned, last in (
@@ -360,9 +373,11 @@ def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_products_of_fibres(architecture: str) -> None:
+@EVERY
+def test_products_of_fibres(architecture: str, every: bool) -> None:
     """Narrow and wide rows, of one group of threads and of several, of values of one number and of many."""
-    for rank, width, dtype in product((1, 7, 16, 32, 33, 64, 1024), (1, 3, 64), DTYPES.values()):
+    kinds = [*product((1, 3, 64), DTYPES.values())]
+    for rank, (width, dtype) in combined([1, 7, 16, 32, 33, 64, 1024], kinds, every):
         stride = -(-rank * dtype.itemsize // VECTOR) * VECTOR // dtype.itemsize
         macros = ttm_code.macros(TtmForm(0, stride, dtype, 0, width))
         check(compiled("ttm", macros, architecture), {"ttm", "settle"})
@@ -387,21 +402,28 @@ MORE_TTMC_RANKS = (
     (7,), (64,), (7, 1), (1, 7), (64, 33), (10, 10), (8, 8, 8), (16, 16, 16), (1, 1, 1), (2, 3, 2, 3), (2, 2, 3, 1, 2),
     (2, 3, 2, 3, 3), (1024, 1024),
 )  # fmt: skip
+TTMC_KINDS = (("fp32", False), ("fp64", False), ("fp32", True))  # and whether products are in double precision
 
 
+@pytest.mark.parametrize("architecture", ["sm_90", exhaustive("sm_100")])
 @pytest.mark.parametrize(("size", "count"), [(8, 1), (33, 16), (100, 10), (256, 16), (380, 64), (512, 64)])
-def test_leading_eigenvectors(size: int, count: int) -> None:
+def test_leading_eigenvectors(size: int, count: int, architecture: str) -> None:
     """A matrix is in the registers of a cluster of thread blocks."""
-    for architecture in ("sm_90", "sm_100"):
-        check(compiled("leading", {"SIZE": size, "COUNT": count}, architecture), {"tridiagonal", "eigenvectors"})
-        check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
+    check(compiled("leading", {"SIZE": size, "COUNT": count}, architecture), {"tridiagonal", "eigenvectors"})
+    check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize(("precision", "double"), [("fp32", False), ("fp64", False), ("fp32", True)])
-@pytest.mark.parametrize("ranks", [*TTMC_RANKS, *map(exhaustive, MORE_TTMC_RANKS)])
-def test_ttmc(ranks: tuple[int, ...], precision: str, double: bool, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("ranks", "kind"),
+    [
+        *in_turn(TTMC_RANKS, TTMC_KINDS),
+        *(exhaustive(*each) for each in product(MORE_TTMC_RANKS, TTMC_KINDS)),
+    ],
+)
+def test_ttmc(ranks: tuple[int, ...], kind: tuple[str, bool], architecture: str) -> None:
     """Each column is computed by one thread of a group, and none of a row's sums is spilled."""
+    precision, double = kind
     code = ttmc_code.walked_code(ranks, DTYPES[precision], double)
     check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
     m = code.macros
