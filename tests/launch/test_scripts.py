@@ -252,7 +252,7 @@ def stages(output: str) -> dict[str, str]:
 
 
 RANKS = [f"tests, ranks: {ranks}" for ranks in (1, 2, 3, 4)]
-ALL = ["ruff", "mypy --strict", "lint-imports", "tests, serial", *RANKS, "documents"]
+ALL = ["ruff check", "ruff format", "mypy --strict", "lint-imports", "tests, serial", *RANKS, "documents"]
 
 
 @pytest.mark.parametrize("script", ["launch/test", ".ci/run"])
@@ -260,7 +260,7 @@ def test_every_stage_runs(machine: Machine, script: str) -> None:
     done = machine.run(script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed")
-    assert re.search(r"launch/test: 0 of 9 stages failed, \d+ s\n$", done.stdout)
+    assert re.search(r"launch/test: 0 of 10 stages failed, \d+ s\n$", done.stdout)
 
 
 def test_processes_of_tests_leave_the_cores_to_each_other(machine: Machine) -> None:
@@ -270,17 +270,32 @@ def test_processes_of_tests_leave_the_cores_to_each_other(machine: Machine) -> N
 def test_quick(machine: Machine) -> None:
     done = machine.run("launch/test", "--quick", "-x")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert stages(done.stdout) == dict.fromkeys([*ALL[:4], "tests, ranks: 2"], "passed")
+    assert stages(done.stdout) == dict.fromkeys([*ALL[:5], "tests, ranks: 2"], "passed")
     assert done.stdout.count("-m quick tests ") == 2
     assert "--quick" not in done.stdout
     assert re.search(r" -x$", done.stdout, re.MULTILINE)
+
+
+def test_coverage(machine: Machine) -> None:
+    """All processes of tests count lines into one folder; then they are put together, once."""
+    (machine.stubs / "coverage").write_text('#!/usr/bin/env bash\nprintf "[%s]" "${PWD##*/}" "$@"; echo\n')
+    machine.add(
+        "python3.11", PYTHON.replace('"-m pytest "*) ', '"-m pytest "*) echo "counts in ${COVERAGE_FILE##*/}";')
+    )
+    done = machine.run("launch/test", "--coverage")
+    assert stages(done.stdout) == dict.fromkeys([*ALL, "coverage"], "passed")
+    assert "--coverage" not in done.stdout
+    assert done.stdout.count("counts in lines") == 5
+    assert f"[coverage][combine][-q][--rcfile={machine.project}/pyproject.toml]" in done.stdout
+    assert f"[{machine.project.name}][report]" in done.stdout
+    assert "counts in lines" not in machine.run("launch/test").stdout
 
 
 def test_failures_do_not_stop_later_stages(machine: Machine) -> None:
     (machine.stubs / "ruff").write_text(FAILS)
     done = machine.run("launch/test")
     assert done.returncode == 1
-    assert stages(done.stdout) == dict.fromkeys(ALL, "passed") | {"ruff": "FAILED"}
+    assert stages(done.stdout) == dict.fromkeys(ALL, "passed") | {"ruff check": "FAILED", "ruff format": "FAILED"}
 
 
 def test_warnings_of_the_site_fail(machine: Machine) -> None:
