@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
+import sys
 from functools import partial
+from importlib.metadata import distributions
 from pathlib import Path
 
 import jupyter_cache.executors.utils as executor
+from jupyter_cache import get_cache
 from sphinx.application import Sphinx
 
 from amped import __version__
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "build" / "notebooks"  # outputs of tutorials
 
 project, author = "amped", "the amped developers"
 version = release = __version__
@@ -35,8 +42,22 @@ copybutton_exclude = ".linenos, .gp, .go"
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
-# Tutorials are run when the site is built, in a folder of their own. What fails is a warning.
-nb_execution_mode = "force"
+
+def built_on() -> str:
+    """Return a digest of what tutorials run beside their cells: amped, this file, Python, and what is installed."""
+    files = [path for room in ("amped", "partitioner") for path in ROOT.joinpath(room).rglob("*") if path.is_file()]
+    digest = hashlib.sha256(sys.version.encode())
+    for path in (Path(__file__), *sorted(path for path in files if path.suffix != ".pyc")):
+        digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    for line in sorted(f"{package.name} {package.version}" for package in distributions()):
+        digest.update(line.encode())
+    return digest.hexdigest()[:16]
+
+
+# Tutorials are run when the site is built, in a folder of their own. What fails is a warning. Their outputs are kept,
+# and used again by builds with the same cells, code and packages.
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(NOTEBOOKS / built_on())
 nb_execution_in_temp = True
 nb_execution_show_tb = True
 nb_execution_timeout = 240  # seconds of a cell, on a busy machine
@@ -81,6 +102,13 @@ def setup(app: Sphinx) -> None:
         for notebook in Path(app.outdir, "..", "jupyter_execute", "tutorials").glob("*.ipynb"):
             shutil.copy(notebook, Path(app.outdir, "tutorials"))
 
+    def make_cache(_app: Sphinx) -> None:
+        kept = Path(nb_execution_cache_path)
+        for other in set(NOTEBOOKS.glob("*")) - {kept}:
+            shutil.rmtree(other, ignore_errors=True)
+        get_cache(kept).list_cache_records()  # makes the database, before processes that read pages use it
+
+    app.connect("builder-inited", make_cache)
     app.connect("build-finished", copy_notebooks)
     app.connect("source-read", read)
     app.connect("include-read", included)
