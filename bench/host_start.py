@@ -22,7 +22,8 @@ from .record import summary
 from .synthetic import recipe
 
 PACKAGES = ("numba", "llvmlite")
-SMALL = 1000  # nonzeros
+SMALL, FILE = 1000, "small.tns"  # nonzeros, and the file of them
+COMMANDS = {"info": ["info", FILE], "example": ["--device", "cpu"]}
 COLD, WARM = "cold", "warm"
 TIMED = """
 import json, runpy, sys
@@ -47,16 +48,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Start each command with an empty cache of kernels several times, then with a full one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        small = _small(folder / "small.tns")
-        commands = {"info": ["info", str(small)], "example": ["--device", "cpu"]}
-        return {"starts": {name: _compare(folder, name, how, args) for name, how in commands.items()}}
+        _draw_small(folder / FILE)
+        return {"starts": {name: _compare(folder, name, how, args) for name, how in COMMANDS.items()}}
 
 
-def _small(path: Path) -> Path:
+def _draw_small(path: Path) -> None:
     draws, numbers = HostDraws(recipe("uber", SMALL)), range(SMALL)
     columns = [draws.indices(mode, numbers) + 1 for mode in range(4)]
     np.savetxt(path, np.column_stack([*columns, np.ones(SMALL, int)]), "%d")
-    return path
 
 
 def _compare(folder: Path, name: str, how: list[str], args: argparse.Namespace) -> dict[str, Any]:

@@ -36,6 +36,14 @@ def test_every_part(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (folder / "answer-cpu-1.png").stat().st_size > 2000
 
 
+def test_partitions(folder: Path) -> None:
+    main(["answer", "--part", "partitions", *SMALL, str(folder)])
+    found = rows(folder / "answer-cpu-1.json")
+    assert [row["ranks"] for row in found.values()] == [1, 1]
+    assert {"start", "import", "compile", "read", "end"} <= set(found["partitions", "first"]["seconds_by_stage"])
+
+
+@pytest.mark.exhaustive
 def test_on_two_ranks(folder: Path) -> None:
     main(["answer", "--part", "calls", "--ranks", "2", *SMALL, str(folder)])
     found = rows(folder / "answer-cpu-2.json")

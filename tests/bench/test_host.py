@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
+import pytest
+from forms import exhaustive
+
+from bench import host_start, host_threads
 from bench.__main__ import main
 from bench.host_reading import VALUES
 from bench.workers import workers
@@ -47,21 +52,27 @@ def test_partitioning(tmp_path: Path, device: str) -> None:
     }[device]
 
 
-def test_threads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cases", [(("nell2", 3000, 16),), exhaustive(host_threads.CASES)], ids=["small", "all"])
+def test_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: Any) -> None:
+    monkeypatch.setattr(host_threads, "CASES", cases)
     main(["host", *f"--part threads --nonzeros 3000 --threads 1 2 --repeats 2 --output {tmp_path}".split()])
     found = json.loads((tmp_path / "host-threads.json").read_text())
     assert (tmp_path / "host-threads.png").exists()
-    assert [case["shape"] for case in found["cases"]] == ["nell2", "lbnl", "uber"]
+    assert [case["shape"] for case in found["cases"]] == [shape for shape, *_ in cases]
     for case in found["cases"]:
         assert case["threads"]["1"]["gain"]["amped_of_gather"] == [1] * len(case["threads"]["1"]["kernels"])
         for times in case["threads"]["2"]["each"].values():
             assert [len(of_mode) for of_mode in times] == [2] * len(case["threads"]["2"]["kernels"])
 
 
-def test_starting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commands", [["info"], exhaustive([*host_start.COMMANDS])], ids=["one", "all"])
+def test_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[str]) -> None:
+    some = {name: host_start.COMMANDS[name] for name in commands}
+    monkeypatch.setattr(host_start, "COMMANDS", some)
     main(["host", *f"--part start --cold 1 --repeats 1 --output {tmp_path}".split()])
     found = json.loads((tmp_path / "host-start.json").read_text())["starts"]
     assert (tmp_path / "host-start.png").exists()
-    for command in ("info", "example"):
+    assert [*found] == commands
+    for command in commands:
         assert found[command]["cold"]["compiling"]["median"] > 0
         assert [seconds for _, seconds in found[command]["each"]["warm"]] == [0]

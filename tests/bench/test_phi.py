@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import ROOT
+from forms import exhaustive
 from oracle import BACKENDS, coo_mttkrp, coo_phi
 
 from amped.backend.base import Device
@@ -28,7 +29,7 @@ from bench.phi_tables import number
 from bench.record import RESULTS
 from partitioner.coo import ValueRange
 
-SMALL = "--device cpu --shapes uber --nonzeros 3000 --rank 4 --repeats 2 --output".split()
+SMALL = "--device cpu --shapes uber --nonzeros 3000 --rank 5 --precision fp64 --repeats 2 --output".split()
 H200 = Limits(132, 232448, 60 << 20)
 every_device = pytest.mark.parametrize("backend", BACKENDS[:1] + BACKENDS[-1:], indirect=True)
 
@@ -93,7 +94,7 @@ def test_intensity(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for case, kind, model in product(found["cases"], ("phi", "mttkrp"), ("paper", "amped")):
         facts = case[kind][model]
         assert facts["gigaflops_a_second"] == pytest.approx(facts["flops"] / case["seconds"][kind]["median"] / 1e9)
-    assert found["cases"][0]["phi"]["paper"]["flops"] == 3000 * (4 * 4 + 2), "equation 3 of the paper"
+    assert found["cases"][0]["phi"]["paper"]["flops"] == 3000 * (4 * 5 + 2), "equation 3 of the paper"
     assert drawn(folder, "intensity")
 
 
@@ -163,7 +164,11 @@ def test_plain_kernels(backend: Device) -> None:
             assert not np.allclose(backend.to_host(out)[:, :7], want["phi"])
 
 
-def test_policy(folder: Path) -> None:
+@pytest.mark.parametrize("most", [1, exhaustive(None)])
+def test_policy(folder: Path, monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+    """Of some choices: each number of nonzeros ahead has kernels compiled."""
+    for name in ("AHEAD", "TURNS"):
+        monkeypatch.setattr(phi_policy, name, getattr(phi_policy, name)[:most])
     found = measured("policy", folder)
     for case in found["cases"]:
         assert case["gains"][case["default"]] == 1
@@ -205,7 +210,7 @@ def test_cp_apr_beside_others(folder: Path) -> None:
     program.write_text(ALTO.format(python=sys.executable))
     program.chmod(0o755)
     pyttb = bool(find_spec("pyttb"))
-    more = ["--apr-rank", "4", "--alto", str(folder), *(["--pyttb", "1"] if pyttb else [])]
+    more = ["--apr-rank", "5", "--alto", str(folder), *(["--pyttb", "1"] if pyttb else [])]
     single, double = measured("apr", folder, *more)["cases"]
     assert [case["precision"] for case in (single, double)] == ["fp32", "fp64"]
     for case in (single, double):
@@ -238,7 +243,7 @@ def test_tables(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     capsys.readouterr()
     main(["phi", "--tables", str(folder), "--part", "pasta"])
     said = capsys.readouterr().out
-    assert "4 columns, `fp32`; load before" in said
+    assert "5 columns, `fp64`; load before" in said
     assert "| uber |" in said
     main(["phi", "--tables", str(RESULTS)])
     said, text = capsys.readouterr().out, (ROOT / "docs/phi.md").read_text()
