@@ -330,7 +330,12 @@ def _digits(values: NDArray[np.floating]) -> int:
 def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
     """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
     largest = max(map(abs, range_))
-    return _of_blocks(lambda block: float(np.square(block.astype(np.float64) / largest).sum()), values)
+
+    def of_block(block: NDArray[np.floating]) -> float:
+        with np.errstate(invalid="ignore"):  # infinities have none, and are refused by the caller
+            return float(np.square(block.astype(np.float64) / largest).sum())
+
+    return _of_blocks(of_block, values)
 
 
 def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:

@@ -104,7 +104,7 @@ def test_a_target_that_another_run_has_is_told_on_all_ranks(
     """Be it claimed by that run, or made by it meanwhile."""
     path, target = folder / "t.tns", folder / "store"
     if comm.rank == 0:
-        path.write_text("1 1 1.0\n2 2 2.0\n")
+        path.write_text("1 1 1.5\n2 2 2.0\n")
     comm.allgather(None)
     whole = build._Build.run
 

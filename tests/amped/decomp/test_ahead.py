@@ -220,6 +220,7 @@ def test_fits_near_1_take_their_exact_pass_ahead_of_the_host(
     assert len(returns) <= 2, "the host is needed when fits come near, not in each iteration"
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in matmul:RuntimeWarning")
 @pytest.mark.parametrize("wanted", [Wanted(), Wanted(nonnegative=True), Wanted(ridge=1e-9)], ids=str)
 def test_columns_that_grow_too_long_are_solved_again(
     comm: Comm, where: str, wanted: Wanted, returns: list[int]
@@ -234,6 +235,7 @@ def test_columns_that_grow_too_long_are_solved_again(
     assert returns
 
 
+@pytest.mark.filterwarnings("ignore:overflow encountered in dot:RuntimeWarning")
 @pytest.mark.parametrize("rank", [7, exhaustive(9), exhaustive(30)])
 def test_more_components_than_rows_hardly_go_ahead(comm: Comm, where: str, rank: int, returns: list[int]) -> None:
     """The host inverts what is singular; it is asked the less often, the more often it was needed."""

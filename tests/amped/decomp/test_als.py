@@ -278,6 +278,7 @@ def test_pseudo_inverse(eigenvalues: list[float]) -> None:
 # When it stops
 
 
+@pytest.mark.filterwarnings("ignore:the fit, .*, is below 10 times tol:UserWarning")
 def test_tolerance_and_iterations(device: str) -> None:
     options: dict[str, Any] = {"device": device, "precision": "fp64", "deterministic": True}
     seen: list[tuple[int, float]] = []

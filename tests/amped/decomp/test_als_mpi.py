@@ -91,6 +91,7 @@ def test_a_fit_near_1_is_that_of_the_model(comm: Comm, device: str, placement: s
             assert model.fits[-1] == pytest.approx(true_fit(tensor, model), abs=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in add:RuntimeWarning")
 def test_an_mttkrp_that_overflows_is_refused_on_all_ranks(comm: Comm, device: str) -> None:
     _, tensor = random_tensor(3, (6, 4, 7))
     with pytest.raises(InputError, match="not finite"):

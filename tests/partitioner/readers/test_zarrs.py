@@ -117,6 +117,7 @@ def test_archives(tmp_path: Path) -> None:
             amped.read(tmp_path / name)
 
 
+@pytest.mark.filterwarnings("ignore:Consolidated metadata is currently not part")
 def test_arrays_of_groups_are_named_and_vectors_do_not_count(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "x.zarr", mode="w")
     group.create_array("t", shape=4, dtype="f8")[:] = 1
