@@ -22,15 +22,10 @@ from amped.backend.null.device import NullDevice
 from amped.parallel.mpi import Comm, world
 
 # The same examples in every run, more of them with --exhaustive; `--hypothesis-profile=explore` tries many new ones.
-for name, examples in (("fixed", 30), ("exhaustive", 100)):
-    settings.register_profile(
-        name,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=HealthCheck,
-        max_examples=examples,
-    )
+settings.register_profile(
+    "fixed", derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck, max_examples=30
+)
+settings.register_profile("exhaustive", settings.get_profile("fixed"), max_examples=300)
 settings.register_profile("explore", deadline=None, max_examples=1000, suppress_health_check=HealthCheck)
 settings.load_profile("fixed")
 
@@ -43,8 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the tier. Let signals end what tests start, also in the background of a script, which ignores some."""
     everything = _is_exhaustive(config)
-    settings.load_profile("exhaustive" if everything else "fixed")
     forms.most_modes = 6 if everything else forms.most_modes
+    if everything and not config.getoption("hypothesis_profile", default=None):
+        settings.load_profile("exhaustive")
     config.pluginmanager.register(Budget(math.inf if everything else BUDGET))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

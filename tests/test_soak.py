@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
 from command import ROOT, finish, mpirun_line
+from forms import exhaustive
 
 
-def test_a_few_random_kills() -> None:
+@pytest.mark.parametrize(("kills", "iterations"), [(1, 60), exhaustive(3, 300)])
+def test_a_few_random_kills(kills: int, iterations: int) -> None:
     mpirun_line(2)  # or there is nothing to kill
-    line = [sys.executable, ROOT / "tests" / "soak.py", "--kills", 3, "--kinds", "kill", "raise"]
+    line = [sys.executable, ROOT / "tests" / "soak.py", "--kills", kills, "--kinds", "kill", "raise"]
+    line += ["--iterations", iterations]
     result = finish(list(map(str, line)), timeout=300)
     assert result.code == 0, result.err
     figures = json.loads(result.out)
-    assert figures["kill"] + figures["raise"] == 3
+    assert figures["kill"] + figures["raise"] == kills
     assert figures["runs"] >= 1

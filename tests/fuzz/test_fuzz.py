@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from command import ROOT, environment
+from forms import exhaustive
 
 from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
 from partitioner.readers import read
 
 FUZZ = ROOT / "tests" / "fuzz"
-SECONDS = 3
 sys.path.insert(0, str(FUZZ))
 
 import targets  # noqa: E402
@@ -75,14 +75,15 @@ def test_targets_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_folder")
-def test_a_few_seconds_of_fuzzing(tmp_path: Path, memory: str) -> None:
+@pytest.mark.parametrize(("names", "seconds"), [(["tns"], 1), exhaustive([*targets.TARGETS], 5)], ids=["one", "all"])
+def test_a_few_seconds_of_fuzzing(tmp_path: Path, memory: str, names: list[str], seconds: int) -> None:
     pytest.importorskip("atheris")
     jobs = {}
-    for name in targets.TARGETS:
+    for name in names:
         folder = tmp_path / name
         folder.mkdir()
         line = [sys.executable, str(FUZZ / "fuzz.py"), name, str(folder), str(FUZZ / "corpus" / name)]
-        line += [f"-max_total_time={SECONDS}", "-timeout=20", f"-artifact_prefix={folder}/"]
+        line += [f"-max_total_time={seconds}", "-timeout=20", f"-artifact_prefix={folder}/"]
         # The peak that the system counts for a process begins with the peak of the process that started it.
         inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
         line.append(f"-rss_limit_mb={max(3000, inherited + 100)}")

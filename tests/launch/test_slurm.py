@@ -21,7 +21,7 @@ ITERATIONS = 500
 # What a person changes: the tensor, here also what is to be done with it.
 CHANGES = {
     "tensor=/path/to/tensor.tns ": "tensor=tensor.tns ",
-    "--rank 32": f"--rank 4 --device cpu --precision fp64 --tol 0 --deterministic --threads 1 --max-iters {ITERATIONS}",
+    "--rank 32": "--rank 4 --device cpu --precision fp64 --tol 0 --deterministic --threads 1 --max-iters {iterations}",
 }
 OPTIONS = "--partition=test --gpus-per-node=0 --ntasks-per-node=2 --cpus-per-task=1 --time=5".split()
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"}
@@ -98,12 +98,12 @@ class Slurm:
         done = subprocess.run(words, env=self._env, cwd=self._folder, capture_output=True, text=True, timeout=TIMEOUT)
         return (done.stdout + done.stderr).strip()
 
-    def submit(self) -> int:
+    def submit(self, iterations: int = ITERATIONS) -> int:
         """Submit the script; return the number of the job."""
         text = SCRIPT.read_text()
         for old, new in CHANGES.items():
             assert text.count(old) == 1, old
-            text = text.replace(old, new)
+            text = text.replace(old, new.format(iterations=iterations))
         (self._folder / "job.sbatch").write_text(text)
         return int(self.run("sbatch", "--parsable", *OPTIONS, "job.sbatch"))
 
@@ -156,16 +156,26 @@ def slurm(tmp_path: Path) -> Iterator[Slurm]:
         cluster.stop()
 
 
-def test_job(slurm: Slurm, tmp_path: Path) -> None:
-    """One runs to its end; another is told to stop, is queued again, and ends with the same fits."""
-    write_tns(tmp_path / "tensor.tns", *random_tensor())
-    whole = slurm.submit()
-    facts = slurm.wait(whole)
-    assert facts["JobState"] == "COMPLETED", slurm.log(whole)
+def fits_of_whole_job(slurm: Slurm, folder: Path, iterations: int) -> list[float]:
+    """Return the fits of a job that nothing stops."""
+    write_tns(folder / "tensor.tns", *random_tensor())
+    job = slurm.submit(iterations)
+    facts = slurm.wait(job)
+    assert facts["JobState"] == "COMPLETED", slurm.log(job)
     assert facts["ExitCode"] == "0:0"
-    fits = json.loads((tmp_path / f"amped-{whole}" / "run.json").read_text())["fits"]
-    assert len(fits) == ITERATIONS
+    return list(json.loads((folder / f"amped-{job}" / "run.json").read_text())["fits"])
 
+
+def test_job(slurm: Slurm, tmp_path: Path) -> None:
+    """One runs to its end."""
+    assert len(fits_of_whole_job(slurm, tmp_path, 20)) == 20
+
+
+@pytest.mark.exhaustive
+def test_job_that_is_stopped(slurm: Slurm, tmp_path: Path) -> None:
+    """It is queued again, and ends with the fits of one that was not stopped."""
+    fits = fits_of_whole_job(slurm, tmp_path, ITERATIONS)
+    assert len(fits) == ITERATIONS
     job = slurm.submit()
     deadline = time.monotonic() + TIMEOUT
     while "iteration   9 " not in slurm.log(job):

@@ -29,6 +29,7 @@ from command import (
     run_partitioner,
     succeeded,
 )  # fmt: skip
+from forms import exhaustive
 from hosts import Hosts, kill, processes, two_hosts
 
 from amped.checkpoint import names_in
@@ -113,6 +114,7 @@ def test_a_tensor_that_one_host_sees(hosts: Hosts, tmp_path: Path, store: Path) 
     refused_on_ranks(hosts.run(1, *python_line("cpd", store, *FEW, *output)), store, told, "all hosts see")
 
 
+@pytest.mark.exhaustive
 def test_a_store_that_one_host_sees(hosts: Hosts, tmp_path: Path, store: Path) -> None:
     """Read by CP-ALS, and written by the partitioner, of which nothing is left."""
     hosts.hide(hosts.second, store.parent)
@@ -129,6 +131,7 @@ def test_a_store_that_one_host_sees(hosts: Hosts, tmp_path: Path, store: Path) -
     assert sorted(store.parent.iterdir()) == before
 
 
+@pytest.mark.exhaustive
 def test_what_rank_0_reads_on_a_folder_that_the_other_host_sees(hosts: Hosts, tmp_path: Path) -> None:
     """A start, and a checkpoint, without which the run would begin anew."""
     away = tmp_path / "away"
@@ -177,9 +180,11 @@ class Job:
 
 
 @pytest.mark.slow
-def test_a_host_that_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds", [("cut",), exhaustive(("cut", "second-dies", "first-dies", "second-ends"))], ids=["one", "all"]
+)
+def test_a_host_that_is_lost(tmp_path: Path, kinds: tuple[str, ...]) -> None:
     """Its cable cut, or dead without a word, with mpirun or without, or with its connections closed: side by side."""
-    kinds = ("cut", "second-dies", "first-dies", "second-ends")
     with ExitStack() as stack:
         pairs = [stack.enter_context(two_hosts(tmp_path / kind / "hosts")) for kind in kinds]
         jobs = {kind: Job(tmp_path / kind, hosts) for kind, hosts in zip(kinds, pairs, strict=True)}
@@ -191,7 +196,7 @@ def test_a_host_that_is_lost(tmp_path: Path) -> None:
             if kind != "cut":
                 kill(job.hosts.first if kind == "first-dies" else job.hosts.second)
         ended = {kind: job.end() for kind, job in jobs.items()}
-    for kind in ("cut", "second-dies"):
+    for kind in {"cut", "second-dies"} & {*kinds}:
         assert ended[kind].code == 1, ended[kind]
         assert "amped: rank 1 has not answered for 1" in ended[kind].out
         assert "; rank 0 ends: in iteration " in ended[kind].out
@@ -268,6 +273,7 @@ def test_the_slurm_script(hosts: Hosts, tmp_path: Path, store: Path) -> None:
     assert "resumed after iteration" in said
 
 
+@pytest.mark.exhaustive
 def test_the_slurm_script_where_srun_has_no_pmix(hosts: Hosts, tmp_path: Path, store: Path) -> None:
     """Its comment names a line that takes the place of the last ones."""
     script = SlurmScript(tmp_path, hosts, store)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forms import exhaustive
 
 from partitioner.private import is_private, read_private
 
@@ -80,16 +81,18 @@ def test_a_change_of_what_it_builds_on_is_seen_and_the_other_version_stays(folde
 
 
 def test_ranks_that_compile_at_once_leave_what_is_right_for_each(folder: Path) -> None:
-    arguments = ["21", "1.5", "2j", "True"] * 2
-    with_types = {"21": "42", "1.5": "3.0", "2j": "4j", "True": "2"}
+    with_types = {"21": "42", "1.5": "3.0"}
+    arguments = [*with_types] * 2
     for process in [start(folder / "first", argument) for argument in arguments]:
         with process:
             assert process.wait() == 0
-    assert call(folder / "first", ", ".join(with_types)) == f"{' '.join(with_types.values())} 4 0"
+    assert call(folder / "first", ", ".join(with_types)) == f"{' '.join(with_types.values())} 2 0"
     assert len(files(folder)) == len(with_types)  # and no drafts
 
 
-@pytest.mark.parametrize("harm", [b"", b"x" * 100, None], ids=["cut off", "something else", "a bit flipped"])
+@pytest.mark.parametrize(
+    "harm", [exhaustive(b""), exhaustive(b"x" * 100), None], ids=["cut off", "something else", "a bit flipped"]
+)
 def test_what_is_damaged_is_compiled_again(folder: Path, harm: bytes | None) -> None:
     call(folder / "first")
     (kept,) = files(folder)
@@ -132,7 +135,7 @@ def refusals(folder: Path, arguments: str = "21, 1.5", **options: Any) -> list[s
     return err.splitlines()
 
 
-@pytest.mark.parametrize("umask", [0, 0o022, 0o277])
+@pytest.mark.parametrize("umask", [exhaustive(0), exhaustive(0o022), 0o277])
 def test_folders_that_are_made_are_their_user_s_alone(folder: Path, umask: int) -> None:
     with start(folder / "first", umask=umask) as process:
         assert process.wait() == 0
@@ -166,7 +169,7 @@ def test_what_belongs_to_another_user_is_not_read(folder: Path, what: str) -> No
     assert what == "file" or "set NUMBA_CACHE_DIR" in line
 
 
-@pytest.mark.parametrize("what", ["link", "pipe", "folder"])
+@pytest.mark.parametrize("what", [exhaustive("link"), "pipe", exhaustive("folder")])
 def test_a_kernel_is_a_regular_file(folder: Path, what: str) -> None:
     call(folder / "first")
     kept = harmed(folder)

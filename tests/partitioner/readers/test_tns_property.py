@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from partitioner.errors import InputError
@@ -236,7 +236,6 @@ def documents(draw: st.DrawFn, valued: bool = True) -> bytes:
     return (text if draw(st.booleans()) else text.rstrip("\n")).encode()
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     data=documents(), threads=st.integers(1, 3), repeat=st.sampled_from([1, 1, 5]), limit=st.sampled_from([7, 90, 9999])
 )
@@ -260,7 +259,6 @@ def test_the_same_as_a_plain_reader(
             assert list(map(repr, found.values)) == list(map(repr, expected.values))
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=documents(valued=False), threads=st.integers(1, 3), limit=st.sampled_from([7, 9999]))
 @example(data=b"1 1\n" * 400 + b"1 7.0\n" + b"1 x\n" * 400, threads=2, limit=999)
 @example(data=b"# 1.5\n\n1 1\n" + b"2 3\n# e\n" * 300 + b"1 -0\n", threads=1, limit=999)
