@@ -20,7 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SOURCES = [ROOT / name for name in ("amped", "partitioner", "bench", "tests", "launch")]
 # Flags of other programs, and of scripts that read their arguments themselves.
 OTHERS = {"--quick", "--with-mpi", "--mpi", "--nodes", "--signal", "--gpus-per-task", "--kill-on-bad-exit", "--help"}
-OTHERS |= {"--oversubscribe", "--editable", "--strict", "--kills", "--exhaustive"}
+OTHERS |= {"--oversubscribe", "--editable", "--strict", "--kills", "--exhaustive", "--coverage"}
 FOLDERS = [
     "",
     "amped",
