@@ -54,6 +54,15 @@ detect_gpus() {
     fi
 }
 
+# install_packages PROJECT[EXTRAS]: with uv, in a fifth of pip's time; with pip where uv cannot be had, or fails, as it does
+# not know pip's configuration.
+install_packages() {
+    local pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    "${pip[@]}" uv &>/dev/null &&
+        "$venv/bin/python" -m uv pip install --quiet --python "$venv/bin/python" --editable "$1" &>/dev/null && return
+    "${pip[@]}" --editable "$1"
+}
+
 # install EXTRA...: make the environment with amped and these extras. A stamp file per extra records what it was installed
 # from, so that later calls do nothing.
 install() {
@@ -74,8 +83,7 @@ install() {
     if [[ $todo ]]; then
         extras=${*:+[$(IFS=, && echo "$*")]}
         echo "installing amped$extras into $venv (once; a minute or two)"
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root$extras" ||
-            die "pip failed: see above"
+        install_packages "$root$extras" || die "pip failed: see above"
         for extra in base "$@"; do echo "$stamp" >"$venv/amped-$extra"; done
     fi
     PATH=$venv/bin:$PATH

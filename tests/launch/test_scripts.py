@@ -26,6 +26,8 @@ case "$*" in
     "-m venv --clear "*) mkdir -p "$4/bin"; cat "$0" >"$4/bin/python"
         for stub in "$STUBS"/*; do cat "$stub" >"$4/bin/${stub##*/}"; done
         "$CHMOD" +x "$4"/bin/* ;;
+    "-m pip install "*" uv") [[ ${UV:-} ]] ;;
+    "-m uv pip install "*) echo "${@: -1}" >>"$LOG"; [[ $UV == works ]] ;;
     "-m pip install "*) echo "${@: -1}" >>"$LOG" ;;
     "-m pytest "*) echo "rank ${OMPI_COMM_WORLD_RANK:-none}: $*"
         echo "BLAS ${OPENBLAS_NUM_THREADS:-all}, yield ${OMPI_MCA_mpi_yield_when_idle:-0}"
@@ -178,6 +180,12 @@ def test_each_extra_is_installed_once(machine: Machine) -> None:
     for script in ("launch/quickstart", "launch/test", "launch/quickstart", "launch/docs", "launch/local"):
         machine.run(script)
     assert machine.installed() == ["mpi,report,tables", "mpi,test,tables,docs,nvrtc"]
+
+
+@pytest.mark.parametrize(("uv", "calls"), [("", 1), ("works", 1), ("fails", 2)])
+def test_pip_installs_where_uv_does_not(machine: Machine, uv: str, calls: int) -> None:
+    assert machine.run("launch/quickstart", UV=uv).returncode == 0
+    assert machine.installed() == ["mpi,report,tables"] * calls
 
 
 def test_failed_install_leaves_no_stamp(machine: Machine) -> None:
