@@ -38,7 +38,7 @@ Of many such sets, one with few variants: ranks 1 to 8 in single precision share
 
 standard = pytest.mark.parametrize(("order", "rank", "precision"), STANDARD)
 
-most_modes = 4  # of tensors that Hypothesis draws; conftest.py raises it for exhaustive runs
+most_modes = 0  # of tensors that Hypothesis draws, 0 for three; conftest.py raises it for exhaustive runs
 
 
 def exhaustive(*values: Any) -> Any:

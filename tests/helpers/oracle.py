@@ -157,9 +157,13 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, max_order: int = 0, max_nonzeros: int = 80) -> Case:
-    """Orders 2 to `max_order`, or `forms.most_modes`; one-row modes, empty rows, a heavy row, a single nonzero."""
-    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=2, max_size=max_order or forms.most_modes)))
-    rank, count = draw(st.sampled_from([1, 3, 4, 7])), draw(st.integers(1, max_nonzeros))
+    """Orders 2 to `max_order`; one-row modes, empty rows, a heavy row, a single nonzero.
+
+    Without `max_order`, the order and the ranks of the first of `forms.STANDARD`, if the run is not exhaustive.
+    """
+    orders = (2, max_order or forms.most_modes) if max_order or forms.most_modes else (3, 3)
+    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=orders[0], max_size=orders[1])))
+    rank, count = draw(st.sampled_from([1, 3, 4, *([7] * (orders[1] > 3))])), draw(st.integers(1, max_nonzeros))
     heavy = draw(st.sampled_from([0.0, 0.6, 1.0]))  # the share of nonzeros in one row of each mode
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     columns = rng.integers(0, np.array(shape)[:, None], (len(shape), count), np.int32)

@@ -60,7 +60,7 @@ def test_any_tensor_any_placement(
         assert np.array_equal(result, case.mttkrp(mode))
 
 
-@given(case=cases(), placement=PLACEMENTS, slot=st.integers(1, 9), more=st.integers(0, 40))
+@given(case=cases(max_order=4), placement=PLACEMENTS, slot=st.integers(1, 9), more=st.integers(0, 40))
 @settings(max_examples=40)
 def test_padded_rows_change_nothing(comm: Comm, case: Case, placement: str, slot: int, more: int) -> None:
     """A device that pads rows and needs working memory by the nonzero, as GPUs do."""
