@@ -7,18 +7,18 @@
 from __future__ import annotations
 
 from partitioner import __version__ as __version__
-from partitioner.coo import SparseTensor
-from partitioner.dense import DenseTensor
 from partitioner.readers import read
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
 
+from .api.cp import cp_als, cp_apr, mttkrp
+from .api.estimators import CP, Tucker
+from .api.frames import from_frame
+from .api.projection import transformed as _transformed  # noqa: F401 - models' transform calls it
+from .api.scan import scan
+from .api.ttm import ttm
+from .api.tucker import core_consistency, tucker
 from .errors import InputError, InputWarning
-from .functions.cp import cp_als, cp_apr, mttkrp
-from .functions.estimators import CP, Tucker
-from .functions.frames import from_frame
-from .functions.projection import transformed as _transformed  # noqa: F401 - models' transform calls it
-from .functions.scan import scan
-from .functions.ttm import ttm
-from .functions.tucker import core_consistency, tucker
 from .models.kruskal import KruskalTensor
 from .models.loading import load
 from .models.semisparse import SemiSparseTensor

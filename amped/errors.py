@@ -12,7 +12,7 @@ from partitioner.errors import (
     OutputError,
     UnreadError,
 )
-from partitioner.signals import EXIT_INTERRUPTED, EXIT_STOPPED
+from partitioner.host.signals import EXIT_INTERRUPTED, EXIT_STOPPED
 
 __all__ = [
     "EXIT_FAILURE", "EXIT_INCOMPLETE", "EXIT_INPUT", "EXIT_INTERRUPTED", "EXIT_STOPPED", "EXIT_UNREAD",

@@ -14,14 +14,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.checked import MANIFEST, open_regular, sync_folder
-from partitioner.claims import MARK, BusyError, Claim
-from partitioner.dense import Stored
-from partitioner.drafts import draft_of, is_draft_of
-from partitioner.filed import FileElements
-from partitioner.readers.headers import check_sizes, read_header
-from partitioner.readers.members import Member
-from partitioner.readers.npz import DAMAGED
+from partitioner.host.checksums import MANIFEST, open_regular, sync_folder
+from partitioner.readers.arrays.headers import check_sizes, read_header
+from partitioner.readers.arrays.members import Member
+from partitioner.readers.arrays.npz import DAMAGED
+from partitioner.store.locks import MARK, BusyError, Claim
+from partitioner.store.staging import draft_of, is_draft_of
+from partitioner.tensors.dense import Stored
+from partitioner.tensors.npy_file import FileElements
 
 from .errors import InputError, OutputError
 

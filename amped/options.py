@@ -9,9 +9,9 @@ from typing import Any, Literal, TypedDict, TypeVar, get_args
 
 import numpy as np
 
-from partitioner.device import DEVICES, DeviceName
 from partitioner.flags import byte_count, flag, whole_number
-from partitioner.given import whole
+from partitioner.shards.sorters import DEVICES, DeviceName
+from partitioner.validate import whole
 
 from .errors import InputError
 

@@ -14,30 +14,30 @@ from typing import Any
 
 from partitioner import __version__
 from partitioner.flags import Parser, add_flags, plain_warnings
-from partitioner.interruptible import must_exit
-from partitioner.ranks import agree, end_stopped, refuse
-from partitioner.readers import Form
-from partitioner.signals import end, number_of
+from partitioner.host.interruptible import must_exit
+from partitioner.host.ranks import agree, end_stopped, refuse
+from partitioner.host.signals import end, number_of
+from partitioner.readers import ReadOptions
 
+from .cli.decompose import cpd, tucker
+from .cli.example import example, example_line
+from .cli.info import info
+from .cli.job import Session
+from .cli.mttkrp import MttkrpRequest, mttkrp
+from .cli.plan import PlanRequest, plan
+from .cli.report import ReportRequest, report
+from .cli.requests import Request
+from .cli.run_requests import CpdRequest, TuckerRequest
+from .cli.scan import ScanRequest, scan
+from .cli.show import ShowRequest, show
+from .cli.table import TableRequest, table
+from .cli.ttm import TtmRequest, ttm
 from .errors import InputError
 from .options import Options
 from .parallel.mpi import Comm, SingleComm, abort_all, world
-from .parallel.recorder import HERE, LOADING_SECONDS
+from .parallel.progress import CURRENT, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
-from .verbs.decompose import cpd, tucker
-from .verbs.example import example, example_line
-from .verbs.info import info
-from .verbs.job import Session
-from .verbs.mttkrp import MttkrpRequest, mttkrp
-from .verbs.plan import PlanRequest, plan
-from .verbs.report import ReportRequest, report
-from .verbs.requests import Request
-from .verbs.runs import CpdRequest, TuckerRequest
-from .verbs.scan import ScanRequest, scan
-from .verbs.show import ShowRequest, show
-from .verbs.table import TableRequest, table
-from .verbs.ttm import TtmRequest, ttm
 
 Verb = Callable[[Any, Session], int]
 VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
@@ -78,7 +78,7 @@ def parser() -> Parser:
             shared = verb.add_argument_group("how to compute")
             add_flags(shared, Options)
             add_flags(shared, Request)
-            add_flags(verb.add_argument_group("how to read"), Form)
+            add_flags(verb.add_argument_group("how to read"), ReadOptions)
     # It has a command line of its own.
     verbs.add_parser(PARTITION, help="Make a store of a tensor: sorted once, to be run on many times.")
     return top
@@ -134,7 +134,7 @@ def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
     with starting():
         watchdog = Watchdog(comm, request.deadline)
     limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
-    with ending(comm), HERE.limited(limit), watchdog:
+    with ending(comm), CURRENT.limited(limit), watchdog:
         code = function(request, Session(comm, stop, watchdog))
         if "duckdb" not in sys.modules:  # which complains of what is left
             gc.freeze()  # as the process ends, all that Numba has made would be looked through: 0.25 s

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from amped.backend.cpu import hals
-from amped.operators.sparse import SparseOperator
-from partitioner.jit import jit
+from amped.backend.cpu.kernels import hals
+from amped.operators.sparse.operator import SparseOperator
+from partitioner.host.jit import jit
 
 Matrix = NDArray[np.float64]
 BLOCK = 1024  # rows that are solved at a time: they stay in a core's cache

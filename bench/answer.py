@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from partitioner.device import probe
+from partitioner.shards.sorters import probe
 
 from . import pictures, record
 from .host_partition import alone, gpu_name, write_archive

@@ -13,7 +13,7 @@ import numpy as np
 
 import amped
 from amped.parallel.mpi import world
-from partitioner.stages import STAGES
+from partitioner.host.stages import STAGES
 
 SEED = 1
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.device import Device
 from amped.backend.exchange import connect
 from amped.parallel.mpi import Comm, world
 
@@ -106,7 +106,7 @@ def text() -> str:
 
 def _link(backend: Device) -> float:
     """From page-locked host memory to the device."""
-    from partitioner.cuda_pinned import pinned_empty
+    from partitioner.cuda.pinned import pinned_empty
 
     host, device = pinned_empty(LINKED), backend.empty((LINKED,), np.uint8)
     host[:] = 1

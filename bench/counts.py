@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import amped
-from amped.assembly import begin, bring_up, counts, open_tensor
-from amped.decomp.apr import CpApr
-from amped.decomp.driver import Rule
-from amped.decomp.driver import run as iterate
-from amped.decomp.poisson import Poisson
-from amped.operators.tuning import Budget
+from amped.methods.apr import CpApr
+from amped.methods.driver import StopRule
+from amped.methods.driver import run as iterate
+from amped.methods.poisson import Poisson
+from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import world
+from amped.runs.assembly import begin, bring_up, counts, open_tensor
 
 from . import pictures, record
 
@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> None:
         }
         for method in found.values():  # compile
             begin(method, source)
-            iterate(method, Rule(method.asked.mu_iters + 2, 0))
+            iterate(method, StopRule(method.asked.mu_iters + 2, 0))
         for seed in range(args.starts):  # methods in turn, as the machine may be slower at times
             starts.append({"seed": seed})
             for name_of, method in found.items():
                 most, seconds = (args.mu_iterations, np.inf) if name_of == "mu" else (args.iterations, args.seconds)
                 starts[-1][name_of] = measured(
-                    method, source, seed, Rule(most, method.asked.tol), seconds, args.repeats
+                    method, source, seed, StopRule(most, method.asked.tol), seconds, args.repeats
                 )
         row = {"tensor": title, "shape": tensor.shape, "nonzeros": tensor.nnz, "rank": int(rank)}
         rows.append({**row, "best": compared(starts, args.method), "starts": starts})
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     pictures.draw(path)
 
 
-def timed(method: CpApr, source: Any, seed: int, rule: Rule, seconds: float) -> NDArray[np.float64]:
+def timed(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float) -> NDArray[np.float64]:
     """Compute the path of a method from a start; return the seconds of each iteration, and those of processors."""
     method.restart()
     begin(method, source, seed)
@@ -93,7 +93,7 @@ def timed(method: CpApr, source: Any, seed: int, rule: Rule, seconds: float) -> 
     return np.diff(told, axis=0)
 
 
-def measured(method: CpApr, source: Any, seed: int, rule: Rule, seconds: float, repeats: int) -> Row:
+def measured(method: CpApr, source: Any, seed: int, rule: StopRule, seconds: float, repeats: int) -> Row:
     """Return the path of a method from a start, with the least seconds of each iteration; it has computed before."""
     each = [timed(method, source, seed, rule, seconds) for _ in range(repeats)]
     known = min(map(len, each))

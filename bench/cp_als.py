@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from amped.backend.choose import choose
-from amped.decomp.als import CpAls
-from amped.decomp.driver import Rule, iterate
-from amped.operators.sparse import SparseOperator
+from amped.methods.als import CpAls
+from amped.methods.driver import StopRule, iterate
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm, world
 from amped.report.metrics import KINDS, Spans
@@ -81,7 +81,7 @@ def _iterations(operator: SparseOperator, comm: Comm, count: int) -> tuple[list[
     operator.clock.collect()
     comm.allgather(None)
     last = time.perf_counter()
-    for _ in iterate(method, Rule(count, tol=0)):
+    for _ in iterate(method, StopRule(count, tol=0)):
         mine = operator.clock.collect()
         seconds.append(max(comm.allgather(time.perf_counter() - last)))
         spans.append(comm.allgather(mine))

@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import threadpoolctl
 
-from amped.assembly import bring_up, decomposition, open_tensor, place
 from amped.backend.exchange import Machine
-from amped.decomp import driver
+from amped.methods import driver
 from amped.operators.base import in_turn
-from amped.operators.dense import DenseOperator
-from amped.operators.dense_source import DenseSource
+from amped.operators.dense.operator import DenseOperator
+from amped.operators.sources.dense import DenseSource
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
-from partitioner.dense import DenseTensor
-from partitioner.threads import usable_cores
+from amped.runs.assembly import bring_up, decomposition, open_tensor, place
+from partitioner.host.threads import usable_cores
+from partitioner.tensors.dense import DenseTensor
 
 from . import record
 from .dense_peers import Sweep, peers_of
@@ -194,7 +194,7 @@ def _amped(args: argparse.Namespace, array: Any, factors: Sequence[np.ndarray], 
             if not again:
                 queue()  # compiles
                 operator.synchronize()
-                replay = machine.device.note(queue, operator.matrices[:8], operator.clock)
+                replay = machine.device.capture(queue, operator.matrices[:8], operator.clock)
                 again.append(queue if replay is None else lambda: (replay.launch(), replay.wait()))
             again[0]()
             operator.synchronize()
@@ -230,7 +230,7 @@ def iterations(source: DenseSource, rank: int, machine: Machine, options: Option
     rng = np.random.default_rng(1)
     for mode, length in enumerate(source.shape):
         method.operator.set_factor(mode, rng.random((length, rank)))
-    rule = driver.Rule(SWEEPS + ITERATIONS, 0)
+    rule = driver.StopRule(SWEEPS + ITERATIONS, 0)
     driver.run(method, rule, [lambda _method, _spans, taken: seconds.append(taken)])
     slowest = np.max(machine.comm.allgather(seconds), axis=0)
     found: list[float] = (np.mean(np.reshape(slowest[SWEEPS:], (-1, SWEEPS)), axis=1) * 1e3).tolist()

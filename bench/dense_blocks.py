@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amped.backend.exchange import Machine
-from amped.operators.dense_source import DenseSource
-from amped.operators.grid import Grid
-from partitioner.dense import DenseTensor, Stored
-from partitioner.facts import Facts, joined
-from partitioner.threads import fair_threads, side_by_side
+from amped.operators.sources.dense import DenseSource
+from amped.operators.sources.grid import Grid
+from partitioner.host.threads import fair_threads, side_by_side
+from partitioner.tensors.dense import DenseTensor, Stored
+from partitioner.tensors.statistics import ElementStatistics, joined
 
 BASE = 1 << 27  # bytes of random numbers in host memory, again and again
 
@@ -52,7 +52,7 @@ class RandomSource(DenseSource):
             part[...] = rng.random(part.shape, dtype=self.value_dtype)
         return found
 
-    def _looked_at(self) -> Facts:
+    def _looked_at(self) -> ElementStatistics:
         known = [DenseTensor(self.mine).facts(threads=fair_threads(self._comm))] if self.mine.size else []
         return joined(self._comm.allgather(joined(known)))
 

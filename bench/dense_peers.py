@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import threadpoolctl
 
-from partitioner.threads import usable_cores
+from partitioner.host.threads import usable_cores
 
 LETTERS = "abcdefgh"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from amped.assembly import bring_up
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, world
+from amped.runs.assembly import bring_up
 
 from . import record
 from .dense import iterations

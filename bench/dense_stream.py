@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from amped.assembly import AnySource, bring_up, open_path, place
 from amped.backend.exchange import Machine
-from amped.operators.dense import DenseOperator
-from amped.operators.dense_load import begin_copy, known_of
+from amped.operators.dense.load import begin_copy, known_of
+from amped.operators.dense.operator import DenseOperator
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, world
-from partitioner.filed import READERS
-from partitioner.readers.npy import read_dense
+from amped.runs.assembly import AnySource, bring_up, open_path, place
+from partitioner.readers.arrays.npy import read_dense
+from partitioner.tensors.npy_file import READERS
 
 from . import record
 from .dense_blocks import BASE, RandomSource

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amped.backend.base import Device
+from amped.backend.device import Device
 from amped.backend.fibres import fibre_starts
-from amped.backend.providers import sorter
+from amped.backend.registry import sorter
 from amped.operators.placement import Loading
-from partitioner.coo import ValueRange
-from partitioner.sort import sort_nonzeros
+from partitioner.sorting.sort import sort_nonzeros
+from partitioner.tensors.sparse import ValueRange
 
 from .draws import Recipe
 

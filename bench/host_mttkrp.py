@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amped.backend.choose import choose
-from amped.operators.sparse import SparseOperator
+from amped.operators.sparse.operator import SparseOperator
 from amped.parallel.mpi import SingleComm
 
 from . import record

@@ -18,14 +18,14 @@ import numpy as np
 
 from amped.report.metrics import peak_resident_bytes, resident_bytes
 from partitioner.build import partition
-from partitioner.coo import SparseTensor
-from partitioner.device import DeviceName, Sorter, make_sorter
 from partitioner.flags import byte_count
-from partitioner.jit import load_compiler
-from partitioner.ranks import Alone
-from partitioner.shards import SortedTensor
-from partitioner.sort import Sort
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.host.jit import load_compiler
+from partitioner.host.ranks import SingleRank
+from partitioner.host.threads import side_by_side, usable_cores
+from partitioner.shards.partition import SortedTensor
+from partitioner.shards.sorters import DeviceName, Sorter, make_sorter
+from partitioner.sorting.sort import Sort
+from partitioner.tensors.sparse import SparseTensor
 
 from .draws import HostDraws
 from .record import summary
@@ -88,7 +88,7 @@ def _slope(sizes: dict[str, Any]) -> float:
 
 def gpu_name() -> str:
     """Return the name of the first GPU."""
-    make_sorter("cuda", Alone())  # raises if there is no GPU
+    make_sorter("cuda", SingleRank())  # raises if there is no GPU
     import cupy
 
     name: bytes = cupy.cuda.runtime.getDeviceProperties(0)["name"]
@@ -107,7 +107,7 @@ def memory(repeats: int) -> dict[str, Any]:
 
 def in_memory(shape: str, nonzeros: int, repeats: int, devices: Sequence[DeviceName]) -> dict[str, Any]:
     """Time the way from nonzeros as read to every mode's sorted copy in single precision."""
-    sorters: list[Sorter] = [make_sorter(device, Alone()) for device in devices]
+    sorters: list[Sorter] = [make_sorter(device, SingleRank()) for device in devices]
     for sorter in sorters:
         _mode_copies(*_drawn(shape, WARM), sorter.sort)
     columns, values, lengths = _drawn(shape, nonzeros)

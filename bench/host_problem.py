@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from amped.assembly import bring_up, place
-from amped.backend.base import Device
-from amped.backend.mttkrp import Share
-from amped.backend.providers import mttkrp_kernels
-from amped.operators.source import TensorSource
-from amped.operators.sparse import SparseOperator
+from amped.backend.device import Device
+from amped.backend.ops.mttkrp import Share
+from amped.backend.registry import mttkrp_kernels
+from amped.operators.sources.sparse import TensorSource
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import SingleComm
-from partitioner.coo import SparseTensor, ValueRange
-from partitioner.shards import mode_order
+from amped.runs.assembly import bring_up, place
+from partitioner.shards.partition import mode_order
+from partitioner.tensors.sparse import SparseTensor, ValueRange
 
 from .draws import HostDraws
 from .synthetic import SHAPES, recipe

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.readers.pieces import collect
-from partitioner.readers.tns import TextPart
+from partitioner.readers.text.tns import TextPart
 
 from . import record
 from .draws import HostDraws

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from amped.backend.choose import choose
-from amped.operators.sparse import SparseOperator
+from amped.operators.sparse.operator import SparseOperator
 from amped.parallel.mpi import SingleComm
 
 from . import record

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from amped import assembly
-from amped.assembly import bring_up, setting_for, solving_bytes
 from amped.backend.exchange import Machine
-from amped.decomp.als import CpAls
-from amped.decomp.driver import Method, Rule, Spans
-from amped.decomp.driver import run as iterate
-from amped.decomp.prediction import foretell, hopeless
 from amped.errors import InputError
+from amped.methods.als import CpAls
+from amped.methods.driver import Method, Spans, StopRule
+from amped.methods.driver import run as iterate
+from amped.methods.prediction import foretell, hopeless
 from amped.operators.placement import Setting, make_plan, nonzero_bytes
-from amped.operators.source import open_source
+from amped.operators.sources.sparse import open_source
 from amped.options import DTYPES, Options, PrecisionName
 from amped.parallel.mpi import world
 from amped.report.metrics import KINDS
+from amped.runs import assembly
+from amped.runs.assembly import bring_up, setting_for, solving_bytes
 
 from . import pictures, record
 from .groups import free_memory
@@ -224,7 +224,7 @@ def timed(method: CpAls, least: int) -> tuple[list[float], dict[str, float]]:
 
 def _burst(method: CpAls, count: int) -> _Watch:
     watch = _Watch()
-    iterate(method, Rule(method.state.iterations + count, tol=0), [watch])
+    iterate(method, StopRule(method.state.iterations + count, tol=0), [watch])
     return watch
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from amped import assembly
-from amped.assembly import bring_up, solving_bytes
-from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.device import Device
 from amped.backend.rows import block_rows
-from amped.operators.sparse import SparseOperator
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
 from amped.report.metrics import Spans, peak_resident_bytes
+from amped.runs import assembly
+from amped.runs.assembly import bring_up, solving_bytes
 
 from . import record, yardstick
 from .draws import Recipe

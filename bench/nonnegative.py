@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 import amped
-from amped import assembly
-from amped.assembly import bring_up
 from amped.backend.exchange import Machine
-from amped.decomp import als
-from amped.decomp.als import CpAls
-from amped.decomp.constraints import Wanted
 from amped.errors import InputError
-from amped.operators.source import Source
-from amped.operators.sparse import SparseOperator
+from amped.methods import als
+from amped.methods.als import CpAls
+from amped.methods.constraints import ConstraintParams
+from amped.operators.sources.sparse import SparseSource
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import world
+from amped.runs import assembly
+from amped.runs.assembly import bring_up
 
 from . import latency, pictures, record
 from .alternating import Admm, Hals, Inner, follow
@@ -45,10 +45,10 @@ CASES = {
 MOST_DENSE = 2_000_000  # numbers of a dense tensor that TensorLy gets
 DROPPED = {"nycflights": 3}  # a mode over which TensorLy's and its own are summed: days
 COSTS = {
-    "plain": Wanted(),
-    "non-negative": Wanted(nonnegative=True),
-    "ridge": Wanted(ridge=1e-3),
-    "first mode fixed": Wanted(fixed_modes=(0,)),
+    "plain": ConstraintParams(),
+    "non-negative": ConstraintParams(nonnegative=True),
+    "ridge": ConstraintParams(ridge=1e-3),
+    "first mode fixed": ConstraintParams(fixed_modes=(0,)),
 }
 NEAR = 0.99  # of the best fit of any way from the same start
 
@@ -83,7 +83,9 @@ def run(args: argparse.Namespace) -> None:
         pictures.draw(path)
 
 
-def _of(name: str, source: Source, machine: Machine, args: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+def _of(
+    name: str, source: SparseSource, machine: Machine, args: argparse.Namespace
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what is measured of a case, and its kind."""
     case = CASES[name]
     operator = _placed(source, case, machine, args.device)
@@ -100,7 +102,7 @@ def _of(name: str, source: Source, machine: Machine, args: argparse.Namespace) -
         yield "peer", facts
 
 
-def _placed(source: Source, case: Case, machine: Machine, device: Any) -> SparseOperator:
+def _placed(source: SparseSource, case: Case, machine: Machine, device: Any) -> SparseOperator:
     options = Options(device, case.precision)
     if isinstance(source, SyntheticSource):
         options = with_room(source, options, machine.comm)

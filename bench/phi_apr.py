@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from amped.assembly import begin, bring_up, counts, place
-from amped.backend.base import Device
-from amped.decomp.apr import CpApr, Poisson
-from amped.operators.source import Source, TensorSource
-from amped.operators.sparse import SparseOperator
+from amped.backend.device import Device
+from amped.methods.apr import CpApr, Poisson
+from amped.operators.sources.sparse import SparseSource, TensorSource
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import SingleComm
-from partitioner.coo import SparseTensor
+from amped.runs.assembly import begin, bring_up, counts, place
+from partitioner.tensors.sparse import SparseTensor
 
 from . import phi_others, record
 from .draws import HostDraws
@@ -77,7 +77,7 @@ def drawn(shape: str, nonzeros: int) -> SparseTensor:
 
 
 def _measured(
-    args: argparse.Namespace, source: Source, tensor: SparseTensor | None, rank: int, options: Options
+    args: argparse.Namespace, source: SparseSource, tensor: SparseTensor | None, rank: int, options: Options
 ) -> dict[str, Any]:
     runs = _Runs(source, rank, options)
     tools: dict[str, Callable[[], dict[str, float]]] = {"amped": runs.once}
@@ -102,7 +102,7 @@ def _measured(
 class _Runs:
     """amped's CP-APR and MTTKRP of a tensor in place."""
 
-    def __init__(self, source: Source, rank: int, options: Options) -> None:
+    def __init__(self, source: SparseSource, rank: int, options: Options) -> None:
         self._source, comm = source, SingleComm()
         self.method: CpApr = counts(source, rank, bring_up(options, comm), options, Poisson(0.0, INNER))
         self.plain: SparseOperator = place(source, rank, bring_up(options, comm), options)

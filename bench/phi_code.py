@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from amped.backend.cuda import layout as layouts
-from amped.backend.cuda import phi_code
-from amped.backend.cuda.layout import Layout
-from amped.backend.mttkrp import Kernel, Share
-from partitioner.cubins import Source
+from amped.backend.cuda.code import phi as phi_code
+from amped.backend.cuda.layout import PackedLayout
+from amped.backend.ops.mttkrp import Kernel, Share
+from partitioner.cuda.cubins import CudaSource
 
 Edit = tuple[str, str]
 
@@ -26,7 +26,7 @@ NO_ATOMICS: Edit = ("if (to.live) add(to.out + (long long)current * COLUMNS, sum
 UNCHANGED: Mapping[str, Any] = {}
 
 
-def edited(source: Source, edits: Sequence[Edit]) -> Source:
+def edited(source: CudaSource, edits: Sequence[Edit]) -> CudaSource:
     """Return CUDA code with parts of its text replaced: each is there once."""
     text = source.text
     for old, new in edits:
@@ -36,7 +36,7 @@ def edited(source: Source, edits: Sequence[Edit]) -> Source:
     return source._replace(text=text)
 
 
-def compiled(layout: Layout, macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> Source:
+def compiled(layout: PackedLayout, macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> CudaSource:
     """Return the code of a layout's Phi with other macros and parts of its text."""
     return edited(phi_code.unit("phi", phi_code.macros(layout) | dict(macros)), edits)
 
@@ -46,7 +46,7 @@ def begin(device: Any, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: 
 
     Of Phi also a version with each of some edits.
     """
-    from partitioner.cuda_code import prepare
+    from partitioner.cuda.code import prepare
 
     for share, kernels in wanted:
         for kernel in kernels:
@@ -58,7 +58,7 @@ def begin(device: Any, wanted: Iterable[tuple[Share, Sequence[Kernel]]], edits: 
 @contextmanager
 def changed(macros: Mapping[str, Any] = UNCHANGED, edits: Sequence[Edit] = ()) -> Iterator[None]:
     """Have Phi compiled with other macros and text where it is first run within."""
-    from amped.backend.cuda.kernels import phi
+    from amped.backend.cuda.ops import phi
 
     new = dict(macros)
     was = phi.macros, phi.source

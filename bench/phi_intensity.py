@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Device
+from amped.backend.device import Device
 
 from . import ceilings, phi_stream
 from .groups import free_memory

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from amped.errors import InputError
-from partitioner.coo import SparseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 BITS = 64  # of indices, interleaved, that the smaller of ALTO's programs takes
 SWEEPS = 20  # MTTKRPs of all modes in one of its runs

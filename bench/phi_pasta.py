@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from amped.backend.base import Device
+from amped.backend.device import Device
 
 from . import coordinates, pictures
 from .groups import free_memory

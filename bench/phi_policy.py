@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from amped.backend.base import Device
-from amped.backend.mttkrp import Kernel
-from amped.backend.providers import mttkrp_kernels, phi_of
+from amped.backend.device import Device
+from amped.backend.ops.mttkrp import Kernel
+from amped.backend.registry import mttkrp_kernels, phi_of
 
 from . import record
 from .groups import free_memory
@@ -142,13 +142,13 @@ def _choices(nonzeros: Nonzeros, base: Policy) -> Iterator[list[Policy]]:
         yield codes("ahead", AHEAD)
         yield layouts("turns", TURNS)
         return
-    from amped.backend.cuda import phi_code
+    from amped.backend.cuda.code import phi
 
     layout = _layout(nonzeros, base)
-    usual, staged = phi_code.macros(layout), any(layout.staged)
+    usual, staged = phi.macros(layout), any(layout.staged)
     yield codes("BATCH", [b for b in BATCHES if b != usual["BATCH"] and layout.panels == 1])
     most = layout.schedule.threads
-    counts = {phi_code.threads(layout, n) for n in ((most, most // 2) if staged else (most, 2 * most, 4 * most))}
+    counts = {phi.threads(layout, n) for n in ((most, most // 2) if staged else (most, 2 * most, 4 * most))}
     yield codes("THREAD_COUNT", sorted(counts - {usual["THREAD_COUNT"]}))
     if staged:
         return
@@ -171,7 +171,7 @@ def _layout(nonzeros: Nonzeros, policy: Policy) -> Any:
 def _compile(nonzeros: Nonzeros, policies: Sequence[Policy]) -> None:
     """Begin to compile the policies' code, side by side."""
     if not nonzeros.device.on_host:
-        from partitioner.cuda_code import prepare
+        from partitioner.cuda.code import prepare
 
         prepare([compiled(_layout(nonzeros, policy), dict(policy.code)) for policy in policies])
 
@@ -179,7 +179,7 @@ def _compile(nonzeros: Nonzeros, policies: Sequence[Policy]) -> None:
 @contextmanager
 def _turns(turns: int | None) -> Iterator[None]:
     """Have shards made of so many parts for each thread of a CPU."""
-    from amped.backend.cpu.kernels import mttkrp
+    from amped.backend.cpu.ops import mttkrp
 
     was = mttkrp.TURNS, mttkrp.TILED_TURNS
     if turns:

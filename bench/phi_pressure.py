@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Device
-from amped.backend.mttkrp import Kernel
+from amped.backend.device import Device
+from amped.backend.ops.mttkrp import Kernel
 
 from . import coordinates, phi_code
 from .groups import free_memory

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Clock, Device
 from amped.backend.choose import choose
-from amped.backend.mttkrp import Kernel, Share
-from amped.backend.providers import mttkrp_kernels, phi_of
+from amped.backend.device import Clock, Device
+from amped.backend.ops.mttkrp import Kernel, Share
+from amped.backend.registry import mttkrp_kernels, phi_of
 from amped.operators.limits import check_range
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
-from partitioner.shards import mode_order
+from partitioner.shards.partition import mode_order
 
 from . import phi_code, record
 from .draws import Recipe
@@ -197,7 +197,7 @@ class Timed:
         self._run()  # whatever is compiled or loaded for it
         device.synchronize()
         self._clock.collect()
-        self._replay = device.note(self._run, device.zeros((16,), np.uint8), self._clock)
+        self._replay = device.capture(self._run, device.zeros((16,), np.uint8), self._clock)
         for _ in range(WARM):
             self.seconds()
 

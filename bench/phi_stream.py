@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Device
 from amped.backend.cuda.source import compile_options
+from amped.backend.device import Device
 
 from . import record
 from .phi_problem import Action, seconds

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioner.labels import Labels, named
+from partitioner.tensors.labels import Labels, named
 
 MONTHS = "apr", "may", "jun", "jul", "aug", "sep"
 WEEKDAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"

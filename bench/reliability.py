@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from amped.backend.choose import choose
-from amped.checkpoint import Origin, Saver
-from amped.decomp.als import CpAls
-from amped.decomp.driver import Rule, iterate
-from amped.operators.sparse import SparseOperator
+from amped.methods.als import CpAls
+from amped.methods.driver import StopRule, iterate
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import world
-from partitioner import checked
+from amped.runs.checkpoint import Origin, Saver
+from partitioner.host import checksums
 
 from . import record
 from .measure import place, tensor_facts
@@ -72,7 +72,7 @@ def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int)
     """Return the seconds of iterations with and without checkpoints, in alternating rounds."""
     seconds: dict[str, list[float]] = {"none": [], "a checkpoint after each": []}
     method = CpAls(operator)
-    steps = iterate(method, Rule(WARM_UP + 2 * rounds * count, tol=0))
+    steps = iterate(method, StopRule(WARM_UP + 2 * rounds * count, tol=0))
     for _ in range(WARM_UP):
         next(steps)
     with Saver(folder, method, Origin({}, 0, None, {})) as saver:
@@ -92,10 +92,10 @@ def _iterations(operator: SparseOperator, folder: Path, rounds: int, count: int)
 def _verification(folder: Path) -> list[float]:
     """Return the bytes per second at which one core verifies a cached file against its checksums."""
     file = folder / "verified.npy"
-    entry = checked.write_array(file, np.random.default_rng(0).integers(0, 255, VERIFIED, np.uint8))
+    entry = checksums.write_array(file, np.random.default_rng(0).integers(0, 255, VERIFIED, np.uint8))
     speeds = []
     for _ in range(7):
         began = time.perf_counter()
-        checked.verify(file, entry, "file")
+        checksums.verify(file, entry, "file")
         speeds.append(VERIFIED / (time.perf_counter() - began))
     return speeds

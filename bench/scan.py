@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import amped
-from amped.assembly import bring_up
-from amped.backend.base import Device
-from amped.functions.scan import scan
+from amped.api.scan import scan
+from amped.backend.device import Device
 from amped.options import OptionNames, Options
 from amped.parallel.mpi import world
-from amped.scanning import Scan, ranks_of
-from partitioner.coo import SparseTensor
+from amped.runs.assembly import bring_up
+from amped.runs.scanning import Scan, ranks_of
+from partitioner.tensors.sparse import SparseTensor
 
 from . import record
 from .synthetic import BUNDLED

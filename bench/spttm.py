@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from amped.assembly import bring_up
-from amped.backend.base import Device
+from amped.backend.device import Device
 from amped.backend.exchange import Machine
-from amped.operators.ttm import TtmOperator
+from amped.operators.ttm.operator import TtmOperator
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
-from amped.products import product_setting
+from amped.runs.assembly import bring_up
+from amped.runs.products import product_setting
 
 from . import ceilings, record
 from .fibres import DrawnSource, Fibres, Work, peers

@@ -21,7 +21,7 @@ def main() -> int:
     imported = time.time()
     code: int = program.main(arguments)
     over = time.time()
-    from partitioner.stages import STAGES
+    from partitioner.host.stages import STAGES
 
     if os.environ.get("OMPI_COMM_WORLD_RANK", "0") == "0":
         with open(told, "w") as file:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from amped.operators.base import in_turn
-from amped.operators.sparse import SparseOperator
+from amped.operators.sparse.operator import SparseOperator
 from amped.report.metrics import Spans
 
 from .pauses import Pauses

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from amped.operators.placement import Loading, nonzero_bytes
 from amped.parallel.mpi import Comm
-from partitioner.coo import SparseTensor, ValueRange
-from partitioner.shards import CountedRows, Cut, cut_mode, mode_order
+from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
+from partitioner.tensors.sparse import SparseTensor, ValueRange
 
 from .draws import WHOLE, HostDraws, Recipe
 
@@ -70,7 +70,7 @@ class Buckets(NamedTuple):
 
 
 class SyntheticSource:
-    """A tensor drawn from a recipe in a backend's memory. See `amped.operators.source.Source`.
+    """A tensor drawn from a recipe in a backend's memory. See `amped.operators.sources.sparse.Source`.
 
     Of a row that several ranks share, each takes a contiguous range of the row's nonzeros, ordered by number. `xp` is
     NumPy or CuPy; `block` nonzeros are drawn together, and `bucket` sorted together.

@@ -12,7 +12,7 @@ from typing import Any
 
 from amped.report.metrics import peak_resident_bytes
 from partitioner.flags import byte_count
-from partitioner.threads import usable_cores
+from partitioner.host.threads import usable_cores
 
 from . import record
 from .host_partition import alone
@@ -110,14 +110,14 @@ def group_by_written(table: Path, memory: int, threads: int) -> dict[str, Any]:
 def to_store(table: Path, memory: int, threads: int) -> dict[str, Any]:
     """Time the way from the table to a store on the disk."""
     from partitioner.build import partition
-    from partitioner.jit import load_compiler
-    from partitioner.readers import Form
-    from partitioner.stages import STAGES
+    from partitioner.host.jit import load_compiler
+    from partitioner.host.stages import STAGES
+    from partitioner.readers import ReadOptions
 
     load_compiler()
     target = table.with_name("store")
     began = time.perf_counter()
-    store = partition(table, target, memory=memory, force=True, form=Form(key=KEYS))
+    store = partition(table, target, memory=memory, force=True, form=ReadOptions(key=KEYS))
     seconds = time.perf_counter() - began
     return {
         "seconds": seconds, "shape": store.shape, "nonzeros": store.nnz, "peak_bytes": peak_resident_bytes(),

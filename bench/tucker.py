@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import amped
-from amped.assembly import begin, bring_up
-from amped.compression import compressed
-from amped.decomp.hosvd import Compression
+from amped.methods.hosvd import Compression
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
-from partitioner.shards import Cut, mode_order
+from amped.runs.assembly import begin, bring_up
+from amped.runs.compression import compressed
+from partitioner.shards.partition import Cut, mode_order
 
 from . import record
 from .groups import free_memory

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.tables import mapped
+from partitioner.sorting.tables import mapped
 
 PAGE = 4096  # bytes
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS")

@@ -13,8 +13,8 @@ import numpy as np
 
 from amped.backend.cuda.source import REALS, compile_options
 from amped.backend.rows import block_rows
-from amped.operators.sparse import SparseOperator
-from partitioner.shards import mode_order
+from amped.operators.sparse.operator import SparseOperator
+from partitioner.shards.partition import mode_order
 
 from .ceilings import seconds
 from .synthetic import SyntheticSource

@@ -1,6 +1,6 @@
 """The host side of amped: read a sparse tensor, sort it by each mode, cut it into shards, store it."""
 
-from .signals import at_start
+from .host.signals import at_start
 
 __version__ = "0.1.0"
 

@@ -16,14 +16,14 @@ import time
 from collections.abc import Sequence
 
 from .build import partition
-from .device import DEVICES
 from .errors import EXIT_INCOMPLETE, InputError, one_line, printable
 from .flags import Parser, add_flags, byte_count, path, plain_warnings
-from .interruptible import must_exit
-from .ranks import Alone, Ranks, abort_all, end_stopped, refuse, world
-from .readers import Form
-from .signals import NOTHING, Interrupts, end, number_of
-from .streams import discard
+from .host.interruptible import must_exit
+from .host.ranks import Ranks, SingleRank, abort_all, end_stopped, refuse, world
+from .host.signals import NOTHING, Interrupts, end, number_of
+from .host.streams import discard
+from .readers import ReadOptions
+from .shards.sorters import DEVICES
 
 PROGRAM = "amped-partition"
 EXAMPLE = "mpirun -n 4 amped partition nell-2.tns --output nell-2-store"
@@ -42,7 +42,7 @@ def parser(program: str = PROGRAM) -> Parser:
     flags.add_argument(
         "--device", choices=DEVICES, default="cpu", help="where to sort (cpu); auto: GPU if there is one"
     )
-    add_flags(flags, Form)
+    add_flags(flags, ReadOptions)
     flags.add_argument("--force", action="store_true", help="replace a store that exists")
     flags.add_argument("--quiet", action="store_true", help="print nothing but errors")
     return flags
@@ -65,12 +65,12 @@ def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
                 args = parser(program).parse_args(argv)
             return _partition(args, ranks, name)
         except (InputError, OSError) as error:
-            return refuse(ranks or Alone(), name, error)
+            return refuse(ranks or SingleRank(), name, error)
         except KeyboardInterrupt as error:
             interrupts.over()
             if ranks is None:
                 end(number_of(error))
-            code = end_stopped(ranks or Alone(), name, error, NOTHING)
+            code = end_stopped(ranks or SingleRank(), name, error, NOTHING)
             if must_exit():
                 os._exit(code)
             return code
@@ -78,7 +78,7 @@ def _main(argv: Sequence[str] | None, program: str, name: str) -> int:
 
 def _partition(args: argparse.Namespace, ranks: Ranks, program: str) -> int:
     started = time.perf_counter()
-    how = {"memory": args.memory, "force": args.force, "device": args.device, "form": Form.of(args)}
+    how = {"memory": args.memory, "force": args.force, "device": args.device, "form": ReadOptions.of(args)}
     store = partition(args.tensor, args.output, ranks=ranks, **how)
     if not (args.quiet or ranks.rank):
         shape, name, place = " x ".join(map(str, store.shape)), one_line(args.tensor.name), one_line(str(store.path))

@@ -19,23 +19,24 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from . import checked, store
-from .coo import BLOCK, SparseTensor, ValueRange, norm, squares
-from .device import DeviceName, Sorter, make_sorter
-from .drafts import drafted
+from .distributed_reading import READING, NonzeroCounts, Reading, Renumbering
 from .errors import InputError, OutputError
-from .hosts import check_draft, check_same
-from .indices import distinct
-from .jit import load_compiler
-from .ranks import Alone, Ranks, agree, on_root, together
-from .readers import PLAIN, Form, Progress, is_table, read_sparse
-from .reading import READING, Facts, Reading, Renumbering
-from .runs import Runs
-from .shards import mode_order
-from .sort import Sort, sort_bytes
-from .stages import STAGES
-from .tables import Files, Nonzeros
-from .threads import side_by_side
+from .host import checksums
+from .host.jit import load_compiler
+from .host.ranks import Ranks, SingleRank, agree, on_root, together
+from .host.stages import STAGES
+from .host.threads import side_by_side
+from .readers import PLAIN, Progress, ReadOptions, is_table, read_sparse
+from .shards.partition import mode_order
+from .shards.sorted_runs import Runs
+from .shards.sorters import DeviceName, Sorter, make_sorter
+from .sorting.sort import Sort, sort_bytes
+from .sorting.tables import FileTable, Nonzeros
+from .store import format as store
+from .store.shared_fs import check_draft, check_same
+from .store.staging import drafted
+from .tensors.sparse import BLOCK, SparseTensor, ValueRange, norm, squares
+from .tensors.used_indices import distinct
 
 FREE_SHARE = 0.7  # of free memory: the default budget
 LEAST = 1 << 18  # nonzeros sorted together at least, whatever the budget
@@ -50,7 +51,7 @@ def partition(
     ranks: Ranks | None = None,
     progress: Progress | None = None,
     device: DeviceName = "cpu",
-    form: Form = PLAIN,
+    form: ReadOptions = PLAIN,
 ) -> store.Store:
     """Partition the tensor in a file and write it as a store. Collective.
 
@@ -85,7 +86,7 @@ def partition(
         On every rank, if the file is at fault, the store cannot be written (another run writes there, say), or there
         is no such device.
     """
-    ranks = ranks or Alone()
+    ranks = ranks or SingleRank()
     if form.dense:
         raise InputError("a store holds nonzeros alone: --dense (dense=True) is for reading", path=path)
     given = {"path": path, "target": target, "memory": memory, "force": force, "device": device, **asdict(form)}
@@ -183,13 +184,13 @@ class _Build:
         files = self._files("run", dtype)
         return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort)
 
-    def _files(self, name: str, dtype: np.dtype[Any]) -> Files:
+    def _files(self, name: str, dtype: np.dtype[Any]) -> FileTable:
         """Return scratch files of this rank."""
-        return Files([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
+        return FileTable([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
 
-    def _canonical(self, runs: Runs) -> tuple[Files, list[Facts]]:
+    def _canonical(self, runs: Runs) -> tuple[FileTable, list[NonzeroCounts]]:
         """Merge the runs into this rank's scratch files; return these and the facts of each rank's."""
-        facts, scratch = Facts(), self._files("sorted", self._reading.dtype)
+        facts, scratch = NonzeroCounts(), self._files("sorted", self._reading.dtype)
         for columns, values in runs.pieces(runs.shares(), merge=True):
             scratch.write(facts.nnz, columns, values)
             facts.add(values)
@@ -201,7 +202,7 @@ class _Build:
         runs.remove()
         return scratch, self._ranks.allgather(facts)
 
-    def _write(self, shape: tuple[int, ...], facts: Facts, scratch: Files, by_rank: Sequence[int]) -> None:
+    def _write(self, shape: tuple[int, ...], facts: NonzeroCounts, scratch: FileTable, by_rank: Sequence[int]) -> None:
         on_root(self._ranks, lambda: store.make_files(self._folder, self._order, facts.nnz, facts.dtype))
         kind = facts.nnz, facts.dtype
         copies = [store.stored_nonzeros(self._folder, self._order, mode, *kind) for mode in range(self._order)]
@@ -229,7 +230,7 @@ class _Build:
             runs.remove()
         self._finish(shape, facts)
 
-    def _read(self, files: Files, begin: int, nonzeros: int, dtype: np.dtype[Any]) -> Iterator[Nonzeros]:
+    def _read(self, files: FileTable, begin: int, nonzeros: int, dtype: np.dtype[Any]) -> Iterator[Nonzeros]:
         for start in range(0, nonzeros, self._limit):
             size = min(self._limit, nonzeros - start)
             columns, values = np.empty((self._order, size), np.int32), np.empty(size, dtype)
@@ -237,18 +238,18 @@ class _Build:
             yield columns, values
             del columns, values
 
-    def _finish(self, shape: tuple[int, ...], facts: Facts) -> None:
+    def _finish(self, shape: tuple[int, ...], facts: NonzeroCounts) -> None:
         """Sync the files to disk and write the manifest; each rank checksums an equal share of the blocks."""
         ranks = self._ranks
         names = [name for mode in range(self._order) for name in store.file_names(self._order, mode)]
         labels = self._reading.labels if self._renumbering is None else self._renumbering.labels
         label_files, kinds = on_root(ranks, lambda: store.write_labels(self._folder, labels)) or ({}, None)
         ranks.allgather(None)  # all ranks have finished writing
-        blocks = [(name, block) for name in names for block in range(checked.count_blocks(self._folder / name))]
+        blocks = [(name, block) for name in names for block in range(checksums.count_blocks(self._folder / name))]
         mine = blocks[_share(len(blocks), ranks)]
-        sums = side_by_side(lambda block: checked.checksum(self._folder / block[0], block[1]), mine, self._threads)
-        checked.sync_files([self._folder / name for name in names])
-        entries: dict[str, checked.Entry] = {
+        sums = side_by_side(lambda block: checksums.checksum(self._folder / block[0], block[1]), mine, self._threads)
+        checksums.sync_files([self._folder / name for name in names])
+        entries: dict[str, checksums.Entry] = {
             name: {"bytes": (self._folder / name).stat().st_size, "crc32": []} for name in names
         }
         for (name, _), crc in zip(blocks, chain.from_iterable(ranks.allgather(sums)), strict=True):
@@ -259,7 +260,7 @@ class _Build:
         found = {"shape": shape, "norm": length, "value_range": ValueRange(*facts.ends, facts.grain), "labels": kinds}
         on_root(ranks, lambda: store.write_manifest(self._folder, entries, facts.dtype, **found, **counts))
 
-    def _squares(self, facts: Facts) -> list[float]:
+    def _squares(self, facts: NonzeroCounts) -> list[float]:
         """Return the sums of squares of this rank's share of the blocks, cut as those of a tensor in memory."""
         copy = store.stored_nonzeros(self._folder, self._order, 0, facts.nnz, facts.dtype)
         blocks, sums = _share(-(-facts.nnz // BLOCK), self._ranks), list[float]()

@@ -13,11 +13,11 @@ from budget import BUDGET, Budget
 from hypothesis import HealthCheck, settings
 from oracle import BACKENDS
 
-from amped.backend.base import Device
 from amped.backend.choose import choose
-from amped.backend.cpu import sums
-from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.cpu.kernels import sums
+from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
+from amped.backend.device import Device
 from amped.backend.null.device import NullDevice
 from amped.parallel.mpi import Comm, world
 

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 from command import environment, mpirun_line, random_tensor, write_tns  # noqa: E402
 
-from amped import checkpoint  # noqa: E402
+from amped.runs import checkpoint  # noqa: E402
 
 PROMISED = 30.0  # seconds
 KINDS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "raise": signal.SIGUSR2, "hang": signal.SIGVTALRM}

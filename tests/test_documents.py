@@ -29,7 +29,7 @@ FOLDERS = [
     "docs",
     "amped/operators",
     "amped/backend",
-    "amped/decomp",
+    "amped/methods",
 ]
 
 
@@ -83,7 +83,7 @@ def test_flags(page: Path) -> None:
 def test_files(page: Path) -> None:
     pattern = r"`([\w./*-]+\.(?:py|cu|cuh|md|toml|sbatch|sh)\b|(?:amped|bench|tests|launch|partitioner)/[\w./*-]+)"
     for name in re.findall(pattern, text_of(page)):
-        any_of = re.sub("DEVICE|RANKS|PART|FAMILY|METHOD|KIND|(?<=_)x(?=[_.])", "*", name).rstrip(
+        any_of = re.sub("DEVICE|RANKS|PART|OP|METHOD|KIND|(?<=_)x(?=[_.])", "*", name).rstrip(
             "*"
         )  # bench/results/host-PART.json
         found = [path for folder in FOLDERS for path in (ROOT / folder).glob(f"{any_of}*")]

@@ -18,9 +18,9 @@ def item(entry: str, parameter: str, gpu: bool = False) -> Any:
     )
 
 
-SMOKE = "amped/operators/test_ttm_mpi.py::test_every_rank_has_the_result"
-UNEVEN = "amped/operators/test_ttm_mpi.py::test_equal_shares"
-OTHER = "amped/operators/test_ttm_mpi.py::test_what_ranks_read_together"
+SMOKE = "amped/operators/ttm/test_operator_mpi.py::test_every_rank_has_the_result"
+UNEVEN = "amped/operators/ttm/test_operator_mpi.py::test_equal_shares"
+OTHER = "amped/operators/ttm/test_operator_mpi.py::test_what_ranks_read_together"
 ITEMS = [
     item(SMOKE, "a"), item(SMOKE, "b"), item(SMOKE, "c", gpu=True), item(UNEVEN, "d"), item(UNEVEN, "e"),
     item("partitioner/test_build_mpi.py::test_any", "f"), item(OTHER, "g"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from partitioner.device import DeviceName, pick
+from partitioner.shards.sorters import DeviceName, pick
 
 from ..parallel.mpi import Comm
-from .base import Device
+from .device import Device
 
 
 def choose(device: DeviceName, comm: Comm, threads: int | None = None) -> Device:

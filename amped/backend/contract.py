@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from types import ModuleType
 
-from .base import Array
+from .device import Array
 
 
 def batched(block: Array, axis: int) -> Array:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parallel.mpi import Comm, Reduction
-from .base import Array, Collectives, Device
+from .device import Array, Collectives, Device
 
 
 class Machine(NamedTuple):
@@ -27,7 +27,7 @@ class Machine(NamedTuple):
     exchange: Collectives
 
 
-class Block(NamedTuple):
+class RowRanges(NamedTuple):
     """Rows that all ranks send together: rank ``r`` sends rows ``begin[r]`` to ``end[r]``."""
 
     shards: int  # after how many more
@@ -40,7 +40,7 @@ class Block(NamedTuple):
         return slice(int(self.begin[rank]) - first, int(self.end[rank]) - first)
 
 
-def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | None) -> list[Block]:
+def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | None) -> list[RowRanges]:
     """Divide a mode's rows into blocks, to be sent one after the other.
 
     Parameters
@@ -53,16 +53,16 @@ def agree(done: Sequence[Sequence[int]], rows: NDArray[np.int64], least: int | N
         Rows of the largest part of a block, at least; None: all rows are one block.
     """
     count = max(map(len, done))
-    begin, blocks, since = rows[:-1], list[Block](), 0
+    begin, blocks, since = rows[:-1], list[RowRanges](), 0
     if least is None:
-        return [Block(count, begin, rows[1:], last=True)]
+        return [RowRanges(count, begin, rows[1:], last=True)]
     for k in range(count - 1):
         # A rank's last rows wait for the last block: others may have parts of them.
         end = np.array([[first, *mine[:-1]][: k + 2][-1] for first, mine in zip(rows, done, strict=False)], np.int64)
         if np.max(end - begin) >= least:
-            blocks.append(Block(k + 1 - since, begin, end, last=False))
+            blocks.append(RowRanges(k + 1 - since, begin, end, last=False))
             begin, since = end, k + 1
-    return [*blocks, Block(max(0, count - since), begin, rows[1:], last=True)]
+    return [*blocks, RowRanges(max(0, count - since), begin, rows[1:], last=True)]
 
 
 def connect(device: Device, comm: Comm) -> Machine:
@@ -80,10 +80,10 @@ class _AtOnce:
 
     overlaps = False
 
-    def aside(self) -> AbstractContextManager[None]:
+    def comm_stream(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def join(self, forget: bool = True) -> None:
+    def wait_comm(self, forget: bool = True) -> None:
         """See `Collectives`."""
 
     def abort(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .base import Array
+from .device import Array
 
 FAN_IN = 64  # carries that are added up one after the other
 

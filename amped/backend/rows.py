@@ -10,7 +10,7 @@ from types import ModuleType
 
 import numpy as np
 
-from .base import Array
+from .device import Array
 
 BLOCK_BYTES, GRAM_BYTES = 1 << 27, 1 << 24  # of rows that are solved, and multiplied with themselves, at once
 STEP, FEW = 1024, 4096  # rows

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.host.threads import side_by_side, usable_cores
 
 BLOCK_ROWS = 1 << 16  # of sums, whose rounding depends on it
 ARRANGED_ROWS = 1 << 12  # at a time

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
-from partitioner.dense import DenseTensor
-from partitioner.labels import Labels
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.host.threads import side_by_side, usable_cores
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.labels import Labels
+from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 

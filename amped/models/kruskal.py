@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
-from partitioner.dense import DenseTensor
-from partitioner.given import whole
-from partitioner.labels import find, named
-from partitioner.lowrank import full
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.labels import find, named
+from partitioner.tensors.lowrank import full
+from partitioner.tensors.sparse import SparseTensor
+from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
+from .align import PROJECTIONS, aligned
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
-from .forms import Forms
-from .given import PROJECTIONS, aligned
 from .history import history_arrays, take_history
+from .interop import Forms
 from .record import MODEL as MODEL
 
 PICTURES: list[Callable[..., None]] = []

@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.checked import open_regular
+from partitioner.host.checksums import open_regular
 
 from ..errors import InputError
 from ..files import check_factor, write_whole

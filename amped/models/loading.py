@@ -9,9 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from partitioner.checked import open_regular
-from partitioner.lowrank import factors_of
-from partitioner.readers.npz import DAMAGED
+from partitioner.host.checksums import open_regular
+from partitioner.readers.arrays.npz import DAMAGED
+from partitioner.tensors.lowrank import factors_of
 
 from ..errors import InputError
 from ..files import factors_in, read_npz

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partitioner.checked import open_regular
+from partitioner.host.checksums import open_regular
 
 from ..errors import InputError
 

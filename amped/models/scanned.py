@@ -13,7 +13,7 @@ GAIN = 0.02  # of what is left to explain, that one component more has to
 NOTHING_LEFT = 1e-10  # to explain: less is rounding
 
 
-class Tried(NamedTuple):
+class ScannedRank(NamedTuple):
     """What a number of components has reached.
 
     Attributes
@@ -79,7 +79,7 @@ class Fault(NamedTuple):
     starts: bool = False  # whether other starts may change it
 
 
-def suggested(tried: Sequence[Tried]) -> Suggestion:
+def suggested(tried: Sequence[ScannedRank]) -> Suggestion:
     """Return the largest number of components that passes every test; without one, name the tests that failed.
 
     Its components are found again from other starts and in halves of the tensor, its core is consistent, and it
@@ -100,7 +100,7 @@ def suggested(tried: Sequence[Tried]) -> Suggestion:
     return Suggestion(best.rank, reason)
 
 
-def _nearest(tried: Sequence[Tried], faults: dict[int, list[Fault]]) -> str:
+def _nearest(tried: Sequence[ScannedRank], faults: dict[int, list[Fault]]) -> str:
     """Return which tests the best trade-off fails: that of the fewest faults, then of those that lack least."""
     best = min(tried, key=lambda each: (len(faults[each.rank]), sum(f.lack for f in faults[each.rank]), each.rank))
     failed = " and ".join(fault.clause for fault in faults[best.rank])
@@ -109,7 +109,7 @@ def _nearest(tried: Sequence[Tried], faults: dict[int, list[Fault]]) -> str:
     return f"no number of components passes every test; {choice}, but {failed}{advice}"
 
 
-def _passed(tried: Tried) -> str:
+def _passed(tried: ScannedRank) -> str:
     """Return the tests of its components that a number of them passes, in parentheses."""
     found = list[str]()
     if tried.match is not None and tried.match >= STABLE:
@@ -121,7 +121,7 @@ def _passed(tried: Tried) -> str:
     return f" ({', '.join(found)})" if found else ""
 
 
-def _faults(tried: Tried, every: Sequence[Tried]) -> list[Fault]:
+def _faults(tried: ScannedRank, every: Sequence[ScannedRank]) -> list[Fault]:
     """Return the tests that a number of components fails."""
     found, gain = list[Fault](), _gain(tried, every)
     if not gain > GAIN:
@@ -146,15 +146,15 @@ def _faults(tried: Tried, every: Sequence[Tried]) -> list[Fault]:
     return found
 
 
-def _before(tried: Tried, every: Sequence[Tried]) -> Tried:
+def _before(tried: ScannedRank, every: Sequence[ScannedRank]) -> ScannedRank:
     """Return the next smaller number of components that was tried."""
     return max((each for each in (NOTHING, *every) if each.rank < tried.rank), key=lambda each: each.rank)
 
 
-def _gain(tried: Tried, every: Sequence[Tried]) -> float:
+def _gain(tried: ScannedRank, every: Sequence[ScannedRank]) -> float:
     """Return what a number of components explains of that which the next smaller one leaves."""
     left = 1 - _before(tried, every).squared
     return (tried.squared - (1 - left)) / left if left > NOTHING_LEFT else 0.0
 
 
-NOTHING = Tried(0, (), 0.0, 0, None, None, None, 0, 0.0)
+NOTHING = ScannedRank(0, (), 0.0, 0, None, None, None, 0, 0.0)

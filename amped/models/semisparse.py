@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from partitioner.arrays import Unconverted
-from partitioner.coo import MAX_MODE_LENGTH, SparseTensor, refuse_masked
-from partitioner.dense import Stored
-from partitioner.given import whole
-from partitioner.labels import Labels, find, named
-from partitioner.sort import stable_argsort, strictly_increasing
+from partitioner.sorting.sort import stable_argsort, strictly_increasing
+from partitioner.tensors.conversion import Unconverted
+from partitioner.tensors.dense import Stored
+from partitioner.tensors.labels import Labels, find, named
+from partitioner.tensors.sparse import MAX_MODE_LENGTH, SparseTensor, refuse_masked
+from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import faults_of, read_npz, write_npz

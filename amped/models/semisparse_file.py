@@ -17,7 +17,7 @@ from ..parallel.mpi import Comm, together
 FAILED = -1  # instead of a number of rows: this rank cannot go on
 
 
-class Rows(NamedTuple):
+class RankedRows(NamedTuple):
     """An array of a file whose rows ranks 0, 1, ... have, in turn."""
 
     name: str
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
 
 def write_parts(
     path: str | os.PathLike[str],
-    arrays: Sequence[Rows],
+    arrays: Sequence[RankedRows],
     facts: Mapping[str, NDArray[Any]],
     comm: Comm,
     replace: bool = True,
@@ -61,7 +61,7 @@ def write_parts(
     together(comm, tell)
 
 
-def _write(file: IO[bytes], left: list[Rows], facts: Mapping[str, NDArray[Any]], comm: Comm) -> None:
+def _write(file: IO[bytes], left: list[RankedRows], facts: Mapping[str, NDArray[Any]], comm: Comm) -> None:
     """Write all arrays, and take each from the list once the other ranks have sent it, whatever happens to it."""
     fault: Exception | None = None
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -86,7 +86,7 @@ def _write(file: IO[bytes], left: list[Rows], facts: Mapping[str, NDArray[Any]],
                 raise fault
 
 
-def _received(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
+def _received(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
     """Yield the rows of rank 0, then those of each other rank, or what went wrong there. On rank 0."""
     try:
         yield from array.mine()
@@ -95,7 +95,7 @@ def _received(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
     yield from _from_others(array, comm)
 
 
-def _from_others(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
+def _from_others(array: RankedRows, comm: Comm) -> Iterator[NDArray[Any] | InputError]:
     width, nothing = int(np.prod(array.shape[1:])), np.empty(0, array.dtype)
     for rank in range(1, comm.size):
         count = np.ones(1, np.int64)
@@ -110,7 +110,7 @@ def _from_others(array: Rows, comm: Comm) -> Iterator[NDArray[Any] | InputError]
             yield InputError(f"rank {rank} cannot go on")
 
 
-def _send(array: Rows, comm: Comm) -> None:
+def _send(array: RankedRows, comm: Comm) -> None:
     """Send this rank's rows to rank 0."""
     try:
         for rows in array.mine():

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.arrays import Unconverted
-from partitioner.labels import Labelled, find, named
-from partitioner.threads import side_by_side, usable_cores
+from partitioner.host.threads import side_by_side, usable_cores
+from partitioner.tensors.conversion import Unconverted
+from partitioner.tensors.labels import Labelled, find, named
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
+from .align import PROJECTIONS, aligned
 from .explained import blocks_of, dot, fit_of
-from .given import PROJECTIONS, aligned
 from .history import history_arrays, take_history
 
 MOST_AT_ONCE = 1 << 22  # numbers that a thread holds where values are computed

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ..backend.base import Array, Clock
+from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
-from ..backend.interleaved import Groups, Interleaved
-from ..backend.rowproblems import RowLimits
+from ..backend.ops.interleaved import Groups, Interleaved
+from ..backend.ops.rowproblems import RowLimits
 from ..options import Options
 from ..parallel.mpi import Reduction
 from .placement import Plan
@@ -64,7 +64,7 @@ class Placed(Protocol):
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         """Count the work queued within under `kind`."""
 
-    def join(self) -> None:
+    def wait_comm(self) -> None:
         """Let the work that is queued from now on wait for all that was queued beside it, and for rows on their way."""
 
     def synchronize(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.base import Array
+from ..backend.device import Array
 from ..parallel.mpi import Reduction
 from .base import Operator, Solve
 
@@ -62,8 +62,8 @@ class Columns:
     def span(self, kind: str, mode: int) -> AbstractContextManager[None]:
         return self._whole.span(kind, mode)
 
-    def join(self) -> None:
-        self._whole.join()
+    def wait_comm(self) -> None:
+        self._whole.wait_comm()
 
     def synchronize(self) -> None:
         self._whole.synchronize()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.base import Array, Clock
+from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
 from ..parallel.mpi import Reduction
 from .placement import Plan
@@ -66,17 +66,17 @@ class Factors:
         exchange = self.machine.exchange
         if self.machine.comm.size > 1:
             if sums is not None:  # perhaps made beside
-                self.machine.device.meet()
-            with exchange.aside(), self.clock.span("exchange", mode):
+                self.machine.device.wait_side()
+            with exchange.comm_stream(), self.clock.span("exchange", mode):
                 exchange.gather_rows(self.work.factors[mode], begin, end, sums)
         self.changed(mode)
 
-    def join(self) -> None:
-        self.machine.exchange.join()
-        self.machine.device.meet()
+    def wait_comm(self) -> None:
+        self.machine.exchange.wait_comm()
+        self.machine.device.wait_side()
 
     def synchronize(self) -> None:
-        self.join()
+        self.wait_comm()
         self.machine.device.synchronize()
 
     def gathered(self, mode: int, rows: Array) -> NDArray[Any]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from partitioner.shards import Cut
+from partitioner.shards.partition import Cut
 
-from ..backend.interleaved import Interleaved
-from ..backend.mttkrp import Kernel, Share
-from ..backend.phi import Phi
-from ..backend.rowproblems import RowProblems
-from ..backend.ttmc import Ttmc, width
+from ..backend.ops.interleaved import Interleaved
+from ..backend.ops.mttkrp import Kernel, Share
+from ..backend.ops.phi import Phi
+from ..backend.ops.rowproblems import RowProblems
+from ..backend.ops.ttmc import Ttmc, width
 from ..errors import InputError
 
 SLOTS = 2

@@ -11,17 +11,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from partitioner.coo import ValueRange
-from partitioner.given import whole
-from partitioner.shards import Cut
+from partitioner.shards.partition import Cut
+from partitioner.tensors.sparse import ValueRange
+from partitioner.validate import whole
 
-from ..backend.base import Device
-from ..backend.mttkrp import Kernel, Share
-from ..backend.phi import Phi
-from ..backend.providers import interleaved, mttkrp_kernels, phi_of, roundings, row_problems, ttmc_of
-from ..backend.rowproblems import RowMethod
+from ..backend.device import Device
+from ..backend.ops.mttkrp import Kernel, Share
+from ..backend.ops.phi import Phi
+from ..backend.ops.rowproblems import RowMethod
+from ..backend.ops.solve import SolverBytes
+from ..backend.registry import interleaved, mttkrp_kernels, phi_of, roundings, row_problems, ttmc_of
 from ..backend.rows import block_rows
-from ..backend.solve import Takes
 from ..errors import InputError
 from ..options import Options
 from .memory import Fit, ModePlan, Need, Passing, fit, fraction
@@ -32,13 +32,13 @@ PART_BYTES = 3 << 29  # of rows that are multiplied in the time that one more sh
 MAX_RANK, MAX_DENSE_RANK = 1024, 4096  # of sparse tensors, whose kernels hold rows on chip, and of dense ones
 INDEX_BYTES = 4
 
-Solving = Callable[[int, int], Takes]
+Solving = Callable[[int, int], SolverBytes]
 """Bytes that a method takes on the device beside an MTTKRP, for so many owned rows and columns."""
 
 
-def nothing(rows: int, rank: int) -> Takes:
+def nothing(rows: int, rank: int) -> SolverBytes:
     """Return that an MTTKRP is all that is computed; see `Solving`."""
-    return Takes()
+    return SolverBytes()
 
 
 class Loading(NamedTuple):

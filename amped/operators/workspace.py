@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..backend.base import NOTHING, Array
+from ..backend.device import NOTHING, Array
 from ..backend.exchange import Machine
-from ..backend.interleaved import Groups, Interleaved
-from ..backend.mttkrp import Shard
-from ..backend.phi import Phi
-from ..backend.providers import roundings
+from ..backend.ops.interleaved import Groups, Interleaved
+from ..backend.ops.mttkrp import Shard
+from ..backend.ops.phi import Phi
+from ..backend.registry import roundings
 from ..backend.rows import block_rows
 from ..options import Options
 from .memory import ModePlan
@@ -138,7 +138,7 @@ class Workspace:
 
     def set_factor(self, mode: int, factor: NDArray[Any], columns: slice | None = None) -> None:
         """Copy an (I_n, R_n) matrix in host memory into a factor matrix, or some columns."""
-        self._exchange.join()
+        self._exchange.wait_comm()
         rank = factor.shape[1]
         step = block_rows(rank)  # device memory has no room for a second matrix
         for b in range(0, len(factor), step):
@@ -154,7 +154,7 @@ class Workspace:
 
         It is that in a copy of `matrices`, if there is one.
         """
-        self._exchange.join()
+        self._exchange.wait_comm()
         stored = (self.factors if matrices is None else self._views(matrices))[mode]
         if columns is not None:
             return np.array(self._device.to_host(stored[:, columns]), order="C")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
-from partitioner.ranks import agree
+from partitioner.host.ranks import agree
 
 from .mpi import Comm, abort_all, world
 

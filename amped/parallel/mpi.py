@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner import ranks
-from partitioner.ranks import LAUNCHER_SIZES, launched, messages, on_root, together
-from partitioner.signals import LAUNCHER_RANKS
+from partitioner.host import ranks
+from partitioner.host.ranks import LAUNCHER_SIZES, launched, messages, on_root, together
+from partitioner.host.signals import LAUNCHER_RANKS
 
-from .recorder import HERE, recorded
+from .progress import CURRENT, recorded
 
 __all__ = [
     "LAUNCHER_RANKS", "LAUNCHER_SIZES", "Comm", "MpiComm", "Reduction", "SingleComm", "abort_all", "launched",
@@ -56,7 +56,7 @@ class Comm(ranks.Ranks, Protocol):
         """All-gather: copy rows ``begin[r]`` to ``end[r]`` of each rank ``r``'s `matrix` to all ranks, in place."""
 
 
-class SingleComm(ranks.Alone):
+class SingleComm(ranks.SingleRank):
     """A single process. See `Comm`."""
 
     local_rank, local_size = 0, 1
@@ -145,7 +145,7 @@ class MpiComm(ranks.MpiRanks):
 
 @cache
 def world() -> Comm:
-    """Return the group of all processes of this run; see `partitioner.ranks.load_mpi` for errors."""
+    """Return the group of all processes of this run; see `partitioner.host.ranks.load_mpi` for errors."""
     if not launched():
         return SingleComm()
     comm = MpiComm(ranks.load_mpi().COMM_WORLD)
@@ -156,7 +156,7 @@ def world() -> Comm:
 
 def abort_all(comm: Comm) -> ranks.Hook:
     """Return an excepthook that prints where this rank was and aborts all ranks."""
-    return ranks.abort_all(comm, "amped", lambda: f"amped: rank {comm.rank} was {HERE.where()}\n" * (comm.size > 1))
+    return ranks.abort_all(comm, "amped", lambda: f"amped: rank {comm.rank} was {CURRENT.where()}\n" * (comm.size > 1))
 
 
 def share(comm: Comm, array: NDArray[Any] | None) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partitioner.signals import NOTHING, Interrupts, described, exit_code
+from partitioner.host.signals import NOTHING, Interrupts, described, exit_code
 
 from .mpi import Comm
 
@@ -62,7 +62,7 @@ class Stop(NamedTuple):
         return self.request.listening()
 
 
-class Never:
+class NeverStop:
     """Stops no loop. See `Stop`."""
 
     def __call__(self) -> bool:
@@ -73,4 +73,4 @@ class Never:
         return nullcontext()
 
 
-NEVER = Never()
+NEVER = NeverStop()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from ..errors import EXIT_FAILURE
 from . import launcher, links
 from .mpi import Comm, launched
-from .recorder import HERE
+from .progress import CURRENT
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 15.0
@@ -112,18 +112,18 @@ class Watchdog:
 
     def _check_here(self) -> None:
         """Check this process's main thread, and send the heartbeat."""
-        hung, waiting = HERE.overdue()
+        hung, waiting = CURRENT.overdue()
         if hung:
-            self._fail(f"does not go on: more than {HERE.limit:.0f} s in one step")
+            self._fail(f"does not go on: more than {CURRENT.limit:.0f} s in one step")
         # Rank 0 hears all others. A rank that hears nobody any more waits in vain.
         if waiting and (self._rank == 0 or not self._heard) and self._waiting.issuperset(self._heard):
-            self._fail(f"and all others have waited for each other for more than {HERE.limit:.0f} s")
+            self._fail(f"and all others have waited for each other for more than {CURRENT.limit:.0f} s")
         self._send(list(self._heard), WAIT if waiting else BEAT)
 
     def _excuse(self, late: float) -> None:
         """Exclude time in which this process, and perhaps the others, was suspended."""
         if late > BEAT_SECONDS:
-            HERE.excuse(late)
+            CURRENT.excuse(late)
             self._heard = {link: last + late for link, last in self._heard.items()}
 
     def _check_silence(self) -> None:
@@ -167,7 +167,7 @@ class Watchdog:
         """Notify all ranks, report where this one is, abort the communicators and exit."""
         began = time.monotonic()
         self._send(list(self._peers), FAILED)
-        print(f"amped: {why}: {HERE.where()}; in {HERE.stack()}", file=sys.stderr, flush=True)
+        print(f"amped: {why}: {CURRENT.where()}; in {CURRENT.stack()}", file=sys.stderr, flush=True)
         threads = [threading.Thread(target=self._quietly, args=(abort,), daemon=True) for abort in self.aborts]
         for thread in threads:
             thread.start()

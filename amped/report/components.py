@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from partitioner.labels import Labels
-from partitioner.labels import mode_names as known_names
+from partitioner.tensors.labels import Labels
+from partitioner.tensors.labels import mode_names as known_names
 
 from ..models.explained import Component, Item, tops_of
 from ..models.kruskal import KruskalTensor

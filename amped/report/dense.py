@@ -9,18 +9,18 @@ import numpy as np
 
 from partitioner.errors import one_line
 
-from ..backend.base import Device
-from ..operators.dense_core import CorePlan
-from ..operators.dense_plan import DensePlan
-from ..operators.dense_source import DenseSource
-from ..operators.source import Described
+from ..backend.device import Device
+from ..operators.dense.core import CorePlan
+from ..operators.dense.plan import DensePlan
+from ..operators.sources.dense import DenseSource
+from ..operators.sources.sparse import DescribedSource
 from .text import human, table, tensor_line
 
 USUAL_RANK = 16  # where none is asked for
 INDEX_BYTES = 4
 
 
-def source_line(name: str, source: Described) -> str:
+def source_line(name: str, source: DescribedSource) -> str:
     """Return one line about a tensor of any kind."""
     if not isinstance(source, DenseSource):
         return tensor_line(name, source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
@@ -55,7 +55,7 @@ def dense_density(shape: Sequence[int], rank: int, itemsize: int) -> float:
     return max(2 * itemsize / nonzero_bytes, 4 / order**2)
 
 
-def advice(source: Described, rank: int | None, itemsize: int = 4) -> str | None:
+def advice(source: DescribedSource, rank: int | None, itemsize: int = 4) -> str | None:
     """Return a line where a sparse tensor is so full that dense is the better form, if memory has room for it."""
     if isinstance(source, DenseSource):
         return None

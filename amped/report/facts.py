@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partitioner.coo import SparseTensor
-from partitioner.dense import DenseTensor
 from partitioner.errors import one_line as escaped
-from partitioner.labels import mode_names
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.labels import mode_names
+from partitioner.tensors.sparse import SparseTensor
 
 from ..models.explained import explained_deviance, tensor_sum
 from ..models.kruskal import KruskalTensor

@@ -18,10 +18,10 @@ from typing import IO, Any
 
 import psutil
 
-from partitioner.claims import lock
+from partitioner.store.locks import lock
 
-from ..decomp.driver import Spans
 from ..errors import InputError
+from ..methods.driver import Spans
 
 KINDS = ("copy", "compute", "exchange", "solve")
 LONGEST = 1 << 20  # bytes of a line that is looked at

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partitioner.coo import SparseTensor
-from partitioner.dense import DenseTensor
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
@@ -57,7 +57,7 @@ class Panel(NamedTuple):
     more: Sequence[Bar]
 
 
-class Alike(NamedTuple):
+class SimilarComponent(NamedTuple):
     """Another component that is like one."""
 
     number: int
@@ -70,7 +70,7 @@ class Card(NamedTuple):
     number: int  # counted from 1
     weight: str
     share: float
-    alike: Sequence[Alike]
+    alike: Sequence[SimilarComponent]
     panels: Sequence[Panel]
 
 
@@ -170,10 +170,10 @@ def _listed(model: KruskalTensor) -> int:
     return TOP + MORE if model.rank <= PICTURED else TOP + 1
 
 
-def _near(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[Alike]:
+def _near(row: np.ndarray[Any, np.dtype[np.float64]], own: int) -> list[SimilarComponent]:
     """Return the components that one is most like, if there are any."""
     order = [int(other) for other in np.argsort(-np.abs(row)) if other != own and abs(row[other]) >= ALIKE]
-    return [Alike(other + 1, float(row[other])) for other in order[:MOST_ALIKE]]
+    return [SimilarComponent(other + 1, float(row[other])) for other in order[:MOST_ALIKE]]
 
 
 def _panel(model: KruskalTensor, component: Component, mode: int, name: str, positive: bool) -> Panel:

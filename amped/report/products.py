@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backend.base import Device
-from ..operators.ttm_plan import TtmPlan, result_bytes
+from ..backend.device import Device
+from ..operators.ttm.plan import TtmPlan, result_bytes
 from .text import human, table
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from partitioner.errors import printable
-from partitioner.streams import discard
+from partitioner.host.streams import discard
 
 from ..errors import OutputError, UnreadError
 from ..parallel.mpi import launched
@@ -56,7 +56,7 @@ class Display:
         """Take the live display away."""
 
 
-class Plain(Display):
+class PlainDisplay(Display):
     """Lines on standard output, for logs and pipes."""
 
     def __init__(self, result: bool = False) -> None:
@@ -89,7 +89,7 @@ class Plain(Display):
         return f"at most {left:.0f} s left" if left >= 1 else ""
 
 
-class Live(Plain):
+class LiveDisplay(PlainDisplay):
     """Bars on a terminal, drawn by rich; lines of the report stay above them."""
 
     def __init__(self, result: bool = False) -> None:
@@ -172,4 +172,4 @@ def display(rank: int, quiet: bool, result: bool = False) -> Display:
     if rank or quiet:
         return Display()
     # Launchers give ranks a terminal of their own even where their output goes to a file.
-    return Live(result) if _is_terminal() and not launched() else Plain(result)
+    return LiveDisplay(result) if _is_terminal() and not launched() else PlainDisplay(result)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..decomp.driver import Method
-from ..operators.dense_source import DenseSource
-from ..operators.source import Source
+from ..methods.driver import Method
+from ..operators.sources.dense import DenseSource
+from ..operators.sources.sparse import SparseSource
 
 SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, where they are others
 
 
-def run_facts(method: Method, source: Source | DenseSource, seed: int | None, init: str | None) -> dict[str, Any]:
+def run_facts(method: Method, source: SparseSource | DenseSource, seed: int | None, init: str | None) -> dict[str, Any]:
     """Return what was asked for, on what, and how it went; see `init_told`."""
     state, machine = method.state, method.operator.machine
     return {
@@ -25,7 +25,7 @@ def run_facts(method: Method, source: Source | DenseSource, seed: int | None, in
     }  # fmt: skip
 
 
-def _source_facts(source: Source | DenseSource) -> dict[str, Any]:
+def _source_facts(source: SparseSource | DenseSource) -> dict[str, Any]:
     kind = "dense" if isinstance(source, DenseSource) else "sparse"
     repaired = {} if isinstance(source, DenseSource) else {"duplicates": source.duplicates, "zeros": source.zeros}
     facts = {"tensor_kind": kind, "tensor_shape": list(source.shape), "nonzeros": source.nnz}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..files import write_whole
-from ..models.scanned import CONSISTENT, STABLE, Suggestion, Tried
+from ..models.scanned import CONSISTENT, STABLE, ScannedRank, Suggestion
 
 SIZE = 6.4, 6.6  # inches
 DOTS = 110  # an inch
@@ -33,7 +33,7 @@ def figure_class() -> Any:
     return Figure
 
 
-def draw(tried: Sequence[Tried], suggestion: Suggestion, path: str | os.PathLike[str]) -> None:
+def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.PathLike[str]) -> None:
     """Draw a scan as three curves over the number of components.
 
     Parameters
@@ -72,7 +72,7 @@ def draw(tried: Sequence[Tried], suggestion: Suggestion, path: str | os.PathLike
     write_whole(path, lambda file: figure.savefig(file, format=kind))
 
 
-def _explained(axes: Any, tried: Sequence[Tried]) -> None:
+def _explained(axes: Any, tried: Sequence[ScannedRank]) -> None:
     points = [(each.rank, explained) for each in tried for explained in each.explained]
     axes.scatter(*zip(*points, strict=True), s=14, color=BEST, alpha=0.4, label="a start")
     axes.plot([each.rank for each in tried], [each.squared for each in tried], color=BEST, label="the best one")
@@ -80,7 +80,7 @@ def _explained(axes: Any, tried: Sequence[Tried]) -> None:
     axes.legend(fontsize=8, frameon=False, loc="lower right")
 
 
-def _matches(axes: Any, tried: Sequence[Tried]) -> None:
+def _matches(axes: Any, tried: Sequence[ScannedRank]) -> None:
     for name, colour, mark in (("match", BEST, "o"), ("halves", OTHER, "s")):
         told = [(each.rank, number) for each in tried if (number := getattr(each, name)) is not None]
         if told:
@@ -93,7 +93,7 @@ def _matches(axes: Any, tried: Sequence[Tried]) -> None:
         axes.legend(fontsize=8, frameon=False, loc="lower left")
 
 
-def _consistency(axes: Any, tried: Sequence[Tried]) -> None:
+def _consistency(axes: Any, tried: Sequence[ScannedRank]) -> None:
     told = [(each.rank, each.consistency) for each in tried if each.consistency is not None]
     axes.set_ylabel("core consistency, %")
     axes.set_ylim(LOWEST - 5, 105)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..models.scanned import Suggestion, Tried
+from ..models.scanned import ScannedRank, Suggestion
 from .progress import Display
 
 HEAD = "components  explained  reached  match  halves  consistency  iterations  seconds"
@@ -14,7 +14,7 @@ class ScanTable:
     def __init__(self, display: Display) -> None:
         self._display, self._begun = display, False
 
-    def __call__(self, tried: Tried) -> None:
+    def __call__(self, tried: ScannedRank) -> None:
         """Show the next line."""
         self._display.note(line(tried) if self._begun else f"{HEAD}\n{line(tried)}")
         self._begun = True
@@ -26,7 +26,7 @@ class ScanTable:
         self._display.note(f"suggested: {chosen}; {suggestion.reason}")
 
 
-def line(tried: Tried) -> str:
+def line(tried: ScannedRank) -> str:
     """Return a line of the table whose head is `HEAD`."""
     cells = [
         str(tried.rank),

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.coo import SparseTensor
 from partitioner.errors import one_line
+from partitioner.tensors.sparse import SparseTensor
 
-from ..backend.base import Device
-from ..decomp.driver import Rule, State
-from ..decomp.prediction import Forecast
+from ..backend.device import Device
+from ..methods.driver import MethodState, StopRule
+from ..methods.prediction import Forecast
 from ..operators.placement import Plan
 from ..options import Options
 
@@ -58,7 +58,7 @@ def tensor_line(name: str, shape: Sequence[int], nnz: int, norm: float, duplicat
     return text
 
 
-def progress(state: State) -> str:
+def progress(state: MethodState) -> str:
     """Return how far a decomposition is."""
     text = f"iteration {state.iterations}"
     return f"{text} and {state.mode} mode{'s' * (state.mode > 1)} of the next" if state.mode else text
@@ -75,17 +75,17 @@ def figure(number: float) -> str:
     return f"{number:,.{max(0, digits)}f}"
 
 
-def _headline(state: State) -> str:
+def _headline(state: MethodState) -> str:
     name, numbers = next(iter(state.series.items()))
     return f"{name} {figure(numbers[-1])}" if numbers else f"no {name}"
 
 
-def iteration_facts(state: State, change: float | None) -> str:
+def iteration_facts(state: MethodState, change: float | None) -> str:
     """Return what a decomposition has reached after an iteration."""
     return _headline(state) + (f"  change {change:+.1e}" if change is not None else "")
 
 
-def end_line(state: State, told: Signals | None, rule: Rule) -> str:
+def end_line(state: MethodState, told: Signals | None, rule: StopRule) -> str:
     """Return how a decomposition ended, and why: told to by a signal, or by its rule."""
     if told is not None:
         last = f" after iteration {state.iterations}" * bool(state.iterations and state.mode)  # the model is further on

@@ -9,21 +9,40 @@ from os import PathLike, fsdecode, fspath, stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..coo import SparseTensor
 from ..errors import InputError
-from .form import PLAIN, Form, warn_of_keys
-from .oneline import warn_of_header
-from .pieces import Outcome, Part, Progress, check_labelled, chunks, collect, settle
+from ..tensors.sparse import SparseTensor
+from .first_line import warn_of_header
+from .form import PLAIN, ReadOptions, warn_of_keys
+from .pieces import FilePart, Outcome, Progress, check_labelled, chunks, collect, settle
 
 __all__ = [
-    "PLAIN", "Form", "Outcome", "Part", "Progress", "check_labelled", "chunks", "collect", "file_name", "is_dense",
-    "is_semisparse", "is_table", "open_dense", "open_part", "open_store", "read", "read_frame", "read_sparse", "settle",
-    "warn_of_header", "warn_of_keys", "with_zeros",
+    "PLAIN",
+    "FilePart",
+    "Outcome",
+    "Progress",
+    "ReadOptions",
+    "check_labelled",
+    "chunks",
+    "collect",
+    "file_name",
+    "is_dense",
+    "is_semisparse",
+    "is_table",
+    "open_dense",
+    "open_part",
+    "open_store",
+    "read",
+    "read_frame",
+    "read_sparse",
+    "settle",
+    "warn_of_header",
+    "warn_of_keys",
+    "with_zeros",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from ..dense import DenseTensor
-    from ..store import Store
+    from ..store.format import Store
+    from ..tensors.dense import DenseTensor
 
 # Readers are imported where they are used, to save start-up time.
 
@@ -89,7 +108,7 @@ def read(
         If the last column of a text, taken for values, looks like one more column of indices.
     """
     lengths = None if shape is None else tuple(shape)
-    form = Form(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
+    form = ReadOptions(no_values, compact, dense, lengths, keys, value, where, missing, index_base)  # type: ignore[arg-type]
     path = file_name(path)
     _check_path(path)
     if is_dense(path):
@@ -98,7 +117,9 @@ def read(
     return with_zeros(tensor, path) if dense else tensor
 
 
-def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Progress | None = None) -> SparseTensor:
+def read_sparse(
+    path: str | PathLike[str], form: ReadOptions = PLAIN, *, progress: Progress | None = None
+) -> SparseTensor:
     """Read a sparse tensor; see `read`."""
     _check_path(path)
     if Path(path).is_dir():
@@ -118,10 +139,10 @@ def read_sparse(path: str | PathLike[str], form: Form = PLAIN, *, progress: Prog
     return tensor.compacted(part.outcome.base) if form.compact else tensor
 
 
-def read_frame(frame: Any, form: Form) -> SparseTensor:
+def read_frame(frame: Any, form: ReadOptions) -> SparseTensor:
     """Read a table in memory, as `form` says; raise `InputError` if it is none."""
-    from .frames import is_frame, series_name
-    from .table import TablePart
+    from .tables.frames import is_frame, series_name
+    from .tables.table import TablePart
 
     if not is_frame(frame):
         kinds = "a pandas, Polars or Arrow table, or a DuckDB relation"
@@ -135,9 +156,9 @@ def read_frame(frame: Any, form: Form) -> SparseTensor:
     return tensor
 
 
-def is_table(path: str | PathLike[str], form: Form = PLAIN) -> bool:
+def is_table(path: str | PathLike[str], form: ReadOptions = PLAIN) -> bool:
     """Return whether a file is a table: by its name, or as keys are given and it is no archive of a tensor."""
-    from .database import ending
+    from .tables.database import ending
 
     name = fspath(path).lower()
     if form.tabular and name.endswith(".npz"):
@@ -145,7 +166,7 @@ def is_table(path: str | PathLike[str], form: Form = PLAIN) -> bool:
     return not Path(path).is_dir() and (ending(path) is not None or form.tabular)
 
 
-def refuse_keys(path: str | PathLike[str], form: Form) -> None:
+def refuse_keys(path: str | PathLike[str], form: ReadOptions) -> None:
     """Raise `InputError` if keys are given for what is a tensor already."""
     if form.tabular:
         raise InputError("a tensor, not a table: --key, --value, --where and --missing are for tables", path=path)
@@ -153,22 +174,22 @@ def refuse_keys(path: str | PathLike[str], form: Form) -> None:
 
 def is_dense(path: str | PathLike[str]) -> bool:
     """Return whether a file holds a dense tensor, by its name."""
-    from .chunked import split
+    from .arrays.chunked import split
 
     return split(path) is not None or (fspath(path).lower().endswith(".npy") and not Path(path).is_dir())
 
 
 def is_semisparse(path: str | PathLike[str]) -> bool:
     """Return whether a file holds a semi-sparse tensor (sCOO), as ``ttm`` writes it."""
-    from .semisparse import is_semisparse as holds
+    from .arrays.semisparse import is_semisparse as holds
 
     return fspath(path).lower().endswith(".npz") and Path(path).is_file() and holds(path)
 
 
-def open_dense(path: str | PathLike[str], form: Form = PLAIN) -> DenseTensor:
+def open_dense(path: str | PathLike[str], form: ReadOptions = PLAIN) -> DenseTensor:
     """Open a file of a dense tensor; raise `InputError` if it would have to be read otherwise."""
-    from .chunked import read_chunked, split
-    from .npy import read_dense
+    from .arrays.chunked import read_chunked, split
+    from .arrays.npy import read_dense
 
     _check_path(path)
     refuse_keys(path, form)
@@ -184,7 +205,7 @@ def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) ->
     """Return a sparse tensor as a dense one, if memory has room for it."""
     import psutil
 
-    from ..dense import DenseTensor
+    from ..tensors.dense import DenseTensor
 
     if tensor.labels is not None:
         cause = "a dense tensor has no labels: tables and --compact (compact=True) do not go with --dense"
@@ -195,9 +216,9 @@ def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) ->
         raise InputError(error.cause, path=path) from None
 
 
-def open_store(path: str | PathLike[str], form: Form = PLAIN, verify: bool = True) -> Store:
+def open_store(path: str | PathLike[str], form: ReadOptions = PLAIN, verify: bool = True) -> Store:
     """Open a store; raise `InputError` if it would have to be read otherwise than it was made."""
-    from ..store import Store
+    from ..store.format import Store
 
     refuse_keys(path, form)
     store = Store(path, verify)
@@ -219,9 +240,9 @@ def open_part(
     *,
     threads: int | None = None,
     progress: Progress | None = None,
-    form: Form = PLAIN,
+    form: ReadOptions = PLAIN,
     **table: Any,
-) -> Part:
+) -> FilePart:
     """Open one part of a file (not a store), to read its nonzeros in chunks of bounded size.
 
     Each rank opens one part and shares its outcome::
@@ -268,19 +289,19 @@ def open_part(
     if is_dense(path):
         raise InputError("a dense tensor: it has no nonzeros to sort or to store, and is used as it is", path=path)
     if is_table(path, form):
-        from .table import TablePart
+        from .tables.table import TablePart
 
         for other in form.more:
             _check_path(other)
         return TablePart(path, form, part, threads=threads, progress=progress, **table)
     how: dict[str, Any] = {"no_values": form.no_values, "base": form.index_base}
     if fspath(path).lower().endswith(".npz"):
-        from .npz import ArchivePart
-        from .semisparse import SemiSparsePart
+        from .arrays.npz import ArchivePart
+        from .arrays.semisparse import SemiSparsePart
 
         kind = SemiSparsePart if is_semisparse(path) else ArchivePart
         return kind(path, part, progress=progress, threads=threads, **how)
-    from .tns import TextPart
+    from .text.tns import TextPart
 
     return TextPart(path, part, of, threads=threads, progress=progress, **how)
 
@@ -303,9 +324,9 @@ def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
 
 def _check_path(path: str | PathLike[str]) -> None:
     """Raise `InputError` if there is no such file, or it is of a kind that is not read."""
-    from .chunked import split
-    from .database import ending
+    from .arrays.chunked import split
     from .kinds import check_kind
+    from .tables.database import ending
 
     name = file_name(path)
     named = split(name)

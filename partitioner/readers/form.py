@@ -8,16 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from os import PathLike, fspath
 
-from ..coo import ValueRange
 from ..errors import InputError, InputWarning
 from ..flags import flag, whole_number, whole_numbers
+from ..tensors.sparse import ValueRange
 from .pieces import Outcome
 
 MISSING = "drop", "keep"
 
 
 @dataclass(frozen=True)
-class Form:
+class ReadOptions:
     """How a tensor is to be read: one object from the command line, or a Python call, to the readers.
 
     Parameters
@@ -79,12 +79,12 @@ class Form:
         return bool(self.key) or self.value is not None or self.where is not None or self.missing != "drop"
 
     @classmethod
-    def of(cls, given: argparse.Namespace) -> Form:
+    def of(cls, given: argparse.Namespace) -> ReadOptions:
         """Return what the command line says."""
         return cls(**{field.name: getattr(given, field.name) for field in fields(cls) if field.metadata})
 
 
-PLAIN = Form()
+PLAIN = ReadOptions()
 
 
 def warn_of_keys(

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..labels import Labels
-from ..tables import Nonzeros, Pile
-from ..threads import usable_cores
-from .oneline import FirstLine, join, judge
+from ..host.threads import usable_cores
+from ..sorting.tables import Nonzeros, Pile
+from ..tensors.labels import Labels
+from .first_line import FirstLine, join, judge
 
 Progress = Callable[[int, int | None], None]
 
@@ -46,7 +46,7 @@ class Outcome:
     first: FirstLine | None = None  # of text without a header: its first line, if that may be one
 
 
-class Part(Protocol):
+class FilePart(Protocol):
     """The nonzeros of a part of a file, read once. See `open_part`; `order` and `lengths` are as in `Outcome`."""
 
     order: int
@@ -65,7 +65,7 @@ class Part(Protocol):
         """
 
 
-def chunks(part: Part, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
+def chunks(part: FilePart, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:
     """Yield a part's nonzeros, some at a time.
 
     Parameters
@@ -133,7 +133,7 @@ def check_labelled(
         raise InputError("has a label for each index: --shape (shape=) does not go with labels", path=path)
 
 
-def collect(path: str | PathLike[str], part: Part) -> Nonzeros:
+def collect(path: str | PathLike[str], part: FilePart) -> Nonzeros:
     """Read a file in one part; return (order, nnz) indices and (nnz,) values."""
     pile = Pile(part.order, part.dtype, sys.maxsize, part.expected)
     part.fill(pile)

@@ -15,7 +15,7 @@ from tensors import write_store
 import amped
 from amped import InputError, KruskalTensor, Options, SparseTensor
 from amped.backend.cuda import probe
-from partitioner.store import Store
+from partitioner.store.format import Store
 
 SHAPE, RANK = (9, 7, 5), 4
 

@@ -14,7 +14,7 @@ import amped
 from amped.errors import InputError
 from amped.parallel import mpi
 from amped.parallel.mpi import Comm, share
-from partitioner import ranks
+from partitioner.host import ranks
 
 pytestmark = pytest.mark.mpi
 

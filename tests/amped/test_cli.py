@@ -28,10 +28,10 @@ from command import (
 from oracle import dense_als
 
 import amped
-from amped.decomp.initial import random_factor
-from amped.operators import sparse
+from amped.cli.example import NEXT
+from amped.methods.initial import random_factor
+from amped.operators.sparse import operator as sparse
 from amped.report import page
-from amped.verbs.example import NEXT
 
 RANK = 3
 SHAPE = (9, 7, 5)

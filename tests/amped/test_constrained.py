@@ -23,8 +23,8 @@ from command import (
 from forms import exhaustive
 
 import amped
-from amped import checkpoint
 from amped.errors import EXIT_STOPPED
+from amped.runs import checkpoint
 
 RANK = 4
 SHAPE = (9, 7, 5)

@@ -108,7 +108,7 @@ def test_new_data_on_known_components(device: str) -> None:
 
 @pytest.mark.parametrize("length", [30, 600, 2500])
 def test_eigenvectors_are_those_of_the_gram_matrix(length: int) -> None:
-    from amped.decomp.leading import leading_vectors
+    from amped.methods.leading_vectors import leading_vectors
 
     array = low_rank((6, length, 7), 4, noise=0.01, seed=2)
     for mode in range(3):
@@ -117,7 +117,7 @@ def test_eigenvectors_are_those_of_the_gram_matrix(length: int) -> None:
         for given in (array, np.asfortranarray(array)):
             found = leading_vectors(amped.DenseTensor(given), mode, 4, 0)
             assert np.allclose(abs(np.sum(found * want, axis=0)), 1, atol=1e-8)
-            with mock.patch("amped.decomp.leading.BLOCK", 500):
+            with mock.patch("amped.methods.leading_vectors.BLOCK", 500):
                 one, three = (leading_vectors(amped.DenseTensor(given), mode, 4, 0, threads) for threads in (1, 3))
             assert np.allclose(abs(np.sum(one * want, axis=0)), 1, atol=1e-8)
             assert np.array_equal(one, three)

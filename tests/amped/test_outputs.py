@@ -38,9 +38,9 @@ from command import (
 from forms import exhaustive
 
 import amped
-from amped import checkpoint
 from amped.errors import EXIT_INCOMPLETE, OutputError
-from partitioner.store import Store
+from amped.runs import checkpoint
+from partitioner.store.format import Store
 
 RANK = 4
 SHAPE = (9, 7, 5)
@@ -307,7 +307,7 @@ def test_a_side_output_that_fails_loses_no_model(folder: Path) -> None:
     assert entries(folder / "a").keys() == entries(folder / "b").keys()
 
 
-class Flaky(checkpoint.Writer):
+class Flaky(checkpoint.CheckpointWriter):
     """Writes checkpoints to a disk that is full at some of them."""
 
     full: ClassVar[set[str]] = set()

@@ -24,8 +24,8 @@ from command import (
 from forms import exhaustive
 
 from amped.backend.cpu.device import CpuDevice
-from amped.backend.cpu.kernels.mttkrp import Segmented
 from amped.backend.cpu.layout import PIECE
+from amped.backend.cpu.ops.mttkrp import Segmented
 from amped.report.text import human
 
 RANK = 16

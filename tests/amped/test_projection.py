@@ -13,9 +13,9 @@ from scipy.optimize import nnls
 
 import amped
 from partitioner.build import partition
-from partitioner.labels import Labels
-from partitioner.readers import Form
-from partitioner.relabel import places
+from partitioner.readers import ReadOptions
+from partitioner.tensors.labels import Labels
+from partitioner.tensors.relabel import places
 
 SHAPE, RANK = (8, 7, 6), 4
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-10}
@@ -171,9 +171,9 @@ def test_tables_by_the_keys_of_the_model(tmp_path: Path) -> None:
         assert each.score(frame) == pytest.approx(each.score(tensor))
         with pytest.raises(amped.InputError, match="value and where are for tables"):
             each.transform(tensor, 0, value="n", device="cpu")
-    partition(tmp_path / "x.csv", tmp_path / "store", form=Form(key=tuple(keys)))
+    partition(tmp_path / "x.csv", tmp_path / "store", form=ReadOptions(key=tuple(keys)))
     assert equal(model, tmp_path / "store", tensor)
-    partition(tmp_path / "x.csv", tmp_path / "few", form=Form(key=tuple(keys), where=where))
+    partition(tmp_path / "x.csv", tmp_path / "few", form=ReadOptions(key=tuple(keys), where=where))
     assert equal(model, tmp_path / "few", few)
     plain = amped.cp_als(amped.SparseTensor(tensor.indices, tensor.values), 2, max_iters=1, device="cpu")
     with pytest.raises(amped.InputError, match=r"X: a table: amped\.from_frame|labels have no names"):

@@ -12,7 +12,7 @@ import pytest
 
 import amped
 from amped.parallel.mpi import Comm
-from partitioner.labels import Labels, as_labels
+from partitioner.tensors.labels import Labels, as_labels
 
 LABELS = [list("abcde"), [10, 20, 30, 40], list("wxyz")]
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64", "max_iters": 2, "tol": 0}

@@ -15,11 +15,11 @@ from forms import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amped.checkpoint import Origin
-from amped.decomp.driver import State
+from amped.cli.record import PASSING, command
+from amped.cli.run_requests import RunRequest
+from amped.methods.driver import MethodState
 from amped.run import arguments
-from amped.verbs.record import PASSING, command
-from amped.verbs.runs import RunRequest
+from amped.runs.checkpoint import Origin
 
 NAMES = st.sampled_from(["t.tns", "-t.tns", "--rank", "a b'c\"d.tns", "two\nlines.tns", "$HOME/`x`.tns", "sub/-t.tns"])
 TEXTS = st.sampled_from(["carrier", "-delay", "--key", "hour(time)", "a = 'x y'", "0", "False", "None", "1\n+ 1"])
@@ -92,7 +92,7 @@ def test_the_recorded_command_says_the_same(line: list[str], ranks: int) -> None
     """Also where a flag's value is 0, is text like a flag's, or has what a shell would take for its own."""
     request = request_of(line)
     origin = Origin({}, request.first_seed, request.init, {})
-    text = command(request, ranks, origin, State({}, {}, request.iterations))
+    text = command(request, ranks, origin, MethodState({}, {}, request.iterations))
     assert text is not None
     words = shlex.split(text)
     start = [] if ranks == 1 else ["mpirun", "-n", str(ranks)]
@@ -115,7 +115,7 @@ def test_the_recorded_command_says_the_same(line: list[str], ranks: int) -> None
 def test_where_the_run_began_and_ended(line: str, origin: Any, state: Any, flags: str) -> None:
     request = request_of(["cpd", "t.tns", "--rank", "3", *line.split()])
     iterations, mode, converged = state
-    found = command(request, 1, Origin({}, *origin, {}), State({}, {}, iterations, mode, converged))
+    found = command(request, 1, Origin({}, *origin, {}), MethodState({}, {}, iterations, mode, converged))
     assert found is not None
     assert sorted(found.split()) == sorted(f"amped cpd t.tns --rank 3 {flags}".split())
 
@@ -123,7 +123,7 @@ def test_where_the_run_began_and_ended(line: str, origin: Any, state: Any, flags
 def test_no_command_stops_within_an_iteration() -> None:
     request = request_of(["cpd", "t.tns", "--rank", "3"])
     for done in ((4, 1), (0, 2), (0, 0)):
-        assert command(request, 1, Origin({}, 0, None, {}), State({}, {}, *done)) is None
+        assert command(request, 1, Origin({}, 0, None, {}), MethodState({}, {}, *done)) is None
 
 
 def again(folder: Path, name: str, other: str) -> None:

@@ -26,7 +26,7 @@ from oracle import (
 )
 
 import amped
-from amped.operators.source import TensorSource
+from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import Comm
 
 

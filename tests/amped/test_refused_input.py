@@ -23,7 +23,7 @@ from command import (
 from forms import exhaustive
 
 from amped.backend.cuda import probe
-from partitioner import store
+from partitioner.store import format as store
 
 RANK = 4
 GOOD = "1 1 1 1.5\n2 3 1 -2.0\n3 2 2 0.5\n"
@@ -272,7 +272,7 @@ def test_a_flag_is_found_before_the_tensor_is_read(folder: Path, monkeypatch: py
     def too_late(*_: object) -> None:
         raise AssertionError("the tensor is read first")
 
-    monkeypatch.setattr("amped.assembly.open_source", too_late)
+    monkeypatch.setattr("amped.runs.assembly.open_source", too_late)
     path = small_tns(folder)
     refused(run_amped("cpd", path, "--rank", 0), "rank 0")
     refused(run_amped("mttkrp", path, "--rank", 4097), "rank 4097")

@@ -14,11 +14,11 @@ from densecases import low_rank
 from forms import exhaustive
 
 import amped
-from amped import scanning
 from amped.errors import InputError
 from amped.models.matching import factor_match
-from amped.models.scanned import Tried, near, suggested
-from amped.scanning import ranks_of
+from amped.models.scanned import ScannedRank, near, suggested
+from amped.runs import scanning
+from amped.runs.scanning import ranks_of
 
 HOW: dict[str, Any] = {"device": "cpu", "precision": "fp64"}
 
@@ -89,9 +89,9 @@ def test_matches() -> None:
 
 
 def test_reasons() -> None:
-    def tried(rank: int, squared: float, match: float | None = 1.0, **more: Any) -> Tried:
+    def tried(rank: int, squared: float, match: float | None = 1.0, **more: Any) -> ScannedRank:
         whole = {"reached": 2, "halves": 1.0, "consistency": 90.0, "iterations": 5, "seconds": 1.0} | more
-        return Tried(rank, (squared, squared), squared, match=match, **whole)
+        return ScannedRank(rank, (squared, squared), squared, match=match, **whole)
 
     few = [tried(1, 0.5), tried(2, 0.8)]
     assert suggested(few).rank == 2
@@ -114,8 +114,8 @@ def test_reasons() -> None:
 
 
 def test_the_reason_names_the_tests_that_failed() -> None:
-    def tried(rank: int, squared: float, match: float | None, halves: float, consistency: float) -> Tried:
-        return Tried(rank, (squared,) * 5, squared, 5, match, halves, consistency, 5, 1.0)
+    def tried(rank: int, squared: float, match: float | None, halves: float, consistency: float) -> ScannedRank:
+        return ScannedRank(rank, (squared,) * 5, squared, 5, match, halves, consistency, 5, 1.0)
 
     for each, failed in (
         (tried(2, 0.8, 1.0, 0.7, 90.0), "components differ between halves of the tensor (match 0.70;"),

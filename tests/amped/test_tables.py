@@ -13,8 +13,8 @@ from command import refused, run_amped, run_partitioner, succeeded
 from planted import GROUPS, KEYS, found_groups, planted
 
 import amped
-from amped import checkpoint
-from partitioner.store import Store
+from amped.runs import checkpoint
+from partitioner.store.format import Store
 
 duckdb = pytest.importorskip("duckdb")
 pyarrow = pytest.importorskip("pyarrow")

@@ -12,15 +12,15 @@ from planted import GROUPS, KEYS, found_groups, planted
 from tensors import files_of
 
 import amped
-from amped.assembly import open_path
 from amped.parallel.mpi import Comm, SingleComm
+from amped.runs.assembly import open_path
 from partitioner.build import partition
 from partitioner.errors import InputError
-from partitioner.readers import Form, read
+from partitioner.readers import ReadOptions, read
 
 duckdb = pytest.importorskip("duckdb")
 pyarrow = pytest.importorskip("pyarrow")
-FORM = Form(key=tuple(KEYS))
+FORM = ReadOptions(key=tuple(KEYS))
 pytestmark = pytest.mark.mpi
 
 
@@ -50,7 +50,7 @@ def test_every_rank_has_its_share_and_all_labels(comm: Comm, path: Path) -> None
 
 
 def test_a_store_has_the_same_bytes(comm: Comm, path: Path) -> None:
-    for name, form in (("store", FORM), ("summed", Form(key=FORM.key, value="1::DOUBLE"))):
+    for name, form in (("store", FORM), ("summed", ReadOptions(key=FORM.key, value="1::DOUBLE"))):
         store = partition(path, path.parent / f"{name}-{path.suffix[1:]}", ranks=comm, form=form)
         if comm.rank == 0:
             alone = partition(path, path.parent / f"alone-{name}-{path.suffix[1:]}", form=form)
@@ -71,7 +71,7 @@ def test_planted_groups_come_back(comm: Comm, path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["nothing", "hour(", "user::INT"])
 def test_every_rank_raises_what_is_wrong(comm: Comm, path: Path, key: str) -> None:
-    form = Form(key=("host", key))
+    form = ReadOptions(key=("host", key))
     told = []
     for make in (
         lambda: open_path(path, comm, form=form),
@@ -84,7 +84,7 @@ def test_every_rank_raises_what_is_wrong(comm: Comm, path: Path, key: str) -> No
 
 
 def test_compact(comm: Comm, path: Path) -> None:
-    form = Form(key=FORM.key, compact=True)
+    form = ReadOptions(key=FORM.key, compact=True)
     source, whole = open_path(path, comm, form=form), read(path, keys=KEYS, compact=True)
     assert source.shape == whole.shape
     assert source.labels is not None

@@ -25,7 +25,7 @@ from ttmcases import dense_of, dense_product, small_pieces, tensor_of
 
 import amped
 from amped import InputError, SemiSparseTensor, SparseTensor
-from amped.decomp.initial import random_factor
+from amped.methods.initial import random_factor
 
 SHAPE, RANK = (9, 7, 5), 4
 CPU = ["--device", "cpu"]
@@ -161,7 +161,7 @@ def test_wrong_arguments(folder: Path, tensor: SparseTensor, change: dict[str, A
 
 
 def test_a_result_that_no_memory_holds(tensor: SparseTensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    from amped.functions import ttm as products
+    from amped.api import ttm as products
 
     class Full:
         available = 100

@@ -33,7 +33,7 @@ from command import (
 import amped
 from amped.errors import EXIT_STOPPED
 from amped.files import OutputError, Outputs, TakenError, write_text
-from partitioner.claims import Claim
+from partitioner.store.locks import Claim
 
 RANK = 4
 FLAGS = ["--rank", RANK, "--max-iters", 2, "--device", "cpu"]
@@ -283,7 +283,7 @@ def test_an_empty_expression_is_not_taken_for_none(folder: Path) -> None:
 def test_what_cannot_be_an_output_is_refused_before_the_work(
     folder: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], named: str
 ) -> None:
-    monkeypatch.setattr("amped.assembly.open_source", None)  # the tensor is not read
+    monkeypatch.setattr("amped.runs.assembly.open_source", None)  # the tensor is not read
     path = small_tns(folder)
     write_factors(folder / "s.npz", (9, 7, 5), RANK)
     (folder / "lost").symlink_to("nothing")

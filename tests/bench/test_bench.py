@@ -15,18 +15,18 @@ from command import ROOT, finish, mpirun_line, succeeded
 from forms import exhaustive
 from oracle import coo_mttkrp
 
-from amped.assembly import bring_up, place
 from amped.backend.cuda import probe
 from amped.backend.cuda.source import compile_options
 from amped.options import Options
 from amped.parallel.mpi import Comm
+from amped.runs.assembly import bring_up, place
 from bench import ceilings, draws, figures, measure, sweeps, yardstick
 from bench.__main__ import BENCHMARKS, main
 from bench.cases import read_cases
 from bench.draws import WHOLE, HostDraws, Recipe
 from bench.groups import on_groups
 from bench.synthetic import SHAPES, SyntheticSource, recipe
-from partitioner.shards import BALANCE, Cut, cut_mode, mode_order
+from partitioner.shards.partition import BALANCE, Cut, cut_mode, mode_order
 
 FP32 = np.dtype(np.float32)
 RECIPES = {

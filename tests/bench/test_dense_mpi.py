@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amped.assembly import bring_up, place
-from amped.operators.dense import DenseOperator
+from amped.operators.dense.operator import DenseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
+from amped.runs.assembly import bring_up, place
 from bench.__main__ import main
 from bench.dense_blocks import RandomSource
 

@@ -17,17 +17,17 @@ from command import ROOT
 from forms import exhaustive
 from oracle import BACKENDS, coo_mttkrp, coo_phi
 
-from amped.backend.base import Device
 from amped.backend.cuda.layout import Limits, kernel_names, make_layout
 from amped.backend.cuda.source import compile_options
-from amped.backend.mttkrp import Share
+from amped.backend.device import Device
+from amped.backend.ops.mttkrp import Share
 from amped.errors import InputError
 from bench import coordinates, phi, phi_apr, phi_code, phi_intensity, phi_others, phi_policy, phi_pressure, phi_stream
 from bench.__main__ import main
 from bench.phi_problem import FLOOR, Nonzeros, kernels_of, modes_of, source_of
 from bench.phi_tables import number
 from bench.record import RESULTS
-from partitioner.coo import ValueRange
+from partitioner.tensors.sparse import ValueRange
 
 SMALL = "--device cpu --shapes uber --nonzeros 3000 --rank 5 --precision fp64 --repeats 2 --output".split()
 H200 = Limits(132, 232448, 60 << 20)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from amped.backend.choose import choose
-from amped.operators.semisparse import SparseProduct
-from amped.operators.source import TensorSource
+from amped.operators.sources.semisparse import SparseProduct
+from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import SingleComm
 from bench import ceilings, spttm
 from bench.__main__ import main

@@ -21,18 +21,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import targets
 
-from amped import assembly as job
-from amped import checkpoint, files, run
+from amped import files, run
+from amped.cli import info, mttkrp, plan, requests, run_requests
 from amped.models import kruskal, loading
-from amped.verbs import info, mttkrp, plan, requests, runs
+from amped.runs import assembly as job
+from amped.runs import checkpoint
 from partitioner import __main__ as partition
-from partitioner import checked, coo, flags, labels, store
-from partitioner.readers import blocks, form, head, headers, npz, pieces, tns
+from partitioner import flags
+from partitioner.host import checksums
+from partitioner.readers import form, pieces
+from partitioner.readers.arrays import headers, npz
+from partitioner.readers.text import blocks, head, tns
+from partitioner.store import format as store
+from partitioner.tensors import labels
+from partitioner.tensors import sparse as coo
 
 # Module by module: Numba, which compiles others, knows nothing of counters.
-READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checked, coo, flags, labels, store, blocks,
+READERS = (argparse, json.decoder, json.scanner, zipfile, _format_impl, checksums, coo, flags, labels, store, blocks,
            form, head, headers, npz, pieces, tns, checkpoint, files, info, job, kruskal, loading, mttkrp, partition,
-           plan, requests, run, runs, targets)  # fmt: skip
+           plan, requests, run, run_requests, targets)  # fmt: skip
 
 
 def count(owner: object) -> None:

@@ -25,24 +25,25 @@ from unittest import mock
 
 import numpy as np
 
-from amped import assembly as job
 from amped import run
-from amped.assembly import bring_up, place
-from amped.checkpoint import Checkpoint, Origin, Writer, check, load
-from amped.decomp.driver import State
 from amped.errors import InputError
+from amped.methods.driver import MethodState
 from amped.models.kruskal import KruskalTensor
-from amped.operators.dense_source import open_dense_source
-from amped.operators.source import StoreSource
+from amped.operators.sources.dense import open_dense_source
+from amped.operators.sources.sparse import StoreSource
 from amped.options import Options
 from amped.parallel.mpi import SingleComm
+from amped.runs import assembly as job
+from amped.runs.assembly import bring_up, place
+from amped.runs.checkpoint import Checkpoint, CheckpointWriter, Origin, check, load
 from partitioner import __main__ as partition
-from partitioner import build, checked, reading
-from partitioner.coo import SparseTensor
-from partitioner.dense import DenseTensor
+from partitioner import build, distributed_reading
 from partitioner.errors import InputWarning
+from partitioner.host import checksums
 from partitioner.readers import read
-from partitioner.store import Store, write_files
+from partitioner.store.format import Store, write_files
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 ROOM = 128 << 20  # bytes of memory that any input may take: compiled code, buffers
 TIMES = 4200  # and for each byte of it: deflate makes 1032 of one, and a tensor is sorted in up to 4 copies
@@ -158,17 +159,17 @@ def checkpoint(data: bytes) -> None:
         check(load(path), facts, state, path.parent)
 
 
-def _checkpoint() -> tuple[Path, dict[str, Any], State]:
+def _checkpoint() -> tuple[Path, dict[str, Any], MethodState]:
     """Return a fresh checkpoint, the facts that it has to be of, and its state."""
     tensor = {"shape": list(SHAPE), "nonzeros": 60, "hash": "0123456789abcdef"}
     facts: dict[str, Any] = {"method": "als", **tensor, "rank": RANK}
 
     norms = np.ones((len(SHAPE), RANK))
-    state = State({"weights": np.ones(RANK), "norms": norms, "scales": norms}, {"fit": [0.5]}, 1)
+    state = MethodState({"weights": np.ones(RANK), "norms": norms, "scales": norms}, {"fit": [0.5]}, 1)
 
     def make(target: Path) -> None:
         factors = [np.ones((length, RANK)) for length in SHAPE]
-        writer = Writer(target.parent)
+        writer = CheckpointWriter(target.parent)
         writer.write(Checkpoint(state, factors, Origin(facts, 0, None, {})))
         writer.close()
         os.rename(target.parent / "iteration-1", target)
@@ -253,7 +254,7 @@ def _unread() -> Iterator[None]:
 
     with (
         mock.patch.object(job, "open_path", refuse),
-        mock.patch.object(reading, "open_part", refuse),
+        mock.patch.object(distributed_reading, "open_part", refuse),
         mock.patch.object(build, "read_sparse", refuse),
     ):
         yield
@@ -285,9 +286,9 @@ def _damage(path: Path, data: bytes) -> None:
     """
     how, rest = data[:1], data[1:]
     if how == b"r":
-        (path / checked.MANIFEST).write_bytes(rest)
+        (path / checksums.MANIFEST).write_bytes(rest)
         return
-    body = json.loads((path / checked.MANIFEST).read_text())
+    body = json.loads((path / checksums.MANIFEST).read_text())
     body.pop("crc32")
     if how == b"m":
         try:
@@ -305,4 +306,4 @@ def _damage(path: Path, data: bytes) -> None:
         name = file.name if file.name in body["files"] else file.stem
         body["files"][name] = {"bytes": len(rest), "crc32": [zlib.crc32(rest)] if rest else []}
     with contextlib.suppress(ValueError, RecursionError, UnicodeError):  # not to be written as JSON
-        checked.write_manifest(path, body)
+        checksums.write_manifest(path, body)

@@ -14,9 +14,9 @@ import pytest
 from command import ROOT, environment
 from forms import exhaustive
 
-from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
 from partitioner.readers import read
+from partitioner.tensors.sparse import SparseTensor
 
 FUZZ = ROOT / "tests" / "fuzz"
 sys.path.insert(0, str(FUZZ))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from partitioner.jit import Compiled
+from partitioner.host.jit import Compiled
 
 BUDGET = 70
 KEY = "variants"

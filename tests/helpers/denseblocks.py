@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from oracle import ROUNDING, dense_mttkrp
 
-from amped.backend.base import Device
-from amped.backend.cpu.kernels import dense as cpu
-from amped.backend.cpu.pairs import pairs_on_cpu
-from amped.backend.cuda.pairs_code import pairs_on_gpu
-from amped.backend.dense import Form, Rows, Sweep
-from amped.operators.dense_load import on_device
+from amped.backend.cpu.kernels.dimension_tree import pairs_on_cpu
+from amped.backend.cpu.ops import dense as cpu
+from amped.backend.cuda.code.dimension_tree import pairs_on_gpu
+from amped.backend.device import Device
+from amped.backend.ops.dense import BlockForm, RowLayout, Sweep
+from amped.operators.dense.load import on_device
 
 EVERY = pytest.mark.parametrize(
     "backend", [("cpu", 2), pytest.param(("cuda", None), marks=pytest.mark.gpu)], indirect=True, ids=["cpu", "cuda"]
@@ -25,7 +25,7 @@ EVERY = pytest.mark.parametrize(
 class Case:
     """A block, on the device in such rows or C-contiguous, and factor matrices that may change."""
 
-    def __init__(self, device: Device, form: Form, rows: Rows | None = None) -> None:
+    def __init__(self, device: Device, form: BlockForm, rows: RowLayout | None = None) -> None:
         self._rng = np.random.default_rng([form.rank, *form.lengths])
         self.device, self.form, held = device, form, form.held or form.dtype
         self.tensor = self._rng.random(form.lengths).astype(held)
@@ -72,8 +72,8 @@ class Case:
 
 def paired(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have pairs of modes served wherever that can be, even where it takes longer."""
-    monkeypatch.setattr(cpu.Split, "paired", lambda _, form: pairs_on_cpu(form))
+    monkeypatch.setattr(cpu.CpuSplit, "paired", lambda _, form: pairs_on_cpu(form))
     with suppress(ImportError):
-        from amped.backend.cuda.kernels import dense as cuda
+        from amped.backend.cuda.ops import dense as cuda
 
-        monkeypatch.setattr(cuda.Split, "paired", lambda _, form: pairs_on_gpu(form))
+        monkeypatch.setattr(cuda.CudaSplit, "paired", lambda _, form: pairs_on_gpu(form))

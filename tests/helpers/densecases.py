@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from amped.assembly import bring_up, open_tensor, place, solving_bytes
-from amped.operators.dense import DenseOperator
+from amped.operators.dense.operator import DenseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from partitioner.dense import DenseTensor
+from amped.runs.assembly import bring_up, open_tensor, place, solving_bytes
+from partitioner.tensors.dense import DenseTensor
 
 
 def dense_operator(

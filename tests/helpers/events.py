@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from partitioner.coo import SparseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 EVENTS = [("b", 3, "2026-01-01 05:30", 1.5), ("a", 3, "2026-01-01 07:00", 2.0), ("b", 3, "2026-01-03 05:00", -1.0),
           ("b", 1, "2026-01-03 05:59", 4.0), ("b", 3, "2026-01-01 05:31", 0.5)]  # fmt: skip

@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from amped.backend.base import Device
-from amped.backend.batch import Case, Facts, Start, Stopped
-from amped.backend.equations import NEAR, RANGE
-from amped.backend.providers import equations_of, nonnegative_solver, solver
-from amped.backend.solve import Sums
+from amped.backend.device import Device
+from amped.backend.ops.batch import Case, RunStart, RunStatus, RunStopped
+from amped.backend.ops.equations import NEAR, RANGE
+from amped.backend.ops.solve import Sums
+from amped.backend.registry import equations_of, nonnegative_solver, solver
 
 
 class _Run:
     """One run of a batch."""
 
-    def __init__(self, device: Device, case: Case, columns: slice, start: Start) -> None:
+    def __init__(self, device: Device, case: Case, columns: slice, start: RunStart) -> None:
         rank = columns.stop - columns.start
         terms = case.terms._replace(rank=rank)
         provider, self.columns, self.case = equations_of(device, rank), columns, case
@@ -65,14 +65,14 @@ class HostBatch:
     def _of(self, flags: int) -> list[tuple[int, _Run]]:
         return [(place, run) for place, run in self.runs.items() if run.flags == flags]
 
-    def put(self, place: int, columns: slice, start: Start) -> None:
+    def put(self, place: int, columns: slice, start: RunStart) -> None:
         assert place not in self.runs
         self.runs[place] = _Run(self._device, self._case, columns, start)
 
-    def take(self, place: int) -> Stopped:
+    def take(self, place: int) -> RunStopped:
         run = self.runs.pop(place)
         told = run.told._replace(flags=run.flags)
-        return Stopped(told, run.mode if run.flags else 0, run.equations.weights.copy())
+        return RunStopped(told, run.mode if run.flags else 0, run.equations.weights.copy())
 
     def prepare(self, mode: int) -> None:
         self.totals[...] = 0
@@ -127,13 +127,13 @@ class HostBatch:
     def tell(self) -> None:
         """See `Batch`: nothing is noted down."""
 
-    def read(self, memory: Any) -> list[Facts]:
+    def read(self, memory: Any) -> list[RunStatus]:
         raise AssertionError("nothing is noted down")
 
-    def told(self) -> list[Facts]:
-        free = Facts(0, 0.0, 0.0)
+    def told(self) -> list[RunStatus]:
+        free = RunStatus(0, 0.0, 0.0)
         return [
-            Facts(run.flags, run.told.fit, run.told.squares) if (run := self.runs.get(place)) else free
+            RunStatus(run.flags, run.told.fit, run.told.squares) if (run := self.runs.get(place)) else free
             for place in range(self._case.places)
         ]
 

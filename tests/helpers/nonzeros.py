@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from oracle import coo_mttkrp, random_factors
 
-from amped.backend.base import Device
-from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
-from amped.backend.mttkrp import Kernel, Share
-from amped.backend.providers import mttkrp_kernels, roundings
+from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
+from amped.backend.device import Device
+from amped.backend.ops.mttkrp import Kernel, Share
+from amped.backend.registry import mttkrp_kernels, roundings
 from amped.options import GatherName
-from partitioner.coo import ValueRange
+from partitioner.tensors.sparse import ValueRange
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
 

@@ -19,18 +19,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import amped
-from amped.assembly import bring_up, open_tensor, place, solving_bytes
-from amped.backend.base import Device
-from amped.backend.cpu import sums
-from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.cpu.kernels import sums
+from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
+from amped.backend.device import Device
 from amped.backend.exchange import Machine
-from amped.backend.mttkrp import Kernel
-from amped.backend.providers import mttkrp_kernels
+from amped.backend.ops.mttkrp import Kernel
+from amped.backend.registry import mttkrp_kernels
 from amped.operators import memory, placement
-from amped.operators.source import Source
-from amped.operators.sparse import SparseOperator
+from amped.operators.sources.sparse import SparseSource
+from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
+from amped.runs.assembly import bring_up, open_tensor, place, solving_bytes
 
 T = TypeVar("T")
 TESTS = Path(__file__).parents[1]
@@ -227,7 +227,7 @@ def on_examples(comm: Comm, strategy: st.SearchStrategy[T], check: Callable[[T],
 
 
 def make_operator(
-    source: Source | amped.SparseTensor | None, factors: Sequence[np.ndarray], on: Comm | Machine, **options: Any
+    source: SparseSource | amped.SparseTensor | None, factors: Sequence[np.ndarray], on: Comm | Machine, **options: Any
 ) -> SparseOperator:
     """Return an operator that holds `factors`; of a tensor, rank 0's counts. `on` ranks, or on a machine of theirs."""
     chosen = Options(**options)
@@ -311,7 +311,7 @@ def reference(file: str, name: str) -> Any:
     return json.loads((folder / file).read_text())[name]
 
 
-def mttkrp_error(name: str, source: Source, on: Comm | Machine, **options: Any) -> float:
+def mttkrp_error(name: str, source: SparseSource, on: Comm | Machine, **options: Any) -> float:
     """Return the largest relative deviation of all modes' MTTKRPs, rank 16, from the reference."""
     operator = make_operator(source, splitmix_factors(source.shape, 16), on, **options)
     results = [result.astype(np.float64) for result in mttkrp_all(operator, range(operator.order))]

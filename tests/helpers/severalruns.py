@@ -9,26 +9,26 @@ import numpy as np
 from densecases import low_rank
 
 import amped
-from amped.assembly import counts_together, decompositions, opened
-from amped.decomp.constraints import Wanted
-from amped.decomp.driver import Rule
-from amped.decomp.poisson import Poisson
+from amped.methods.constraints import ConstraintParams
+from amped.methods.driver import StopRule
+from amped.methods.poisson import Poisson
 from amped.models.kruskal import KruskalTensor
-from amped.operators.tuning import Budget
+from amped.operators.sparse.tuning import Budget
 from amped.options import Options
 from amped.parallel.mpi import Comm
+from amped.runs.assembly import counts_together, decompositions, opened
 
 Key = tuple[int, int]  # the number of components, and that of a start
 RANKS = {(rank, start): rank for rank in (1, 7, 3, 16, 2) for start in range(2)}
 
 
 def side_by_side(
-    tensor: Any, columns: int, comm: Comm, rule: Rule, nonnegative: bool = False, ranks: Any = None, **options: Any
+    tensor: Any, columns: int, comm: Comm, rule: StopRule, nonnegative: bool = False, ranks: Any = None, **options: Any
 ) -> dict[tuple[int, int], KruskalTensor]:
     """Return the models of runs side by side, by rank and start."""
     ranks, chosen = ranks or RANKS, Options(**options)
     with opened(tensor, comm, chosen, None) as (machine, source):
-        constraints = Wanted(nonnegative).of(len(source.shape))
+        constraints = ConstraintParams(nonnegative).of(len(source.shape))
         several = decompositions(source, ranks, columns, machine, chosen, Budget(), constraints, _start)
         found = {key: method.model() for key, method in several.run(ranks, rule)}
         assert set(several.seconds) == set(ranks)
@@ -39,7 +39,7 @@ def assert_near_one_as_alone(comm: Comm, atol: float, **options: Any) -> None:
     """Some runs need passes in double precision, or pseudo-inverses, while others go on."""
     dense = low_rank((12, 10, 9), 2, 0.0, 3)
     tensor = amped.SparseTensor(np.argwhere(dense), dense[dense != 0], dense.shape)
-    rule, ranks = Rule(30, 1e-9), {(rank, start): rank for rank in (1, 2, 5, 11) for start in range(2)}
+    rule, ranks = StopRule(30, 1e-9), {(rank, start): rank for rank in (1, 2, 5, 11) for start in range(2)}
     found = side_by_side(tensor, 16, comm, rule, ranks=ranks, **options)
     assert found[2, 0].fits[-1] > 0.999
     assert_as_alone(found, tensor, rule, atol, False, **options)
@@ -52,7 +52,7 @@ def _start(key: tuple[int, int]) -> int:
 def assert_as_alone(
     found: Mapping[tuple[int, int], KruskalTensor],
     tensor: Any,
-    rule: Rule,
+    rule: StopRule,
     atol: float,
     nonnegative: bool,
     **options: Any,
@@ -73,7 +73,7 @@ def assert_as_alone(
                 np.testing.assert_allclose(one, other, rtol=0, atol=max(atol, 1e-12) * 100)
 
 
-def counts_as_alone(tensor: Any, ranks: Mapping[Key, int], comm: Comm, rule: Rule, **options: Any) -> None:
+def counts_as_alone(tensor: Any, ranks: Mapping[Key, int], comm: Comm, rule: StopRule, **options: Any) -> None:
     """Runs of CP-APR side by side are those of `cp_apr` up to rounding, on all ranks."""
     chosen = Options(**options)
     with opened(tensor, comm, chosen, None) as (machine, source):

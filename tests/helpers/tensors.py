@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from partitioner.coo import SparseTensor
-from partitioner.drafts import drafted
-from partitioner.store import Store, write_files
+from partitioner.store.format import Store, write_files
+from partitioner.store.staging import drafted
+from partitioner.tensors.sparse import SparseTensor
 
 Nonzeros = tuple[np.ndarray, np.ndarray]
 

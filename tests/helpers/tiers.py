@@ -16,57 +16,57 @@ TESTS = Path(__file__).parents[1]
 
 # What `launch/test --quick` runs of: soon done, and of each room something.
 QUICK = """
-    amped/test_api_errors.py amped/test_refused_output.py amped/backend/test_solve.py
-    amped/backend/cuda/test_layout.py amped/decomp/test_initial.py
-    amped/models/test_kruskal.py amped/operators/test_source_mpi.py
+    amped/test_api_errors.py amped/test_refused_output.py amped/backend/ops/test_solve.py
+    amped/backend/cuda/test_layout.py amped/methods/test_initial.py
+    amped/models/test_kruskal.py amped/operators/sources/test_sparse_mpi.py
     amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
-    amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/test_coo.py
-    partitioner/test_cuda_sort.py partitioner/test_sort.py partitioner/readers/test_npz.py
-    partitioner/readers/test_tns.py partitioner/readers/test_tns_mpi.py partitioner/readers/test_bins.py
+    amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/tensors/test_sparse.py
+    partitioner/cuda/test_sort.py partitioner/sorting/test_sort.py partitioner/readers/arrays/test_npz.py
+    partitioner/readers/text/test_tns.py partitioner/readers/text/test_tns_mpi.py partitioner/readers/tables/test_bins.py
     test_documents.py
 """.split()
 
 # What shares out data or work, which 3 ranks cannot do evenly.
 UNEVEN = """
-    amped/backend/test_exchange_mpi.py amped/operators/test_source_mpi.py amped/parallel/test_calls_mpi.py
-    amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py partitioner/test_hosts_mpi.py
-    partitioner/readers/test_tns_mpi.py
+    amped/backend/test_exchange_mpi.py amped/operators/sources/test_sparse_mpi.py amped/parallel/test_calls_mpi.py
+    amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py partitioner/store/test_shared_fs_mpi.py
+    partitioner/readers/text/test_tns_mpi.py
     amped/test_callers_arrays_mpi.py::test_any_error_on_one_rank_is_raised_by_all
     amped/test_callers_arrays_mpi.py::test_rank_0_shares_what_it_may_not_write_to
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes
     amped/test_tables_mpi.py::test_compact
     amped/test_tables_mpi.py::test_every_rank_has_its_share_and_all_labels
-    amped/decomp/test_als_mpi.py::test_empty_rows_are_zero_whoever_owns_them
-    amped/decomp/test_als_mpi.py::test_more_components_and_ranks_than_rows
-    amped/decomp/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
-    amped/decomp/test_apr_mpi.py::test_ranks_without_nonzeros
-    amped/decomp/test_apr_mpi.py::test_the_same_path_as_an_oracle
-    amped/decomp/test_queued_rows_mpi.py::test_all_ranks_take_rank_0_s
-    amped/decomp/test_tucker_dense_mpi.py::test_blocks_of_some_ranks_alone_leave_the_device
-    amped/decomp/test_tucker_dense_mpi.py::test_hooi_takes_the_path_of_an_oracle
-    amped/decomp/test_tucker_mpi.py::test_spectra
-    amped/decomp/test_tucker_mpi.py::test_the_path_of_an_oracle
+    amped/methods/test_als_mpi.py::test_empty_rows_are_zero_whoever_owns_them
+    amped/methods/test_als_mpi.py::test_more_components_and_ranks_than_rows
+    amped/methods/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
+    amped/methods/test_apr_mpi.py::test_ranks_without_nonzeros
+    amped/methods/test_apr_mpi.py::test_the_same_path_as_an_oracle
+    amped/methods/test_queued_singular_vectors_mpi.py::test_all_ranks_take_rank_0_s
+    amped/methods/test_tucker_dense_mpi.py::test_blocks_of_some_ranks_alone_leave_the_device
+    amped/methods/test_tucker_dense_mpi.py::test_hooi_takes_the_path_of_an_oracle
+    amped/methods/test_tucker_mpi.py::test_spectra
+    amped/methods/test_tucker_mpi.py::test_the_path_of_an_oracle
     amped/operators/test_dense_file_mpi.py::test_a_rank_reads_its_part_once
-    amped/operators/test_dense_mpi.py::test_mttkrps_are_right
-    amped/operators/test_dense_mpi.py::test_one_rank_alone_streams
-    amped/operators/test_dense_mpi.py::test_products_that_serve_pairs_of_modes
-    amped/operators/test_held_mpi.py::test_a_file_that_all_ranks_read
-    amped/operators/test_held_mpi.py::test_a_tensor_in_the_memory_of_rank_0
-    amped/operators/test_held_mpi.py::test_one_rank_without_room_is_enough
+    amped/operators/dense/test_operator_mpi.py::test_mttkrps_are_right
+    amped/operators/dense/test_operator_mpi.py::test_one_rank_alone_streams
+    amped/operators/dense/test_operator_mpi.py::test_products_that_serve_pairs_of_modes
+    amped/operators/sources/test_device_tensor_mpi.py::test_a_file_that_all_ranks_read
+    amped/operators/sources/test_device_tensor_mpi.py::test_a_tensor_in_the_memory_of_rank_0
+    amped/operators/sources/test_device_tensor_mpi.py::test_one_rank_without_room_is_enough
     amped/operators/test_permuted_mpi.py::test_fewer_nonzeros_or_rows_than_ranks
     amped/operators/test_permuted_mpi.py::test_rows_that_all_ranks_have
-    amped/operators/test_sparse_mpi.py::test_any_tensor_any_placement
-    amped/operators/test_sparse_mpi.py::test_blocks_that_all_ranks_agree_on
-    amped/operators/test_sparse_mpi.py::test_damage_that_one_rank_finds_stops_all
-    amped/operators/test_sparse_mpi.py::test_factors_are_published
-    amped/operators/test_sparse_mpi.py::test_fewer_nonzeros_or_rows_than_ranks
-    amped/operators/test_sparse_mpi.py::test_files_and_stores
-    amped/operators/test_sparse_mpi.py::test_heavy_rows_are_split_and_summed
-    amped/operators/test_sparse_mpi.py::test_ranks_get_less_where_nonzeros_take_longer
-    amped/operators/test_sparse_mpi.py::test_shares_add_up
-    amped/operators/test_ttm_mpi.py::test_a_file_that_ranks_write_together
-    amped/operators/test_ttm_mpi.py::test_equal_shares
-    amped/operators/test_ttm_mpi.py::test_fibres_that_pieces_and_ranks_share
+    amped/operators/sparse/test_operator_mpi.py::test_any_tensor_any_placement
+    amped/operators/sparse/test_operator_mpi.py::test_blocks_that_all_ranks_agree_on
+    amped/operators/sparse/test_operator_mpi.py::test_damage_that_one_rank_finds_stops_all
+    amped/operators/sparse/test_operator_mpi.py::test_factors_are_published
+    amped/operators/sparse/test_operator_mpi.py::test_fewer_nonzeros_or_rows_than_ranks
+    amped/operators/sparse/test_operator_mpi.py::test_files_and_stores
+    amped/operators/sparse/test_operator_mpi.py::test_heavy_rows_are_split_and_summed
+    amped/operators/sparse/test_operator_mpi.py::test_ranks_get_less_where_nonzeros_take_longer
+    amped/operators/sparse/test_operator_mpi.py::test_shares_add_up
+    amped/operators/ttm/test_operator_mpi.py::test_a_file_that_ranks_write_together
+    amped/operators/ttm/test_operator_mpi.py::test_equal_shares
+    amped/operators/ttm/test_operator_mpi.py::test_fibres_that_pieces_and_ranks_share
 """.split()
 
 # What shows in seconds that one rank under mpirun, or more ranks than rows and cores, work at all.
@@ -74,23 +74,23 @@ SMOKE = """
     amped/backend/test_exchange_mpi.py::test_gather_rows
     amped/backend/test_exchange_mpi.py::test_reduce
     amped/backend/test_exchange_mpi.py::test_reduce_rows
-    amped/decomp/test_als_mpi.py::test_empty_rows_are_zero_whoever_owns_them
-    amped/decomp/test_als_mpi.py::test_no_tensor_on_rank_0
-    amped/decomp/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
-    amped/decomp/test_apr_mpi.py::test_the_same_path_as_an_oracle
-    amped/decomp/test_tucker_mpi.py::test_the_path_of_an_oracle
-    amped/operators/test_dense_mpi.py::test_mttkrps_are_right
-    amped/operators/test_source_mpi.py::test_ranks_that_are_several_read_together
-    amped/operators/test_source_mpi.py::test_shares_are_those_of_a_tensor_in_memory
-    amped/operators/test_sparse_mpi.py::test_fewer_nonzeros_or_rows_than_ranks
-    amped/operators/test_sparse_mpi.py::test_heavy_rows_are_split_and_summed
-    amped/operators/test_ttm_mpi.py::test_every_rank_has_the_result
+    amped/methods/test_als_mpi.py::test_empty_rows_are_zero_whoever_owns_them
+    amped/methods/test_als_mpi.py::test_no_tensor_on_rank_0
+    amped/methods/test_als_mpi.py::test_the_same_path_as_a_dense_oracle
+    amped/methods/test_apr_mpi.py::test_the_same_path_as_an_oracle
+    amped/methods/test_tucker_mpi.py::test_the_path_of_an_oracle
+    amped/operators/dense/test_operator_mpi.py::test_mttkrps_are_right
+    amped/operators/sources/test_sparse_mpi.py::test_ranks_that_are_several_read_together
+    amped/operators/sources/test_sparse_mpi.py::test_shares_are_those_of_a_tensor_in_memory
+    amped/operators/sparse/test_operator_mpi.py::test_fewer_nonzeros_or_rows_than_ranks
+    amped/operators/sparse/test_operator_mpi.py::test_heavy_rows_are_split_and_summed
+    amped/operators/ttm/test_operator_mpi.py::test_every_rank_has_the_result
     amped/parallel/test_comm_mpi.py
     amped/test_tables_mpi.py::test_every_rank_has_its_share_and_all_labels
     partitioner/test_build_mpi.py::test_swap
     partitioner/test_build_mpi.py::test_the_store_is_the_same_on_any_number_of_ranks
-    partitioner/test_hosts_mpi.py::test_what_differs_is_named_on_every_rank
-    partitioner/readers/test_tns_mpi.py::test_the_parts_are_the_file_in_its_order
+    partitioner/store/test_shared_fs_mpi.py::test_what_differs_is_named_on_every_rank
+    partitioner/readers/text/test_tns_mpi.py::test_the_parts_are_the_file_in_its_order
 """.split()
 
 

@@ -10,16 +10,17 @@ from unittest import mock
 import numpy as np
 
 import amped
-from amped.backend.base import Device
-from amped.backend.cpu.kernels import ttm as cpu_ttm
+from amped.backend.cpu.ops import ttm as cpu_ttm
+from amped.backend.device import Device
 from amped.backend.exchange import connect
-from amped.operators import ttm, ttm_plan
-from amped.operators.semisparse import ProductSource, SemiSparseProduct, SparseProduct
-from amped.operators.source import TensorSource
-from amped.operators.ttm import TtmOperator
+from amped.operators.sources.semisparse import ProductSource, SemiSparseProduct, SparseProduct
+from amped.operators.sources.sparse import TensorSource
+from amped.operators.ttm import operator as ttm
+from amped.operators.ttm import plan as ttm_plan
+from amped.operators.ttm.operator import TtmOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
-from amped.products import product_setting
+from amped.runs.products import product_setting
 
 SHAPES = [
     (9, 7),

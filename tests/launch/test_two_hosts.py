@@ -32,7 +32,7 @@ from command import (
 from forms import exhaustive
 from hosts import Hosts, kill, processes, two_hosts
 
-from amped.checkpoint import names_in
+from amped.runs.checkpoint import names_in
 
 TENSOR = ROOT / "amped" / "data" / "uber393k_4d.tns.gz"
 SHAPE = (183, 24, 874, 1247)

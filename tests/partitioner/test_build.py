@@ -16,13 +16,15 @@ from command import finish, python_line, run_partitioner
 from forms import exhaustive
 from tensors import files_of, hard_nonzeros, write_store
 
-from partitioner import build, runs
+from partitioner import build
 from partitioner.build import partition
-from partitioner.coo import SparseTensor
 from partitioner.errors import InputError
-from partitioner.readers import Form, npz, read
-from partitioner.store import Store
-from partitioner.tables import Files
+from partitioner.readers import ReadOptions, read
+from partitioner.readers.arrays import npz
+from partitioner.shards import sorted_runs
+from partitioner.sorting.tables import FileTable
+from partitioner.store.format import Store
+from partitioner.tensors.sparse import SparseTensor
 
 CASES = hard_nonzeros()
 
@@ -32,7 +34,7 @@ def little_memory(limit: int, samples: int = 16) -> Iterator[None]:
     """Let so many nonzeros fill the memory."""
     with (
         mock.patch.object(build, "_limit", return_value=limit),
-        mock.patch.object(runs, "SAMPLES", samples),
+        mock.patch.object(sorted_runs, "SAMPLES", samples),
         mock.patch.object(npz, "ROWS", 70),
     ):
         yield
@@ -68,7 +70,7 @@ def test_a_compact_store_made_in_pieces_is_the_one_made_in_memory(tmp_path: Path
     path = save(tmp_path / "t.npz", columns, values)
     whole = write_store(read(path, compact=True), tmp_path / "whole")
     with little_memory(limit):
-        store = partition(path, tmp_path / "pieces", form=Form(compact=True))
+        store = partition(path, tmp_path / "pieces", form=ReadOptions(compact=True))
     assert files_of(store.path) == files_of(whole.path)
     assert [each.tolist() for each in store.labels() or ()] == [np.unique(column).tolist() for column in columns]
 
@@ -99,7 +101,7 @@ def test_few_samples_still_cut_at_the_keys(tmp_path: Path) -> None:
 
 def test_no_more_nonzeros_are_merged_together_than_fit(tmp_path: Path) -> None:
     seen: list[int] = []
-    kept = runs.Runs._dealt
+    kept = sorted_runs.Runs._dealt
 
     def spy(self: Any, slices: Any) -> Any:
         found = kept(self, slices)
@@ -108,7 +110,7 @@ def test_no_more_nonzeros_are_merged_together_than_fit(tmp_path: Path) -> None:
 
     for columns, values in CASES.values():
         path = save(tmp_path / "t.npz", columns, values)
-        with little_memory(500, 200), mock.patch.object(runs.Runs, "_dealt", spy):
+        with little_memory(500, 200), mock.patch.object(sorted_runs.Runs, "_dealt", spy):
             partition(path, tmp_path / "store", force=True)
     assert len(seen) > 3 * len(CASES)
     assert max(seen) <= 500
@@ -137,7 +139,7 @@ def test_what_is_wrong_is_told_the_same(tmp_path: Path, text: str, cause: str, l
 @pytest.mark.parametrize("calls", [0, 3, 10])
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, calls: int) -> None:
     path = save(tmp_path / "t.npz", *CASES["spread"])
-    write, left = Files.write, [calls]
+    write, left = FileTable.write, [calls]
 
     def fail_later(*arguments: Any) -> None:
         left[0] -= 1
@@ -146,7 +148,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, calls: int) -> None:
         write(*arguments)
 
     message = "store: cannot write the store: No space left"
-    patched = mock.patch.object(Files, "write", fail_later)
+    patched = mock.patch.object(FileTable, "write", fail_later)
     with little_memory(500), patched, pytest.raises(InputError, match=message) as caught:
         partition(path, tmp_path / "store")
     assert caught.value.path == str(tmp_path / "store")

@@ -13,13 +13,15 @@ import pytest
 from tensors import files_of, hard_nonzeros, write_store, write_tns
 
 from amped.parallel.mpi import Comm
-from partitioner import build, ranks, runs, threads
+from partitioner import build
 from partitioner.build import partition
-from partitioner.coo import SparseTensor
-from partitioner.drafts import drafted
 from partitioner.errors import InputError
-from partitioner.ranks import world
-from partitioner.readers import Form, read
+from partitioner.host import ranks, threads
+from partitioner.host.ranks import world
+from partitioner.readers import ReadOptions, read
+from partitioner.shards import sorted_runs
+from partitioner.store.staging import drafted
+from partitioner.tensors.sparse import SparseTensor
 
 pytestmark = pytest.mark.mpi
 CASES = hard_nonzeros()
@@ -49,7 +51,7 @@ def test_the_store_is_the_same_on_any_number_of_ranks(
         write_tns(path, columns, values) if kind == "tns" else np.savez(path, indices=columns.T, values=values)
         write_store(SparseTensor(columns.T, values), folder / "one")
     comm.allgather(None)
-    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(runs, "SAMPLES", 16):
+    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(sorted_runs, "SAMPLES", 16):
         store = partition(path, folder / "all", ranks=world())
     assert store.path == folder / "all"
     expected, found = files_of(folder / "one"), files_of(folder / "all")
@@ -66,8 +68,8 @@ def test_a_compact_store_is_the_same_on_any_number_of_ranks(comm: Comm, folder: 
         write_tns(path, *CASES["spread"])
         write_store(read(path, compact=True), folder / "one")
     comm.allgather(None)
-    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(runs, "SAMPLES", 16):
-        store = partition(path, folder / "all", ranks=world(), form=Form(compact=True))
+    with mock.patch.object(build, "_limit", return_value=limit), mock.patch.object(sorted_runs, "SAMPLES", 16):
+        store = partition(path, folder / "all", ranks=world(), form=ReadOptions(compact=True))
     assert files_of(folder / "all") == files_of(folder / "one")
     labels = store.labels()
     assert labels is not None

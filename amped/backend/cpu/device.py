@@ -14,14 +14,14 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from partitioner.filed import PART, PIECE, READERS, RUN
-from partitioner.threads import fair_threads, side_by_side, usable_cores
+from partitioner.host.threads import fair_threads, side_by_side, usable_cores
+from partitioner.tensors.npy_file import PART, PIECE, READERS, RUN
 
 from ...parallel.mpi import Comm
-from ..base import Array, Movable, Replay, Write
 from ..blas import limit_blas
+from ..device import Array, Movable, Replay, Write
+from .simd.vectors import LANE, LINE
 from .threads import Threads, aligned
-from .vectors import LANE, LINE
 
 
 class CpuDevice:
@@ -102,14 +102,14 @@ class CpuDevice:
     def to_host(self, array: Array) -> NDArray[Any]:
         return np.asarray(array)
 
-    def beside(self) -> AbstractContextManager[None]:
+    def side_stream(self) -> AbstractContextManager[None]:
         """See `Device`: work is done when it is queued."""
         return nullcontext()
 
-    def meet(self) -> None:
+    def wait_side(self) -> None:
         """See `Device`: as `beside`."""
 
-    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> Replay | None:
+    def capture(self, queue: Callable[[], None], read: Array, clock: HostClock) -> Replay | None:
         """See `Device`: as `beside`."""
         return None
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.jit import jit
-from partitioner.sort import stable_argsort
+from partitioner.host.jit import jit
+from partitioner.sorting.sort import stable_argsort
 
-from ..mttkrp import Share
+from ..ops.mttkrp import Share
 
 PIECE = 32  # nonzeros; the longest sum in the factors' precision
 BLOCK_BYTES = 2 << 20  # of a factor matrix; a core's dependable share of the caches
@@ -33,7 +33,7 @@ class Pieces(NamedTuple):
     rows: Column
 
 
-class Fibres(NamedTuple):
+class FibreRuns(NamedTuple):
     """Fibres, a piece's runs of nonzeros with equal first input index: each piece's first fibre; the fibres' starts."""
 
     of_piece: Numbers
@@ -53,7 +53,7 @@ class Blocks(NamedTuple):
     which: int
 
 
-class Parts(NamedTuple):
+class ThreadParts(NamedTuple):
     """What threads compute side by side: parts, each of as many units, computed one after the other.
 
     `bounds` are the first piece of each unit, part by part, and the end; `shared`, (parts,), the part's output index
@@ -122,13 +122,13 @@ def count_tiles(lengths: Sequence[int], heights: Sequence[int]) -> int:
     return math.prod(-(-length // height) for length, height in zip(lengths, heights, strict=True))
 
 
-class Tiled(NamedTuple):
+class TiledNonzeros(NamedTuple):
     """Nonzeros in parts, equal ranges of the sorted ones, and within a part by tile; a unit is a tile of a part."""
 
     indices: list[Column]
     values: NDArray[Any]
     pieces: Pieces
-    parts: Parts
+    parts: ThreadParts
 
 
 def tiled(
@@ -138,7 +138,7 @@ def tiled(
     heights: Sequence[int],
     count: int,
     continues: bool,
-) -> Tiled:
+) -> TiledNonzeros:
     """Order nonzeros by part and tile; `columns` as in `blocked`, `continues` as in `equal_parts`."""
     rows, nnz, tiles = columns[0], values.size, count_tiles(lengths, heights)
     ends = nnz * np.arange(count + 1) // count
@@ -153,7 +153,9 @@ def tiled(
     firsts = np.concatenate([[begins[0]], rows[ends[1:] - 1].astype(np.int64) + 1])
     shared = np.where(begins == before, begins, -1)
     units = np.searchsorted(pieces.starts, bounds.astype(NUMBER))
-    return Tiled([c.take(order) for c in columns[1:]], values.take(order), pieces, Parts(units, shared, firsts))
+    return TiledNonzeros(
+        [c.take(order) for c in columns[1:]], values.take(order), pieces, ThreadParts(units, shared, firsts)
+    )
 
 
 def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | None = None) -> Pieces:
@@ -166,7 +168,7 @@ def cut(rows: Column, order: Numbers = NO_NUMBERS, bounds: NDArray[np.int64] | N
     return pieces
 
 
-def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
+def equal_parts(pieces: Pieces, count: int, continues: bool) -> ThreadParts:
     """Cut pieces into parts of equal numbers of nonzeros; `continues`: the first row has a sum already."""
     starts, rows = pieces
     nnz = int(starts[-1])
@@ -177,13 +179,13 @@ def equal_parts(pieces: Pieces, count: int, continues: bool) -> Parts:
         shared[0] = rows[0] if continues else -1
     firsts = rows[bounds - 1].astype(np.int64) + 1
     firsts[0] = rows[0]
-    return Parts(bounds, shared, firsts)
+    return ThreadParts(bounds, shared, firsts)
 
 
-def cut_fibres(leading: Column, pieces: Pieces) -> Fibres:
+def cut_fibres(leading: Column, pieces: Pieces) -> FibreRuns:
     """Cut pieces into fibres; `leading` holds the indices of the first input mode."""
     count = _cut_fibres(leading, pieces.starts, NO_NUMBERS, NO_NUMBERS)
-    fibres = Fibres(np.empty(pieces.starts.size, NUMBER), np.empty(count + 1, NUMBER))
+    fibres = FibreRuns(np.empty(pieces.starts.size, NUMBER), np.empty(count + 1, NUMBER))
     _cut_fibres(leading, pieces.starts, *fibres)
     fibres.of_piece[-1], fibres.starts[-1] = count, leading.size
     return fibres
@@ -194,7 +196,7 @@ def most_pieces(nnz: int, rows: int) -> int:
     return min(nnz, rows + nnz // PIECE)
 
 
-class Blocked(NamedTuple):
+class BlockedNonzeros(NamedTuple):
     """Nonzeros ordered by block and, within a block, by output row; `indices` are those of the input modes."""
 
     indices: list[Column]
@@ -213,7 +215,7 @@ def block_rows(row_bytes: int) -> int:
     return max(1, BLOCK_BYTES // row_bytes)
 
 
-def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> Blocked:
+def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[int], rows: int) -> BlockedNonzeros:
     """Order nonzeros by blocks of so many `rows` of the longest input mode.
 
     `columns` are output indices, ascending, then those of the input modes, which have these `lengths`.
@@ -226,4 +228,4 @@ def blocked(columns: Sequence[Column], values: NDArray[Any], lengths: Sequence[i
     first_pieces, lows = np.searchsorted(pieces.starts, bounds.astype(NUMBER)), np.arange(count) * rows
     highs = np.where(np.diff(bounds) * FETCHED >= rows, np.minimum(lows + rows, lengths[which]), lows)
     indices = [column.take(order) for column in columns[1:]]
-    return Blocked(indices, values.take(order), pieces, Blocks(first_pieces, lows, highs, which))
+    return BlockedNonzeros(indices, values.take(order), pieces, Blocks(first_pieces, lows, highs, which))

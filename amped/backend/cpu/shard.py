@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.stored import StoredColumn
+from partitioner.tensors.columns import StoredColumn
 
-from ..mttkrp import NOTHING_STORED, Kernel
-from .layout import NO_BLOCKS, Blocks, Column, Fibres, Numbers, Parts, Pieces
+from ..ops.mttkrp import NOTHING_STORED, Kernel
+from .layout import NO_BLOCKS, Blocks, Column, FibreRuns, Numbers, Pieces, ThreadParts
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class HostShard:
     values: Any  # (nnz,)
     rows: Column | None  # (nnz,) output indices in the order they were given; kept where other modes' shards need them
     pieces: Pieces
-    parts: Parts  # what threads compute side by side
+    parts: ThreadParts  # what threads compute side by side
     row_begin: int  # the output index that is row 0 of the output
     # Of indices and values once they are in a slot: as short as the tensor's shape and the precision allow.
     slot_types: tuple[np.dtype[Any], np.dtype[Any]]
     ahead: int = 0  # prefetch distance in nonzeros; 0 disables prefetching
     panels: bool = False  # whether columns are computed panel by panel, from matrices that hold no other columns
-    fibres: Fibres | None = None
+    fibres: FibreRuns | None = None
     blocks: Blocks = NO_BLOCKS
     permutation: Numbers | None = None  # (nnz,)
 

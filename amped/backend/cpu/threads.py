@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .team import ASLEEP, SPINS, WORDS, dismiss, serve
-from .vectors import LINE
+from .simd.thread_team import ASLEEP, SPINS, WORDS, dismiss, serve
+from .simd.vectors import LINE
 
 SPIN = 4000  # pauses, of 10 to 50 ns: longer than what a decomposition does between two MTTKRPs of a small tensor
 
@@ -30,7 +30,7 @@ class Threads:
     ----------
     count : int
     team : array
-        What a compiled function needs to share itself out among them; see `amped.backend.cpu.team`.
+        What a compiled function needs to share itself out among them; see `amped.backend.cpu.simd.thread_team`.
     """
 
     def __init__(self, count: int, spare: bool = True) -> None:

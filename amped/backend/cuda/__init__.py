@@ -1,5 +1,5 @@
 """The CUDA backend: CuPy, kernels compiled by NVRTC, exchange over NCCL."""
 
-from partitioner.device import probe
+from partitioner.shards.sorters import probe
 
 __all__ = ["probe"]

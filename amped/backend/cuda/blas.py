@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 from cupy.cuda import cublas
 
-from ..base import Array
+from ..device import Array
 
 SCRATCH_BYTES = 32 << 20  # of cuBLAS: as large as its own on a Hopper GPU; counted as the runtime's
 MOST_AT_ONCE = 65535  # products

@@ -10,10 +10,10 @@ from typing import Any
 import cupy
 import numpy as np
 
-from partitioner.cuda_code import load
+from partitioner.cuda.code import load
 
-from ..base import Array
-from ..mttkrp import NOTHING_STORED, Kernel, Share
+from ..device import Array
+from ..ops.mttkrp import NOTHING_STORED, Kernel, Share
 from .layout import ALIGNMENT, SORTING, VECTOR, row_lanes
 from .shard import copied, unloaded
 from .source import by_value, coordinate_macros, unit

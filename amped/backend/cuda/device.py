@@ -10,17 +10,17 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner import words
-from partitioner.cubins import Source
-from partitioner.cuda_code import prepare
-from partitioner.cuda_copies import READING_SLOTS, Copies, copies, readings
-from partitioner.cuda_pinned import Locked
-from partitioner.filed import PART, READERS
-from partitioner.threads import usable_cores
+from partitioner.cuda import sort_keys
+from partitioner.cuda.code import prepare
+from partitioner.cuda.copies import READING_SLOTS, Copies, copies, readings
+from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.pinned import Locked
+from partitioner.host.threads import usable_cores
+from partitioner.tensors.npy_file import PART, READERS
 
 from ...parallel.mpi import Comm
-from ..base import Array, Collectives, Movable, Write
 from ..blas import limit_blas
+from ..device import Array, Collectives, Movable, Write
 from .clock import HIGHEST, CudaClock, untimed
 from .layout import VECTOR, Limits
 from .replay import CudaReplay
@@ -60,7 +60,9 @@ class CudaDevice:
             properties["multiProcessorCount"], properties["sharedMemPerBlockOptin"], properties["l2CacheSize"]
         )
         self.model = f"{name}, {self.limits}"
-        prepare([unit("combine", {}), Source("cuda_sort", words.text(), words.OPTIONS)])  # what nearly every run needs
+        prepare(
+            [unit("combine", {}), CudaSource("cuda_sort", sort_keys.text(), sort_keys.OPTIONS)]
+        )  # what nearly every run needs
         self._copies = cupy.cuda.Stream(non_blocking=True)
         # Small work that others wait for: it runs ahead of kernels that fill the device.
         self._beside = cupy.cuda.Stream(non_blocking=True, priority=HIGHEST)
@@ -142,19 +144,19 @@ class CudaDevice:
         return result
 
     @contextmanager
-    def beside(self) -> Iterator[None]:
+    def side_stream(self) -> Iterator[None]:
         stream, before = self._beside, cupy.cuda.get_current_stream()
         stream.wait_event(before.record(untimed()))
         with stream:
             yield
         self._done = stream.record(untimed())
 
-    def meet(self) -> None:
+    def wait_side(self) -> None:
         if self._done is not None:
             cupy.cuda.get_current_stream().wait_event(self._done)
             self._done = None
 
-    def note(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
+    def capture(self, queue: Callable[[], None], read: Array, clock: CudaClock) -> CudaReplay:
         """See `Device`: as CUDA graphs."""
         return CudaReplay(queue, read, clock)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mttkrp import Share
+from ..ops.mttkrp import Share
 from .source import REALS
 
 VECTOR = 16  # bytes of a thread's load
@@ -42,7 +42,7 @@ BLOCK_RUNS = {"blocked-quarter": (16.0, math.inf), "blocked-half": (LEAST_RUN, 3
 LEAST_TILED = 1 << 20  # nonzeros: below, every layout takes microseconds
 
 
-class Part(IntEnum):
+class MemoryPart(IntEnum):
     """The parts of `CudaShard.memory`, in this order; see `mttkrp.cu`."""
 
     JOBS, FIRST_JOBS, STARTS, RUNS, LONG_ROWS, RECORDS = range(6)
@@ -56,7 +56,7 @@ class Limits(NamedTuple):
     l2: int
 
 
-class Code(NamedTuple):
+class ValueCode(NamedTuple):
     """The encoding of a value in a record: raw bits if `grain` is 0, else the integer ``value / grain - low``."""
 
     bits: int
@@ -94,7 +94,7 @@ def _staged_schedule(inputs: int, gathers: int, double: bool) -> Schedule:
     return Schedule({(1, 0): 1024, (2, 0): 1024, (2, 1): 896, (3, 1): 896}.get((inputs, gathers), most), 1, batch)
 
 
-def value_code(share: Share) -> Code:
+def value_code(share: Share) -> ValueCode:
     """Return the shortest exact code of a tensor's values."""
     raw = share.dtype.itemsize * 8
     low, high, grain = share.values
@@ -102,17 +102,17 @@ def value_code(share: Share) -> Code:
         least, most = min(0, round(low / grain)), max(0, round(high / grain))
         bits = (most - least).bit_length()
         if bits < min(raw, 24):  # exact in single precision
-            return Code(bits, grain, least)
-    return Code(raw, 0.0, 0)
+            return ValueCode(bits, grain, least)
+    return ValueCode(raw, 0.0, 0)
 
 
 @dataclass(frozen=True)
-class Layout:
+class PackedLayout:
     """A layout: how the nonzeros of a mode are ordered, packed and computed."""
 
     kernel: str
     share: Share
-    code: Code
+    code: ValueCode
     blocks: tuple[int, ...]  # rows of a block of each input mode; the mode's length if it is not blocked
     staged: tuple[bool, ...]  # whether blocks of each input mode are held in shared memory
     fibre: bool = False  # whether the first input mode's rows are multiplied once per fibre
@@ -228,7 +228,7 @@ def kernel_names(order: int) -> tuple[str, ...]:
     return ("segmented", *fibre, *(f"tiled-{k + 1}" for k in range(inputs)), *(f"blocked-{name}" for name in L2_PARTS))
 
 
-def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
+def make_layout(kernel: str, share: Share, limits: Limits) -> PackedLayout:
     """Return the layout of that name, or a substitute if it would have too many tiles."""
     code, whole, nothing = value_code(share), share.lengths, (False,) * len(share.lengths)
     family, _, part = kernel.partition("-")
@@ -236,7 +236,7 @@ def make_layout(kernel: str, share: Share, limits: Limits) -> Layout:
         return _staged(share, code, limits, int(part))
     if family == "blocked":
         return _blocked(share, code, limits, part)
-    return Layout(kernel, share, code, whole, nothing, fibre=family == "fibre")
+    return PackedLayout(kernel, share, code, whole, nothing, fibre=family == "fibre")
 
 
 def gains(kernel: str, share: Share, limits: Limits) -> bool:
@@ -245,7 +245,7 @@ def gains(kernel: str, share: Share, limits: Limits) -> bool:
     return layout.kernel == kernel and _may_gain(layout)
 
 
-def _may_gain(layout: Layout) -> bool:
+def _may_gain(layout: PackedLayout) -> bool:
     """Return whether a layout may be faster than `segmented`, by its average fibre, tile and run."""
     share, tiles = layout.share, math.prod(layout.grid)
     rows: int = max(1, share.rows.stop - share.rows.start)
@@ -258,7 +258,7 @@ def _may_gain(layout: Layout) -> bool:
     return dense and least <= share.nnz / (rows * tiles) <= most and share.nnz >= LEAST_TILED
 
 
-def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
+def _staged(share: Share, code: ValueCode, limits: Limits, count: int) -> PackedLayout:
     """Hold blocks of the `count` shortest input modes in shared memory, or of fewer if tiles would be too many."""
     left = (limits.shared - RESERVED_SHARED) // _panel_bytes(share)
     blocks, chosen = list(share.lengths), sorted(range(len(share.lengths)), key=share.lengths.__getitem__)[:count]
@@ -266,13 +266,13 @@ def _staged(share: Share, code: Code, limits: Limits, count: int) -> Layout:
         blocks[m] = equal_block(share.lengths[m], left // (count - k))
         left -= blocks[m]
     staged = tuple(m in chosen for m in range(len(blocks)))
-    layout = Layout(f"tiled-{count}", share, code, tuple(blocks), staged, tiled=True)
+    layout = PackedLayout(f"tiled-{count}", share, code, tuple(blocks), staged, tiled=True)
     if math.prod(layout.grid) <= MOST_TILES:
         return layout
     return _staged(share, code, limits, count - 1) if count > 1 else make_layout("segmented", share, limits)
 
 
-def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
+def _blocked(share: Share, code: ValueCode, limits: Limits, part: str) -> PackedLayout:
     """Gather from the longest input mode block by block, so that a block stays in the L2 cache."""
     longest, panel = max(range(len(share.lengths)), key=share.lengths.__getitem__), _panel_bytes(share)
     most = int(limits.l2 * L2_PARTS[part]) // panel
@@ -282,7 +282,7 @@ def _blocked(share: Share, code: Code, limits: Limits, part: str) -> Layout:
     def passes(rows: int) -> bool:  # a matrix that L2 cannot hold must not evict the block
         return rows * panel > limits.l2
 
-    return Layout(
+    return PackedLayout(
         f"blocked-{part}", share, code, blocks, (False,) * len(blocks), tiled=True,
         passing=tuple(map(passes, blocks)), sums_pass=passes(share.rows.stop - share.rows.start),
     )  # fmt: skip
@@ -308,7 +308,7 @@ class Jobs(NamedTuple):
     first: NDArray[np.int32]  # (blocks + 1,) the first job of each thread block, and the end
 
 
-def cut_jobs(layout: Layout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
+def cut_jobs(layout: PackedLayout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
     """Cut nonzeros into jobs of equal size; `tiles` holds the number of nonzeros of each tile."""
     ends = np.concatenate([[0], np.cumsum(tiles)])
     nnz = int(ends[-1])
@@ -329,18 +329,18 @@ def cut_jobs(layout: Layout, tiles: NDArray[np.int64], limits: Limits) -> Jobs:
     return Jobs(tile.astype(narrow), cuts[:-1], np.diff(cuts), chunk.astype(narrow), unit, first.astype(narrow))
 
 
-def most_jobs(layout: Layout, nnz: int, limits: Limits) -> int:
+def most_jobs(layout: PackedLayout, nnz: int, limits: Limits) -> int:
     """Return the most jobs that `cut_jobs` makes of `nnz` nonzeros."""
     whole = limits.processors if any(layout.staged) else nnz // (layout.chunk_of(nnz, limits) * layout.groups)
     return math.prod(layout.grid) + whole
 
 
-def most_long_runs(layout: Layout, nnz: int, limits: Limits) -> int:
+def most_long_runs(layout: PackedLayout, nnz: int, limits: Limits) -> int:
     """Return the most long runs that `nnz` nonzeros in tiles have: two at the ends of each chunk, and others."""
     return min(nnz, 2 * most_jobs(layout, nnz, limits) * layout.groups + nnz // LONG_RUN)
 
 
-def shard_bytes(layout: Layout, nnz: int, most: int, limits: Limits) -> int:
+def shard_bytes(layout: PackedLayout, nnz: int, most: int, limits: Limits) -> int:
     """Return an upper bound on the bytes of shards of at most `most` nonzeros, `nnz` in all."""
     share, shards, tiles = layout.share, -(-nnz // most), math.prod(layout.grid)
     rows: int = share.rows.stop - share.rows.start
@@ -356,11 +356,11 @@ def shard_bytes(layout: Layout, nnz: int, most: int, limits: Limits) -> int:
         runs = min(nnz, rows * tiles + chunks + nnz // LONGEST_RUN)
         long_runs = min(nnz, 2 * chunks + nnz // LONG_RUN)
     job = 24 + 4 * len(layout.blocks)
-    ends = shards * (len(Part) * ALIGNMENT + layout.unit)
+    ends = shards * (len(MemoryPart) * ALIGNMENT + layout.unit)
     return (nnz + filling) * layout.record + 4 * (runs + long_runs + chunks) + jobs * job + ends
 
 
-def bases(layout: Layout, tile: NDArray[np.int32]) -> NDArray[np.int32]:
+def bases(layout: PackedLayout, tile: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the first row of each tile's block in each input mode, (tiles, inputs)."""
     index = np.stack(np.unravel_index(tile, layout.grid), axis=1)
     first: NDArray[np.int32] = (index * np.array(layout.blocks)).astype(np.int32)

@@ -13,7 +13,7 @@ from cupy.cuda import nccl
 from numpy.typing import NDArray
 
 from ...parallel.mpi import Comm, Reduction
-from ...parallel.recorder import HERE
+from ...parallel.progress import CURRENT
 from .clock import HIGHEST, untimed
 
 TYPES = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
@@ -41,13 +41,13 @@ class NcclExchange:
         cupy.cuda.get_current_stream().synchronize()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def comm_stream(self) -> Iterator[None]:
         self._stream.wait_event(_now())
         with self._stream:
             yield
         self._sent = self._stream.record(untimed())
 
-    def join(self, forget: bool = True) -> None:
+    def wait_comm(self, forget: bool = True) -> None:
         """See `Collectives`: sums that were queued since on behalf of another stream are not waited for."""
         if self._sent is not None:
             cupy.cuda.get_current_stream().wait_event(self._sent)
@@ -56,7 +56,7 @@ class NcclExchange:
     @contextmanager
     def _in_turn(self, operation: str, nbytes: int) -> Iterator[tuple[Any, int]]:
         """Yield the communicator and its stream, ordered after all queued work: NCCL runs one collective at a time."""
-        HERE.queued(f"NCCL {operation}", nbytes)
+        CURRENT.queued(f"NCCL {operation}", nbytes)
         if cupy.cuda.get_current_stream() == self._stream:
             yield self._nccl, self._stream.ptr
             return

@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import Array
+from ..device import Array
 from .clock import CudaClock, Marks, seconds_of, untimed
 
 TO_HOST = 2  # cudaMemcpyDeviceToHost

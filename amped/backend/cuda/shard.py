@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from partitioner.cubins import Source
-from partitioner.cuda_code import load
-from partitioner.cuda_pinned import pinned_empty
+from partitioner.cuda.code import load
+from partitioner.cuda.cubins import CudaSource
+from partitioner.cuda.pinned import pinned_empty
 
-from ..base import Array
-from ..mttkrp import NOTHING_STORED, Kernel, Share
-from .layout import ALIGNMENT, SORTING, Jobs, Layout, Limits, Part, bases, cut_jobs
+from ..device import Array
+from ..ops.mttkrp import NOTHING_STORED, Kernel, Share
+from .layout import ALIGNMENT, SORTING, Jobs, Limits, MemoryPart, PackedLayout, bases, cut_jobs
 from .source import REALS, by_value, unit
 
 THREADS, SUMMING = 128, 1024  # of a block; of one that adds up
 AHEAD = 2  # runs that a thread reads ahead
 
 
-class Functions(NamedTuple):
+class ShardCode(NamedTuple):
     """Compiled code: that of ``mttkrp.cu``, and what of ``combine.cu`` adds its sums up."""
 
     mttkrp: Any
@@ -34,7 +34,7 @@ class Functions(NamedTuple):
     gather_long: Any = None
 
 
-NOT_COMPILED = Functions(None)
+NOT_COMPILED = ShardCode(None)
 
 
 @dataclass
@@ -42,7 +42,7 @@ class CudaShard:
     """Packed nonzeros of a run of output rows. See `Shard`."""
 
     kernel: Kernel
-    layout: Layout
+    layout: PackedLayout
     nnz: int
     first_row: int  # of the run, counted from the first of the rank's
     rows: int  # of the run
@@ -51,9 +51,9 @@ class CudaShard:
     chunks: int  # that hold nonzeros
     long_runs: int  # that have a row of their own behind the output's
     filled: bool  # whether each row has nonzeros, and its sum is stored
-    offsets: tuple[int, ...]  # where in `memory` the parts begin that `Part` names
+    offsets: tuple[int, ...]  # where in `memory` the parts begin that `MemoryPart` names
     memory: Array  # (bytes,) uint8; on the device, or page-locked on the host
-    functions: Functions = NOT_COMPILED
+    functions: ShardCode = NOT_COMPILED
 
     @property
     def nbytes(self) -> int:
@@ -68,21 +68,21 @@ class CudaShard:
         """See `Movable`; queued on the current stream."""
         return replace(self, memory=copied(self.memory, buffer))
 
-    def at(self, part: Part) -> np.uint64:
+    def at(self, part: MemoryPart) -> np.uint64:
         """Return the device address of a part."""
         return np.uint64(self.memory.data.ptr + self.offsets[part])
 
     @cached_property
     def read(self) -> tuple[np.uint64, ...]:
         """The device addresses of what ``mttkrp`` reads: a GPU waits for the host when a small tensor's mode begins."""
-        parts = Part.JOBS, Part.FIRST_JOBS, Part.RECORDS, Part.STARTS, Part.RUNS
+        parts = MemoryPart.JOBS, MemoryPart.FIRST_JOBS, MemoryPart.RECORDS, MemoryPart.STARTS, MemoryPart.RUNS
         return tuple(self.at(part) for part in parts)
 
     @cached_property
     def apart(self) -> Any:
         """The rows of long runs, as ``mttkrp`` takes them."""
         kind = np.dtype([("rows", "u8"), ("first", "i4")], align=True)
-        return by_value(np.array([(self.at(Part.LONG_ROWS), self.rows)], kind))
+        return by_value(np.array([(self.at(MemoryPart.LONG_ROWS), self.rows)], kind))
 
 
 def unloaded(memory: Array) -> Any:
@@ -99,18 +99,18 @@ def copied(memory: Any, buffer: Array) -> Array:
     return target
 
 
-def packer(share: Share) -> Source:
+def packer(share: Share) -> CudaSource:
     """Return the code that packs such nonzeros."""
     return unit("pack", {"INPUTS": len(share.lengths), "REAL": REALS[share.dtype]})
 
 
 @cache
-def _packer(code: Source, device: int) -> tuple[Any, ...]:
+def _packer(code: CudaSource, device: int) -> tuple[Any, ...]:
     module = load(code)
     return tuple(module.get_function(name) for name in ("count_runs", "sum_counts", "pack"))
 
 
-def packing_bytes(layout: Layout, nnz: int) -> int:
+def packing_bytes(layout: PackedLayout, nnz: int) -> int:
     """Return the bytes that `make_shard` needs for a while, beside the shard."""
     share = layout.share
     columns = 4 * (len(share.lengths) + 1) + share.dtype.itemsize
@@ -119,7 +119,7 @@ def packing_bytes(layout: Layout, nnz: int) -> int:
 
 
 def make_shard(
-    kernel: Kernel, columns: Sequence[Array], values: Array, layout: Layout, continues: bool, limits: Limits
+    kernel: Kernel, columns: Sequence[Array], values: Array, layout: PackedLayout, continues: bool, limits: Limits
 ) -> CudaShard:
     """Pack nonzeros, in device memory, that are sorted by output row, then by the input modes in order.
 
@@ -157,12 +157,12 @@ def make_shard(
         kernel, layout, values.size, begin, rows, jobs.tile.size, jobs.first.size - 1, nonempty, long_runs,
         not layout.tiled and runs == rows, offsets, memory,
     )  # fmt: skip
-    parts = (shard.at(part) for part in (Part.STARTS, Part.RUNS, Part.LONG_ROWS, Part.RECORDS))
+    parts = (shard.at(part) for part in (MemoryPart.STARTS, MemoryPart.RUNS, MemoryPart.LONG_ROWS, MemoryPart.RECORDS))
     pack(grid, (THREADS,), (sorted_columns, *on_device, packed, np.int32(chunks), firsts[0], firsts[1], *parts))
     return shard
 
 
-def _tiles(inputs: Sequence[Array], layout: Layout) -> tuple[Any, Array | None]:
+def _tiles(inputs: Sequence[Array], layout: PackedLayout) -> tuple[Any, Array | None]:
     """Return how many nonzeros each tile has, and the order of tiles unless the nonzeros are in it."""
     grid = layout.grid
     tiles = math.prod(grid)
@@ -181,7 +181,7 @@ _number = cupy.ElementwiseKernel(
 )
 
 
-def _table(layout: Layout, jobs: Jobs) -> Any:
+def _table(layout: PackedLayout, jobs: Jobs) -> Any:
     inputs = len(layout.blocks)
     kind = np.dtype([("unit", "i8"), ("chunk", "i4"), ("base", "i4", (inputs,))], align=True)
     table = np.zeros(jobs.tile.size, kind)
@@ -189,7 +189,7 @@ def _table(layout: Layout, jobs: Jobs) -> Any:
     return table
 
 
-def _packed_layout(layout: Layout, jobs: int, continues: bool, first_row: int, rows: int) -> Any:
+def _packed_layout(layout: PackedLayout, jobs: int, continues: bool, first_row: int, rows: int) -> Any:
     names = "jobs", "groups", "record", "value_bits", "fibre", "tiled", "continues", "first_row", "rows"
     fields = [(n, "i4") for n in names] + [("grain", "f8"), ("low", "i8"), ("bits", "i4", (len(layout.fields),))]
     packed = np.zeros(1, np.dtype(fields, align=True))

@@ -9,23 +9,23 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.cubins import Source
+from partitioner.cuda.cubins import CudaSource
 
 PARTS = {  # files that are put together to be compiled
-    "leading": ("tridiagonal", "leading"),
+    "eigh": ("tridiagonal", "eigh"),
     "dense_multiply": ("dense_tiles", "dense_multiply"),
     "dense_wgmma": ("dense_tiles", "dense_steps", "dense_wgmma"),
-    "equations": ("state", "several", "equations", "keep"),
+    "equations": ("state", "batch_index", "equations", "snapshot"),
     "mttkrp": ("packed", "mttkrp"),
-    "nonnegative": ("state", "several", "nonnegative"),
+    "nonnegative": ("state", "batch_index", "nonnegative"),
     "phi": ("packed", "quotients", "phi"),
     "phi_sums": ("combine", "phi_sums"),
     "interleaved": ("packed", "quotients", "interleaved"),
     "interleaved_sums": ("combine", "interleaved_sums"),
     "rowproblems": ("packed", "rowproblems"),
-    "solve": ("state", "several", "solve"),
-    "wide": ("state", "squares", "wide", "keep"),
-    "wide_rows": ("state", "wide_rows"),
+    "solve": ("state", "batch_index", "solve"),
+    "equations_large": ("state", "block_cholesky", "equations_large", "snapshot"),
+    "rows_large": ("state", "rows_large"),
     "ttmc": ("ttmc_rows", "ttmc"),
     "ttmc_products": ("ttmc_rows", "ttmc_products"),
 }
@@ -36,7 +36,7 @@ REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 def text(name: str) -> str:
     """Return the text of the CUDA source `name`: that of one file or several."""
     parts = PARTS.get(name, (name,))
-    return "\n".join(files(__package__).joinpath(f"{part}.cu").read_text("utf-8") for part in parts)
+    return "\n".join(files(__package__).joinpath("kernels", f"{part}.cu").read_text("utf-8") for part in parts)
 
 
 def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
@@ -44,9 +44,9 @@ def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
     return ("-std=c++17", *(f"-D{name}={value}" for name, value in macros.items()))
 
 
-def unit(name: str, macros: Mapping[str, Any]) -> Source:
+def unit(name: str, macros: Mapping[str, Any]) -> CudaSource:
     """Return a CUDA source and its macros, to be compiled."""
-    return Source(name, text(name), compile_options(macros))
+    return CudaSource(name, text(name), compile_options(macros))
 
 
 def by_value(*arrays: Any) -> Any:
@@ -56,7 +56,7 @@ def by_value(*arrays: Any) -> Any:
 
 
 ALONE = by_value(np.zeros(3, np.uint64))
-"""The `Runs` of ``several.cu`` where a launch serves one run."""
+"""The `Runs` of ``batch_index.cu`` where a launch serves one run."""
 
 
 def lanes(rank: int) -> int:

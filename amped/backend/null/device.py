@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...parallel.mpi import Comm
-from ..base import Array
 from ..cpu.device import CpuDevice, HostClock
+from ..device import Array
 
 
 class NullDevice(CpuDevice):
@@ -25,7 +25,7 @@ class NullDevice(CpuDevice):
         self.used: list[tuple[str, int]] = []  # kernels that have computed, and how many nonzeros each time
         self.allocated: list[tuple[int, ...]] = []  # shapes of all arrays that were asked for
 
-    def note(self, queue: Callable[[], None], read: Array, clock: HostClock) -> NullReplay:
+    def capture(self, queue: Callable[[], None], read: Array, clock: HostClock) -> NullReplay:
         return NullReplay(queue, read)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Array:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import strategies as st
 from oracle import block_sizes, on_examples
 
-from amped.backend.base import Collectives
 from amped.backend.choose import choose
 from amped.backend.cuda import probe
+from amped.backend.device import Collectives
 from amped.backend.exchange import HostExchange, StagedExchange, connect
 from amped.parallel.mpi import Comm
 
@@ -62,10 +62,10 @@ def check_gather(comm: Comm, wire: Wire, sizes: list[int], columns: int, dtype: 
     owned = slice(offsets[comm.rank], offsets[comm.rank + 1])
     mine[owned] = whole[owned]
     on_wire, sums = wire.put(mine), wire.put(np.arange(21.0).reshape(7, 3) + comm.rank)
-    with wire.exchange.aside():
+    with wire.exchange.comm_stream():
         wire.exchange.gather_rows(on_wire, offsets[:-1], offsets[1:], sums)
-    wire.exchange.join(forget=False)
-    wire.exchange.join()
+    wire.exchange.wait_comm(forget=False)
+    wire.exchange.wait_comm()
     assert np.array_equal(wire.get(on_wire), whole)
     assert np.array_equal(wire.get(sums), sum(np.arange(21.0).reshape(7, 3) + r for r in range(comm.size)))
     on_wire = wire.put(mine)

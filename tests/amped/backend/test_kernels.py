@@ -13,14 +13,14 @@ from forms import STANDARD, cases_of, exhaustive, some_of, standard
 from nonzeros import DTYPES, SHAPES_OF_ROWS, Problem, kernels
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of
 
-from amped.backend.base import Device
 from amped.backend.choose import choose
-from amped.backend.cpu import sums
-from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.cpu.kernels import sums
 from amped.backend.cpu.layout import PIECE
+from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
 from amped.backend.cuda.layout import Limits
-from amped.backend.providers import mttkrp_kernels
+from amped.backend.device import Device
+from amped.backend.registry import mttkrp_kernels
 from amped.options import GatherName
 from amped.parallel.mpi import Comm
 

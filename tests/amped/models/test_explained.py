@@ -11,7 +11,7 @@ import pytest
 import amped
 from amped.errors import InputError
 from amped.models.explained import readable_signs
-from partitioner.labels import Labels
+from partitioner.tensors.labels import Labels
 
 RNG = np.random.default_rng(0)
 SHAPE, RANK = (6, 5, 4), 3

@@ -14,7 +14,7 @@ from forms import exhaustive
 
 import amped
 from amped.models.record import KINDS, recorded, sound
-from partitioner.labels import Labels
+from partitioner.tensors.labels import Labels
 
 MODEL = amped.KruskalTensor(np.ones(2), [np.ones((n, 2)) for n in (4, 3, 2)])
 RECORD: dict[str, Any] = {

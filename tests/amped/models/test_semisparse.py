@@ -14,10 +14,10 @@ from ttmcases import SHAPES, dense_of, tensor_of
 
 import amped
 from amped import InputError, SemiSparseTensor
-from amped.operators import semisparse
-from amped.operators.semisparse import SemiSparseProduct
+from amped.operators.sources import semisparse
+from amped.operators.sources.semisparse import SemiSparseProduct
 from amped.parallel.mpi import Comm
-from amped.products import open_semisparse
+from amped.runs.products import open_semisparse
 
 
 @pytest.mark.parametrize("shape", [s for s in SHAPES if len(s) < 5], ids=str)

@@ -16,9 +16,9 @@ from oracle import assert_rounding_only, dense_mttkrp, random_factors
 import amped
 from amped.backend.cuda import probe
 from amped.errors import InputError
-from amped.operators.grid import Grid
+from amped.operators.sources.grid import Grid
 from amped.parallel.mpi import Comm
-from partitioner.filed import FileElements
+from partitioner.tensors.npy_file import FileElements
 
 SHAPES = [(24, 6, 9), (2, 30, 9), (1, 4, 50), (30, 5)]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu), pytest.param("cuda by threads", marks=pytest.mark.gpu)]
@@ -142,8 +142,8 @@ def test_all_ranks_say_that_a_file_was_cut_short(comm: Comm, device: str, saved:
         ):
             [operator.mttkrp(mode) for mode in range(3)]
         return
-    from amped.assembly import bring_up, open_tensor, place
     from amped.options import Options
+    from amped.runs.assembly import bring_up, open_tensor, place
 
     options = Options(device=device, placement="resident")  # type: ignore[arg-type]
     machine = bring_up(options, comm)

@@ -27,15 +27,15 @@ from oracle import (
 )
 
 from amped import cp_als
-from amped.backend.base import Device
 from amped.backend.choose import choose
+from amped.backend.device import Device
 from amped.backend.exchange import connect
-from amped.backend.mttkrp import Share
+from amped.backend.ops.mttkrp import Share
 from amped.errors import InputError
 from amped.options import DTYPES
 from amped.parallel.mpi import Comm
-from partitioner.coo import SparseTensor, ValueRange
-from partitioner.shards import mode_order
+from partitioner.shards.partition import mode_order
+from partitioner.tensors.sparse import SparseTensor, ValueRange
 
 SHAPE = (60, 1, 9, 40)
 COLUMNS, VALUES = random_nonzeros(3, SHAPE, 3001)

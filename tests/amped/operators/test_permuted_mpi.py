@@ -28,9 +28,9 @@ from tensors import write_store
 import amped
 from amped.backend.exchange import Machine
 from amped.errors import InputError
-from amped.operators.source import open_source
+from amped.operators.sources.sparse import open_source
 from amped.parallel.mpi import Comm
-from partitioner.coo import SparseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 pytestmark = pytest.mark.mpi
 SHAPE = (30, 7, 40)

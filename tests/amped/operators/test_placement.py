@@ -15,24 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import make_operator, random_factors, random_nonzeros
 
-from amped.backend.base import Device
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.cuda import probe
+from amped.backend.device import Device
 from amped.backend.exchange import HostExchange, Machine
 from amped.backend.null.device import NullDevice
 from amped.backend.rows import block_rows
-from amped.decomp import als
-from amped.decomp.driver import Rule, iterate
 from amped.errors import InputError
+from amped.methods import als
+from amped.methods.driver import StopRule, iterate
 from amped.operators import placement as placement_module
 from amped.operators.memory import PIECES, SLOT_BYTES, SLOTS, SMALLEST_SLOT
 from amped.operators.placement import Plan, Setting, make_plan, nonzero_bytes
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, SingleComm
-from partitioner.coo import SparseTensor, ValueRange
-from partitioner.shards import Cut, cut_mode
-from partitioner.threads import fair_threads
+from partitioner.host.threads import fair_threads
+from partitioner.shards.partition import Cut, cut_mode
+from partitioner.tensors.sparse import SparseTensor, ValueRange
 
 VALUES = ValueRange(0.0, 1.0, 0.0)
 
@@ -310,7 +310,7 @@ def test_the_plan_is_the_peak_of_a_gpu(
     columns, values = random_nonzeros(5, shape, 4_000_000)
     how = {"device": "cuda", "placement": placement, "kernel": kernel}  # a plan has room for all that may be tried
     operator = make_operator(SparseTensor(columns.T, values, shape), random_factors(5, shape, 32), comm, **how)
-    list(iterate(als.CpAls(operator), Rule(2, 0)))
+    list(iterate(als.CpAls(operator), StopRule(2, 0)))
     operator.machine.device.synchronize()
     assert operator.machine.device.peak_bytes() == pytest.approx(bytes_of(operator.plan), rel=0.1)
 
@@ -336,7 +336,7 @@ def test_an_unknown_device_is_refused(comm: Comm) -> None:
 @pytest.mark.parametrize(("wish", "threads"), [("1", 1), ("2,4", 2), ("99", 8), ("0", 8), ("many", 8), ("", 8)])
 def test_threads_that_are_asked_for(monkeypatch: pytest.MonkeyPatch, wish: str, threads: int) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("partitioner.threads._group_cores", lambda: 1 << 16)
+    monkeypatch.setattr("partitioner.host.threads._group_cores", lambda: 1 << 16)
     monkeypatch.setenv("OMP_NUM_THREADS", wish)
     assert fair_threads(World()) == threads  # type: ignore[arg-type]
 
@@ -348,6 +348,6 @@ def test_ranks_of_a_node_share_its_cores(
     monkeypatch: pytest.MonkeyPatch, others: int, limit: int, threads: int
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr("partitioner.threads._group_cores", lambda: limit)
+    monkeypatch.setattr("partitioner.host.threads._group_cores", lambda: limit)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert fair_threads(World(others)) == threads  # type: ignore[arg-type]

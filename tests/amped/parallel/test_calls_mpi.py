@@ -13,11 +13,11 @@ import pytest
 from command import random_tensor, small_tns
 
 import amped
-from amped.functions.projection import project
+from amped.api.projection import project
 from amped.parallel.mpi import Comm
 from amped.run import VERBS, asked, parser
 from partitioner.build import partition
-from partitioner.readers.form import Form
+from partitioner.readers.form import ReadOptions
 
 pytestmark = [pytest.mark.mpi, pytest.mark.ranks(2, 3), pytest.mark.quick]
 
@@ -39,7 +39,7 @@ FIRST: dict[str, Any] = {
     "target": "store",
 }
 """What all ranks but the last are given, where it is not the default."""
-BASE = Form(index_base=0)
+BASE = ReadOptions(index_base=0)
 CHANGES: dict[str, list[Any]] = {
     "model": [amped.KruskalTensor(np.ones(RANK + 1), WIDE), 3],
     "X": [OTHER, "other.tns", 3],
@@ -71,11 +71,11 @@ CHANGES: dict[str, list[Any]] = {
     "memory": [1 << 30],
     "force": [True],
     "form": [
-        Form(no_values=True),
-        Form(compact=True),
-        Form(key=("who", "what")),
-        Form(value="cost"),
-        Form(index_base=0),
+        ReadOptions(no_values=True),
+        ReadOptions(compact=True),
+        ReadOptions(key=("who", "what")),
+        ReadOptions(value="cost"),
+        ReadOptions(index_base=0),
     ],
 }
 """What the last rank is given in its place."""
@@ -103,7 +103,9 @@ def test_an_argument_that_one_rank_has_otherwise_is_named_on_all(
     given = {each: FIRST[each] for each in inspect.signature(function).parameters if each in FIRST}
     with pytest.raises(amped.InputError) as caught:
         function(**{**given, **own, **({name: change} if last else {})})
-    named = next(f for f, given in vars(change).items() if given != getattr(Form(), f)) if name == "form" else name
+    named = (
+        next(f for f, given in vars(change).items() if given != getattr(ReadOptions(), f)) if name == "form" else name
+    )
     assert named.replace("_", " ") in str(caught.value).replace("_", " ")
     assert len(set(comm.allgather(str(caught.value)))) == 1
 

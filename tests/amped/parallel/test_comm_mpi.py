@@ -13,7 +13,7 @@ from oracle import block_sizes, on_examples
 from amped.errors import InputError
 from amped.parallel import mpi
 from amped.parallel.mpi import Comm, on_root, together
-from partitioner import ranks
+from partitioner.host import ranks
 
 pytestmark = pytest.mark.mpi
 DTYPES = st.sampled_from([np.dtype(t) for t in ("f4", "f8", "i4")])

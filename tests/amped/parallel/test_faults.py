@@ -19,14 +19,14 @@ from command import Result, environment, finish, mpirun_line, python_line, small
 from forms import exhaustive, in_turn
 
 import amped
-from amped.assembly import bring_up, place
-from amped.decomp.initial import initial_factors
 from amped.errors import EXIT_FAILURE, EXIT_STOPPED
-from amped.operators.source import TensorSource
+from amped.methods.initial import initial_factors
+from amped.operators.sources.sparse import TensorSource
 from amped.options import Options
-from amped.parallel import pace, watchdog
+from amped.parallel import step_timeout, watchdog
 from amped.parallel.mpi import SingleComm
-from amped.parallel.recorder import Recorder
+from amped.parallel.progress import Recorder
+from amped.runs.assembly import bring_up, place
 
 RANKS = 3
 PROMISED = 30.0  # seconds to the end of a job with a fault, on a machine that is not busy
@@ -41,7 +41,7 @@ import amped
 from amped.operators import sparse, source
 from amped import run
 from amped.parallel import pace, watchdog
-from amped.parallel.recorder import HERE
+from amped.parallel.recorder import CURRENT
 
 KIND, BAD = sys.argv[1], int(sys.argv[2])
 if KIND in ("stop", "loop", "wait"):
@@ -60,7 +60,7 @@ def come_to_grief():
         while True:
             pass
     if KIND == "wait":
-        with HERE.collective("nowhere", 8):
+        with CURRENT.collective("nowhere", 8):
             time.sleep(10**6)
     if KIND in ("pause", "none"):
         return time.sleep(4 * (KIND == "pause"))
@@ -182,7 +182,7 @@ def test_a_rank_that_raises(tmp_path: Path, jobs: list[Job], kind: str, bad: int
 def test_the_usual_times_add_up_to_what_is_promised() -> None:
     """Until a fault is noticed, until the ranks have been told, and until they have ended."""
     told = 2 * watchdog.BEAT_SECONDS + watchdog.ABORT_SECONDS + watchdog.LAST_WORDS_SECONDS
-    assert max(watchdog.SILENCE_SECONDS, pace.LEAST_SECONDS) + told <= PROMISED
+    assert max(watchdog.SILENCE_SECONDS, step_timeout.LEAST_SECONDS) + told <= PROMISED
     assert watchdog.ENDING_SECONDS <= PROMISED
 
 

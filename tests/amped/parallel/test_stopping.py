@@ -18,9 +18,9 @@ from command import TIMEOUT, environment, mpirun_line, python_line, small_tns
 from forms import exhaustive
 
 from amped.errors import EXIT_INCOMPLETE, EXIT_INTERRUPTED, EXIT_STOPPED
-from partitioner import signals
-from partitioner.interruptible import LOCK, Caller, Scratch
-from partitioner.signals import Interrupts, Stopped
+from partitioner.host import signals
+from partitioner.host.interruptible import LOCK, Caller, Scratch
+from partitioner.host.signals import Interrupts, Stopped
 
 CODES = {
     signal.SIGINT: (EXIT_INTERRUPTED, "interrupted"),

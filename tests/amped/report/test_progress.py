@@ -10,8 +10,8 @@ from rich.console import Console
 
 from amped.parallel.mpi import world
 from amped.report import progress
-from amped.report.telling import Teller
-from partitioner.stages import STAGES
+from amped.report.console import RunReporter
+from partitioner.host.stages import STAGES
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def shown(live: progress.Live) -> str:
+def shown(live: progress.LiveDisplay) -> str:
     """The bars as they are now."""
     console = Console(file=io.StringIO(), width=150, force_terminal=True, color_system=None)
     console.print(live._bars.get_renderable())
@@ -30,7 +30,7 @@ def shown(live: progress.Live) -> str:
 
 
 def test_reading_shows_its_speed_and_how_long_is_left(clock: list[float]) -> None:
-    live = progress.Live()
+    live = progress.LiveDisplay()
     try:
         live._bars.get_time = lambda: clock[0]
         for second in range(1, 11):
@@ -47,7 +47,7 @@ def test_reading_shows_its_speed_and_how_long_is_left(clock: list[float]) -> Non
 
 
 def test_rows_of_a_table_are_looked_at_twice(clock: list[float]) -> None:
-    live = progress.Live()
+    live = progress.LiveDisplay()
     try:
         live._bars.get_time = lambda: clock[0]
         live.rows(0, None)
@@ -65,7 +65,7 @@ def test_rows_of_a_table_are_looked_at_twice(clock: list[float]) -> None:
         live.close()
 
 
-@pytest.mark.parametrize("display", [progress.Display, progress.Plain])
+@pytest.mark.parametrize("display", [progress.Display, progress.PlainDisplay])
 def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Display], capsys: pytest.CaptureFixture[str]) -> None:
     with display() as silent:
         silent.reading(10**9, 2 * 10**9)
@@ -74,8 +74,8 @@ def test_nothing_is_shown_of_it_elsewhere(display: type[progress.Display], capsy
 
 
 def test_what_is_done_before_iterations_is_shown() -> None:
-    with progress.Live() as live:
-        teller = Teller(world(), live)
+    with progress.LiveDisplay() as live:
+        teller = RunReporter(world(), live)
         with teller.loading():
             assert "loading" in shown(live)
             with STAGES.of("choose"):
@@ -93,7 +93,7 @@ def test_what_is_done_before_iterations_is_shown() -> None:
 
 
 def test_what_is_left_is_told_by_recent_iterations(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    lines = progress.Plain()
+    lines = progress.PlainDisplay()
     for number, seconds in enumerate([1.0, 60.0, *[1.0, 3.0] * 8], 1):  # of the second one most is compiling
         clock[0] += seconds
         lines.iteration(number, 100, "fit 0.5")

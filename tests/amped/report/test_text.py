@@ -11,7 +11,7 @@ import pytest
 from command import run_amped, small_tns, succeeded
 
 import amped
-from amped.decomp.driver import Rule, State
+from amped.methods.driver import MethodState, StopRule
 from amped.options import Options
 from amped.report.text import end_line, figure, low_fit, out_of_memory, rate
 
@@ -21,20 +21,20 @@ CPU = ("--device", "cpu", "--rank", 3)
 @pytest.mark.parametrize(
     ("state", "told", "line"),
     [
-        (State({}, {"fit": [0.25]}, 1), None, "fit 0.250000 after 1 iteration (not converged: --max-iters 9 reached)"),
+        (MethodState({}, {"fit": [0.25]}, 1), None, "fit 0.250000 after 1 iteration (not converged: --max-iters 9 reached)"),
         (
-            State({}, {"fit": [0.5, 0.5]}, 2, converged=True), None,
+            MethodState({}, {"fit": [0.5, 0.5]}, 2, converged=True), None,
             "fit 0.500000 after 2 iterations (converged: the fit changed by less than --tol 1e-05)",
         ),
-        (State({}, {"fit": [0.5]}, 1), signal.SIGUSR1, "fit 0.500000: stopped by SIGUSR1 after iteration 1"),
+        (MethodState({}, {"fit": [0.5]}, 1), signal.SIGUSR1, "fit 0.500000: stopped by SIGUSR1 after iteration 1"),
         (
-            State({}, {"fit": [0.5]}, 1, mode=2), signal.SIGUSR1,
+            MethodState({}, {"fit": [0.5]}, 1, mode=2), signal.SIGUSR1,
             "fit 0.500000 after iteration 1: stopped by SIGUSR1 after iteration 1 and 2 modes of the next",
         ),
     ],
 )  # fmt: skip
-def test_why_a_run_has_ended(state: State, told: signal.Signals | None, line: str) -> None:
-    assert end_line(state, told, Rule(9, 1e-5)) == line
+def test_why_a_run_has_ended(state: MethodState, told: signal.Signals | None, line: str) -> None:
+    assert end_line(state, told, StopRule(9, 1e-5)) == line
 
 
 @pytest.mark.parametrize(

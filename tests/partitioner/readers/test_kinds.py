@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partitioner.errors import InputError
-from partitioner.readers import Form, open_part, read
+from partitioner.readers import ReadOptions, open_part, read
 from partitioner.readers.kinds import REMEDIES, check_kind
 
 
@@ -41,7 +41,7 @@ def test_further_files_are_looked_at_too(tmp_path: Path) -> None:
     np.arange(9).tofile(tmp_path / "b.xlsx")
     for name, told in (("b.xlsx", "b.xlsx: a spreadsheet"), ("c.csv", "c.csv: no such file")):
         with pytest.raises(InputError, match=told):
-            open_part(tmp_path / "a.csv", form=Form(key=("a", "b"), more=(str(tmp_path / name),)))
+            open_part(tmp_path / "a.csv", form=ReadOptions(key=("a", "b"), more=(str(tmp_path / name),)))
 
 
 def test_files_of_arrow(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from events import sparse, write_csv
 
 from partitioner.build import partition
 from partitioner.errors import InputError, InputWarning
-from partitioner.readers import Form, read, read_frame, read_sparse, table
-from partitioner.readers.database import LEAST, Database
+from partitioner.readers import ReadOptions, read, read_frame, read_sparse
+from partitioner.readers.tables import table
+from partitioner.readers.tables.database import LEAST, Database
 
 duckdb = pytest.importorskip("duckdb")
 pyarrow = pytest.importorskip("pyarrow")
@@ -107,7 +108,7 @@ def test_files_that_are_no_tables(tmp_path: Path, content: str, told: str) -> No
 
 
 def test_keys_are_for_tables(tmp_path: Path, csv: Path) -> None:
-    store = partition(csv, tmp_path / "store", form=Form(key=("who", "what"))).path
+    store = partition(csv, tmp_path / "store", form=ReadOptions(key=("who", "what"))).path
     np.savez(tmp_path / "x.npz", indices=[[0, 0]], values=[1.0])
     np.save(tmp_path / "x.npy", np.ones((2, 2)))
     for path in (store, tmp_path / "x.npz", tmp_path / "x.npy"):
@@ -126,12 +127,12 @@ def test_decimals_are_doubles_if_these_keep_all_digits() -> None:
         pyarrow.array([each and Decimal(each) for each in some], pyarrow.decimal128(38, 10)) for some in numbers
     )
     frame = pyarrow.table({"few": few, "many": many})
-    labels = read_frame(frame, Form(key=("few", "many::VARCHAR"), missing="keep")).labels
+    labels = read_frame(frame, ReadOptions(key=("few", "many::VARCHAR"), missing="keep")).labels
     assert labels is not None
     assert labels[0].tolist()[:3] == [-2, 0.1, 1234567.89]
     assert len(labels[1]) == 4
     with pytest.raises(InputError, match=r"--key 'many': more digits than a double keeps: use .*::VARCHAR"):
-        read_frame(frame, Form(key=("few", "many")))
+        read_frame(frame, ReadOptions(key=("few", "many")))
 
 
 def test_no_option_is_named_that_there_is_not(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_a_table_that_changes_is_told_of(
     path = tmp_path / "events.parquet"
     duckdb.from_arrow(pyarrow.table({"who": ["a", "b"], "what": [1, 2]})).write_parquet(str(path))
     change(path, "who", after, monkeypatch)
-    form = Form(key=("who", "what"))
+    form = ReadOptions(key=("who", "what"))
     with pytest.raises(InputError, match=r"events\.parquet.*(was changed while it was read|[Ee]rror)"):
         partition(path, tmp_path / "store", form=form) if to_store else read(path, keys=form.key)
     assert not (tmp_path / "store").exists()
@@ -188,4 +189,4 @@ def test_a_narrow_first_line_of_a_second_file_is_named(tmp_path: Path) -> None:
     first.write_text("k,v\na,1\n")
     second.write_text("Title\nk,v\na,1\nb,2\n")
     with pytest.raises(InputError, match=r"b\.csv, line 1: has fewer fields .*\(Title\)"):
-        read_sparse(first, Form(key=("k", "v"), more=(str(second),)))
+        read_sparse(first, ReadOptions(key=("k", "v"), more=(str(second),)))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from partitioner.errors import InputError
 from partitioner.readers import chunks, settle
-from partitioner.readers.tns import TextPart
+from partitioner.readers.text.tns import TextPart
 
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
 HIGHEST = 2**31 - 1

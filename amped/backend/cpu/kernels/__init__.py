@@ -1,1 +1,1 @@
-"""Kernels of a CPU, a module for each family."""
+"""Compiled CPU kernels."""

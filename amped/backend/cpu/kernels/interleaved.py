@@ -1,201 +1,191 @@
-"""How a CPU computes Phi of interleaved models: a vector of 64 bytes has a number of each."""
+"""Phi and log-likelihoods of several models at once, whose columns are interleaved; see `backend.interleaved`.
+
+A row of a group stays in registers. Models' values are sums over it that end in a vector with a number of each: so one
+division serves all of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
+import math
 
 import numpy as np
 
-from ...base import NOTHING, Array
-from ...interleaved import Groups, Interleaved, Kind, joined
-from ...mttkrp import Kernel, Share
-from .. import interleaved
-from ..device import CpuDevice
-from ..registers import EIGHT
-from ..shard import HostShard, constant
-from ..sums import Room, threads_worth
-from ..threads import check
-from ..vectors import LANE, LINE
-from .mttkrp import TURNS
+from partitioner.host.jit import jit
 
-LEAST = 1 << 14  # numbers of a part of a matrix
-NONE: Groups = {}
-LANES = 8  # that a group has at most: 256 bytes, in registers
+from ..simd.quotients import element
+from ..simd.registers import (
+    EIGHT,
+    accumulate_divided,
+    add_to_row,
+    enlarge,
+    models_of,
+    multiply,
+    nothing,
+    ones,
+    own_row,
+    times,
+)
+from ..simd.thread_team import add, fork, join
+from ..simd.vectors import LANE, LINE
 
-
-class ByVectors:
-    """See `Interleaved`; of shards in the order of their rows."""
-
-    def __init__(self, device: CpuDevice) -> None:
-        self._threads, self._known = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
-
-    def width(self, dtype: np.dtype[Any]) -> int:
-        return LANES * LANE // dtype.itemsize
-
-    def models(self, rank: int, dtype: np.dtype[Any]) -> int:
-        """See `Interleaved`: as many as a register has numbers, or a power of two less."""
-        models = LINE // dtype.itemsize
-        while models and models * rank > self.width(dtype):
-            models //= 2
-        return models
-
-    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
-        return slice(model, self.width(dtype), models)
-
-    def suits(self, kernel: Kernel, share: Share) -> bool:
-        return kernel.name == "segmented"
-
-    def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `Phi`: Numba compiles in one thread, when code is first called."""
-
-    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `Phi`: carries, or sums, for each part."""
-        parts = self._threads.count * TURNS
-        return parts * share.stride * 8 + LINE if nnz else 0
-
-    def run(
-        self,
-        shard: HostShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        groups: Groups | None = None,
-        done: Array = None,
-    ) -> None:
-        work, parts = self._work(groups, out.shape[1], own.dtype), self._parts(out[new])
-        check(interleaved.clear(0, *self._team(parts), out, new.start, new.stop, work.eights, parts))
-        if not shard.nnz:
-            return
-        outs = out, Room(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
-        given, bounds = self._given(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
-        for sort, begins in work.sorts.items():
-            check(interleaved.phis(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
-
-    def add_logs(
-        self,
-        shard: HostShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        total: Array,
-        scratch: Array = None,
-        groups: Groups | None = None,
-    ) -> None:
-        if not shard.nnz:
-            return
-        sums = Room(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
-        sums.fill(0)
-        given, bounds = self._given(shard, factors, own), (shard.parts.bounds, sums)
-        for sort, begins in self._work(groups, total.size, own.dtype).sorts.items():
-            check(interleaved.logs(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
-        for each in sums:  # in order, so that they are the same every time
-            total += each
-
-    def _given(self, shard: HostShard, factors: Sequence[Array], own: Array) -> Sequence[Any]:
-        """Return the arguments that all have in common: from the team to the first row."""
-        inputs = tuple(map(constant, factors))
-        nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
-        size = min(threads_worth(self._threads.count, shard, factors[0]), shard.parts.shared.size)
-        return self._threads.team, size, np.zeros(1, np.int64), nonzeros, inputs, constant(own), shard.row_begin
-
-    def _work(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _Work:
-        """Return how groups are computed; those of the last call are known."""
-        if groups is None:
-            models, width = LINE // dtype.itemsize, self.width(dtype)
-            groups = {Kind(models, width // models): np.arange(0, columns // width * width, width)}
-        if groups is not self._known[0]:
-            self._known = groups, _work(groups, dtype)
-        return self._known[1]
-
-    def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
-        columns = self._work(groups, source.size, dtype).columns
-        target[columns] = source[columns]
-
-    def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
-        work, parts = self._work(groups, matrix.shape[1], matrix.dtype), self._parts(matrix)
-        found = np.empty((parts, matrix.shape[1]))
-        check(interleaved.measure(0, *self._team(parts), phi, matrix, work.eights, found))
-        violations[work.firsts] = np.maximum.reduceat(found[:, work.columns].max(axis=0), work.bounds)
-
-    def apply(
-        self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
-    ) -> None:
-        work, parts = self._work(groups, matrix.shape[1], matrix.dtype), self._parts(matrix)
-        going = work.firsts[done[work.firsts] == 0]
-        stops = violations[going] < tol
-        facts[going, 0] = violations[going]
-        facts[going, 1] += ~stops
-        done[going[stops]] = 1
-        still = np.ones(matrix.shape[1])
-        still[work.columns] = np.repeat(done[work.firsts], work.counts)
-        check(interleaved.apply(0, *self._team(parts), phi, matrix, work.eights, still, parts))
-
-    def _parts(self, matrix: Array) -> int:
-        """Return how many parts of a matrix's rows threads take, one after the other."""
-        return int(max(1, min(self._threads.count * TURNS, matrix.size // LEAST)))
-
-    def _team(self, parts: int) -> Sequence[Any]:
-        return self._threads.team, min(self._threads.count, parts), np.zeros(1, np.int64)
+MOST_FACTORS = 16  # of models' values: their product is a number in double precision
+WHOLE = 4  # so many times a value counts by multiplying, at most, and not by a logarithm of its own
 
 
-def providers(device: CpuDevice) -> Sequence[Interleaved]:
-    """Return the providers of the family."""
-    return [ByVectors(device)]
+@jit
+def phis(  # type: ignore[no-untyped-def]
+    number,
+    team,
+    threads,
+    turn,
+    nonzeros,
+    factors,
+    own,
+    row_begin,
+    floor,
+    groups,
+    bounds,
+    shared,
+    outs,
+    order,
+    lanes,
+    folds,
+):
+    """Add the Phi of groups of models to an output; threads take parts, one after the other.
 
-
-class _Sort(NamedTuple):
-    """By which code groups are computed: tuples as long as their columns have lanes, and as registers are halved."""
-
-    lanes: tuple[int, ...]
-    folds: tuple[int, ...]
-
-
-class _Work(NamedTuple):
-    """How groups are computed.
-
-    Attributes
+    Parameters
     ----------
-    sorts : dict
-        Where the groups of each sort begin.
-    eights : int64 array
-        Columns at which eight columns begin that are computed.
-    firsts, bounds, counts : int64 arrays
-        Of each model: its first column, and where its columns begin in `columns`, and how many there are.
-    columns : int64 array
-        Model by model.
+    number, team, threads, nonzeros, factors, order
+        As in `segmented`.
+    turn : a word
+    own : (rows, stride) array
+        Of the output mode's matrix; row 0 is index `row_begin`.
+    floor : float
+    groups : (groups,) int64 array
+        Where the columns of each group of models begin.
+    bounds, shared
+        See `layout.Parts`.
+    outs : tuple
+        The output, (rows, stride) float64, and the parts' carries, (parts, stride).
+    lanes, folds : tuples
+        Of a group: as long as its columns have lanes; see `vectors` and `models_of`.
     """
+    starts, rows, indices, values = nonzeros
+    out, carries = outs
+    width = len(lanes) * (LANE // factors[0].itemsize)
+    if number == 0:
+        turn[0] = 0
+    called, units = fork(team, number, threads), (bounds.size - 1) // shared.size
+    item = add(turn, 0, 1)
+    while item < groups.size * shared.size:  # group by group: the caches hold the columns of one
+        part, column = item % shared.size, groups[item // shared.size]
+        carries[part, column : column + width] = 0.0
+        for c in range(bounds[part * units], bounds[(part + 1) * units]):
+            row = np.int64(rows[c])
+            total, mine = nothing(factors, lanes), own_row(factors, own, row - row_begin, column, lanes)
+            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                at = q if order is None else order[q]
+                total = accumulate_divided(indices, factors, at, column, values[at], floor, folds, mine, total)
+            if row == shared[part]:
+                add_to_row(carries, part, column, total)
+            else:
+                add_to_row(out, row - row_begin, column, total)
+        item = add(turn, 0, 1)
+    faults = join(team, called)
+    if number == 0:
+        for t in range(shared.size):
+            if shared[t] >= 0:
+                for g in range(groups.size):
+                    for column in range(groups[g], groups[g] + width):
+                        out[shared[t] - row_begin, column] += carries[t, column]
+    return faults
 
-    sorts: dict[_Sort, Array]
-    eights: Array
-    firsts: Array
-    bounds: Array
-    counts: Array
-    columns: Array
+
+@jit
+def logs(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, nonzeros, factors, own, row_begin, floor, groups, bounds, sums, order, lanes, folds
+):
+    """Add ``sum x log(max(m, floor))`` of each part and model to `sums`, (parts, stride) float64; see `phis`.
+
+    Where values are small whole numbers, logarithms are taken of products.
+    """
+    starts, rows, indices, values = nonzeros
+    models = (LINE // factors[0].itemsize) >> len(folds)
+    if number == 0:
+        turn[0] = 0
+    called, units = fork(team, number, threads), (bounds.size - 1) // sums.shape[0]
+    item = add(turn, 0, 1)
+    while item < groups.size * sums.shape[0]:
+        part, first = item % sums.shape[0], groups[item // sums.shape[0]]
+        for c in range(bounds[part * units], bounds[(part + 1) * units]):
+            mine = own_row(factors, own, np.int64(rows[c]) - row_begin, first, lanes)
+            together, count = ones(factors, folds), 0
+            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                at = q if order is None else order[q]
+                found = models_of(indices, factors, at, first, floor, folds, mine)
+                value = values[at]
+                if value == 1 or value == 2 or value == 3 or value == WHOLE:
+                    for _ in range(int(value)):
+                        together = times(together, found)
+                    count += int(value)
+                    if count > MOST_FACTORS - WHOLE:
+                        for k in range(models):
+                            sums[part, first + k] += math.log(element(together, k))
+                        together, count = ones(factors, folds), 0
+                else:
+                    for k in range(models):
+                        sums[part, first + k] += value * math.log(element(found, k))
+            if count:
+                for k in range(models):
+                    sums[part, first + k] += math.log(element(together, k))
+        item = add(turn, 0, 1)
+    return join(team, called)
 
 
-def _work(groups: Groups, dtype: np.dtype[Any]) -> _Work:
-    firsts, counts, columns, eights = ([np.zeros(0, np.int64)] for _ in range(4))
-    for kind, begins in groups.items():
-        width = len(_sort(kind, dtype).lanes) * LANE // dtype.itemsize
-        models = (begins[:, None] + np.arange(kind.models)).reshape(-1)
-        firsts.append(models)
-        counts.append(np.full(models.size, width // kind.models))
-        columns.append((models[:, None] + np.arange(0, width, kind.models)).reshape(-1))
-        eights.append((begins[:, None] + np.arange(0, width, EIGHT)).reshape(-1))
-    each = np.concatenate(counts)
-    sorts = joined(groups, lambda kind: _sort(kind, dtype))
-    places = np.sort(np.concatenate(eights))
-    return _Work(sorts, places, np.concatenate(firsts), np.cumsum(each) - each, each, np.concatenate(columns))
+@jit
+def clear(number, team, threads, turn, out, begin, end, eights, parts):  # type: ignore[no-untyped-def]
+    """Write zeros to rows `begin` to `end`, so many parts of them in turn, from each column of `eights` on to eight."""
+    if number == 0:
+        turn[0] = 0
+    called, rows = fork(team, number, threads), end - begin
+    part = add(turn, 0, 1)
+    while part < parts:
+        for row in range(begin + part * rows // parts, begin + (part + 1) * rows // parts):
+            for column in eights:
+                out[row, column : column + EIGHT] = 0.0
+        part = add(turn, 0, 1)
+    return join(team, called)
 
 
-@cache
-def _sort(kind: Kind, dtype: np.dtype[Any]) -> _Sort:
-    """Return whole lanes, and as many folds as halve a register until there is one number of each model."""
-    lanes = max(LINE // LANE, -(-kind.models * kind.columns * dtype.itemsize // LANE))
-    folds = (LINE // dtype.itemsize // kind.models).bit_length() - 1
-    return _Sort(lanes * (0,), folds * (0,))
+@jit
+def measure(number, team, threads, turn, phi, matrix, eights, found):  # type: ignore[no-untyped-def]
+    """Write the largest ``|min(B, 1 - Phi)|`` of each column, of each of some parts of the rows; see `clear`.
+
+    They go to `found`, (parts, R) float64; NaN wins.
+    """
+    if number == 0:
+        turn[0] = 0
+    called, parts, rows = fork(team, number, threads), found.shape[0], matrix.shape[0]
+    part = add(turn, 0, 1)
+    while part < parts:
+        found[part] = 0.0
+        for row in range(part * rows // parts, (part + 1) * rows // parts):
+            for column in eights:
+                enlarge(found, part, matrix, phi, row, column)
+        part = add(turn, 0, 1)
+    return join(team, called)
+
+
+@jit
+def apply(number, team, threads, turn, phi, matrix, eights, still, parts):  # type: ignore[no-untyped-def]
+    """Multiply columns by Phi but where `still`, (R,) float64, is not 0; see `clear`."""
+    if number == 0:
+        turn[0] = 0
+    called, rows = fork(team, number, threads), matrix.shape[0]
+    part = add(turn, 0, 1)
+    while part < parts:
+        for row in range(part * rows // parts, (part + 1) * rows // parts):
+            for column in eights:
+                multiply(still, matrix, phi, row, column)
+        part = add(turn, 0, 1)
+    return join(team, called)

@@ -1,67 +1,114 @@
-"""How a CPU computes Phi: from the shards of all its MTTKRP kernels, in the same parts and order."""
+"""Phi and log-likelihoods over nonzeros cut into pieces of output rows; see `amped.backend.ops.phi`.
+
+Phi is an MTTKRP whose values are divided by the model's. Where a row is one vector, rows are read once (`sum_of_phi`);
+where it is several, a piece's quotients are computed first (`keep_quotients`), then its sums (`weighted_sum`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
-from ...base import NOTHING, Array
-from ...mttkrp import Kernel, Share
-from ...phi import Phi
-from ..device import CpuDevice
-from ..layout import PIECE
-from ..shard import HostShard
-from ..sums import Model, add_logs, add_sums
-from ..vectors import LINE
-from .mttkrp import TURNS
+import numpy as np
 
+from partitioner.host.jit import jit
 
-class Divided:
-    """MTTKRP of values divided by the model's; suits all. See `Phi`."""
-
-    def __init__(self, device: CpuDevice) -> None:
-        self._threads = device.threads
-
-    def suits(self, kernel: Kernel, share: Share) -> bool:
-        return True
-
-    def prepare(self, kernel: Kernel, share: Share) -> None:
-        """See `Phi`: Numba compiles in one thread, when code is first called."""
-
-    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `Phi`: the MTTKRP's, and the quotients of a piece, or a sum, for each part."""
-        parts = self._threads.count * TURNS
-        return kernel.bytes(share, nnz).running + (parts * PIECE * share.dtype.itemsize + LINE if nnz else 0)
-
-    def run(
-        self,
-        shard: HostShard,
-        factors: Sequence[Array],
-        own: Array,
-        floor: float,
-        out: Array,
-        new: slice = NOTHING,
-        scratch: Array = None,
-        skip: Array = None,
-    ) -> None:
-        """See `Phi`: work is done when it is queued."""
-        if skip is not None and skip[0]:
-            return
-        if shard.nnz:
-            add_sums(self._threads, shard, factors, out, new, scratch, model=Model(own, float(floor)))
-        else:
-            out[new] = 0
-
-    def add_logs(
-        self, shard: HostShard, factors: Sequence[Array], own: Array, floor: float, total: Array, scratch: Array = None
-    ) -> None:
-        if shard.nnz:
-            add_logs(self._threads, shard, factors, Model(own, float(floor)), total, scratch)
-
-    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
-        if skip is None or not skip[0]:
-            target[:] = source
+from ..simd.quotients import (
+    GROUP,
+    accumulate_quotients,
+    accumulate_weighted,
+    add_models,
+    element,
+    keep,
+    no_models,
+    piece_of_row,
+    quotients,
+    taken,
+)
+from ..simd.thread_team import add, fork, inlined, join
+from ..simd.vectors import LANE, prefetch, zero
 
 
-def providers(device: CpuDevice) -> Sequence[Phi]:
-    """Return the providers of the family."""
-    return [Divided(device)]
+@inlined
+def _fetch_group(indices, factors, order, q, count, last, column, lanes):  # type: ignore[no-untyped-def]
+    for k in range(count):
+        then = min(q + k, last)
+        prefetch(indices, factors, then if order is None else order[then], column, lanes)
+
+
+@inlined
+def sum_of_phi(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of Phi over a piece; `row` is its row of `own`, `last` the nonzero after which none is fetched."""
+    total, mine = zero(factors, lanes), piece_of_row(factors, own, row, 0, lanes)
+    q = start
+    while q < stop:
+        count = taken(q, stop, lanes)
+        if ahead:
+            _fetch_group(indices, factors, order, q + ahead, count, last, 0, lanes)
+        total = accumulate_quotients(indices, factors, values, order, q, stop, floor, lanes, mine, total)
+        q += count
+    return total
+
+
+@inlined
+def _models(indices, factors, own, row, order, q, stop, lanes, tail):  # type: ignore[no-untyped-def]
+    """Return the model's values at a group of nonzeros."""
+    found, width, step = no_models(factors), factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
+    for column in range(0, width // step * step, step):
+        mine = piece_of_row(factors, own, row, column, lanes)
+        found = add_models(indices, factors, order, q, stop, column, lanes, mine, found)
+    if tail is not None:
+        mine = piece_of_row(factors, own, row, width // step * step, tail)
+        found = add_models(indices, factors, order, q, stop, width // step * step, tail, mine, found)
+    return found
+
+
+@inlined
+def keep_quotients(indices, values, factors, own, floor, order, row, start, stop, last, ahead, lanes, tail, room, part):  # type: ignore[no-untyped-def]
+    """Write the quotients of a piece's nonzeros to row `part` of `room`."""
+    width, step = factors[0].shape[1], len(lanes) * (LANE // factors[0].itemsize)
+    for q in range(start, stop, GROUP):
+        if ahead:
+            for column in range(0, width // step * step, step):
+                _fetch_group(indices, factors, order, q + ahead, GROUP, last, column, lanes)
+            if tail is not None:
+                _fetch_group(indices, factors, order, q + ahead, GROUP, last, width // step * step, tail)
+        models = _models(indices, factors, own, row, order, q, stop, lanes, tail)
+        keep(room, part, q - start, quotients(values, order, q, stop, floor, models))
+
+
+@inlined
+def weighted_sum(indices, factors, order, room, part, start, stop, column, lanes):  # type: ignore[no-untyped-def]
+    """Return the sum of a piece's input factor rows, from `column` on, times the quotients in `room`."""
+    total = zero(factors, lanes)
+    for q in range(start, stop):
+        at, weight = q if order is None else order[q], room[part, q - start]
+        total = accumulate_weighted(indices, factors, weight, at, column, lanes, total)
+    return total
+
+
+@jit
+def add_logs(number, team, threads, turn, nonzeros, factors, own, row_begin, floor, bounds, sums, order, lanes, tail):  # type: ignore[no-untyped-def]
+    """Write ``sum x log(max(m, floor))`` of each part to `sums`, (parts,) float64.
+
+    `turn` is a word, `bounds` are the first piece of each unit, part by part, and the end; all else as in `segmented`.
+    """
+    starts, rows, indices, values = nonzeros
+    if number == 0:
+        turn[0] = 0
+    called, units = fork(team, number, threads), (bounds.size - 1) // sums.size
+    part = add(turn, 0, 1)
+    while part < sums.size:
+        total = 0.0
+        for c in range(bounds[part * units], bounds[(part + 1) * units]):
+            stop, row = np.int64(starts[c + 1]), np.int64(rows[c]) - row_begin
+            for q in range(np.int64(starts[c]), stop, GROUP):
+                models = _models(indices, factors, own, row, order, q, stop, lanes, tail)
+                for k in range(GROUP):
+                    if q + k >= stop:
+                        break
+                    model = np.float64(element(models, k))
+                    value = np.float64(values[q + k if order is None else order[q + k]])
+                    total += value * math.log(floor if model < floor else model)
+        sums[part] = total
+        part = add(turn, 0, 1)
+    return join(team, called)

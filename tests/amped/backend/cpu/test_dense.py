@@ -13,10 +13,10 @@ import pytest
 from oracle import ROUNDING, dense_mttkrp, random_factors
 
 from amped.backend.choose import choose
-from amped.backend.cpu import passes
-from amped.backend.cpu.kernels import dense as cpu_dense
-from amped.backend.dense import DenseKernel, Form, Sweep
-from amped.backend.providers import dense_kernels
+from amped.backend.cpu.kernels import passes
+from amped.backend.cpu.ops import dense as cpu_dense
+from amped.backend.ops.dense import BlockForm, DenseKernel, Sweep
+from amped.backend.registry import dense_kernels
 from amped.parallel.mpi import SingleComm
 
 NAMES = ("split", "gemm", "elem", "slice", "tile")
@@ -39,12 +39,14 @@ def kernel_of(name: str, threads: int) -> DenseKernel:
     return next(k for k in dense_kernels(choose("cpu", SingleComm(), threads)) if k.name == name)
 
 
-def form_of(shape: Sequence[int], rank: int, precision: str = "fp64", slab: int = 0, workspace: int = PLENTY) -> Form:
+def form_of(
+    shape: Sequence[int], rank: int, precision: str = "fp64", slab: int = 0, workspace: int = PLENTY
+) -> BlockForm:
     dtype = np.dtype({"fp32": np.float32, "fp64": np.float64}[precision])
-    return Form(tuple(shape), slab or shape[0], rank, -(-rank // 8) * 8, dtype, workspace)
+    return BlockForm(tuple(shape), slab or shape[0], rank, -(-rank // 8) * 8, dtype, workspace)
 
 
-def made(kernel: DenseKernel, form: Form) -> Sweep:
+def made(kernel: DenseKernel, form: BlockForm) -> Sweep:
     """Make a sweep in scratch memory that holds no numbers."""
     nbytes = kernel.bytes(form)
     scratch = np.full(nbytes + 64, 0xFF, np.uint8)
@@ -52,7 +54,7 @@ def made(kernel: DenseKernel, form: Form) -> Sweep:
     return kernel.make(form, scratch[start : start + nbytes])
 
 
-def stored(factors: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
+def stored(factors: Sequence[np.ndarray], form: BlockForm) -> list[np.ndarray]:
     """Return factor matrices as they are in memory, their last columns without numbers."""
     found = [np.full((len(f), form.stride), np.nan, form.dtype) for f in factors]
     for to, factor in zip(found, factors, strict=True):
@@ -60,7 +62,7 @@ def stored(factors: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
     return found
 
 
-def computed(sweep: Sweep, form: Form, tensor: np.ndarray, factors: Sequence[np.ndarray], mode: int) -> np.ndarray:
+def computed(sweep: Sweep, form: BlockForm, tensor: np.ndarray, factors: Sequence[np.ndarray], mode: int) -> np.ndarray:
     """Return an MTTKRP, computed slab by slab where elements are read."""
     out: Any = np.full((form.lengths[mode], form.stride), np.nan)
     given = [np.full_like(f, np.nan) if m == mode else f for m, f in enumerate(factors)]
@@ -72,12 +74,12 @@ def computed(sweep: Sweep, form: Form, tensor: np.ndarray, factors: Sequence[np.
     return out[:, : form.rank]
 
 
-def case(seed: int, form: Form) -> tuple[np.ndarray, list[np.ndarray]]:
+def case(seed: int, form: BlockForm) -> tuple[np.ndarray, list[np.ndarray]]:
     rng = np.random.default_rng(seed)
     return rng.random(form.lengths).astype(form.dtype), stored(random_factors(seed, form.lengths, form.rank), form)
 
 
-def close(got: np.ndarray, tensor: np.ndarray, factors: Sequence[np.ndarray], form: Form, mode: int) -> None:
+def close(got: np.ndarray, tensor: np.ndarray, factors: Sequence[np.ndarray], form: BlockForm, mode: int) -> None:
     exact = [f[:, : form.rank].astype(np.float64) for f in factors]
     want = dense_mttkrp(tensor.astype(np.float64), exact, mode)
     most = ROUNDING["fp32" if form.dtype == np.float32 else "fp64"][0]
@@ -179,7 +181,7 @@ def test_elements_of_any_order_have_each_cut() -> None:
         sizes = passes.Sizes.of(form, cuttings, 2)
         with small_pieces():
             nbytes = passes.Sizes.of(form, cuttings, 2).bytes(form, 2)
-            sweep = passes.Passes(form, cuttings, 2, np.full(nbytes, 0xFF, np.uint8))
+            sweep = passes.GemmSweep(form, cuttings, 2, np.full(nbytes, 0xFF, np.uint8))
             for mode in (4, 2, 0, 1, 3):
                 close(computed(sweep, form, tensor, factors, mode), tensor, factors, form, mode)
         assert sizes.partial <= math.prod(shape)

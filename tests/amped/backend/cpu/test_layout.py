@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from oracle import assert_rounding_only, coo_mttkrp, kernel_of, random_factors
 
 from amped.backend.choose import choose
-from amped.backend.cpu import caches, layout, sums
-from amped.backend.cpu.kernels import mttkrp as cpu_mttkrp
+from amped.backend.cpu import caches, layout
+from amped.backend.cpu.kernels import sums
 from amped.backend.cpu.layout import (
     PIECE,
     blocked,
@@ -28,10 +28,11 @@ from amped.backend.cpu.layout import (
     tile_heights,
     tiled,
 )
-from amped.backend.mttkrp import Share
-from amped.backend.providers import mttkrp_kernels
+from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
+from amped.backend.ops.mttkrp import Share
+from amped.backend.registry import mttkrp_kernels
 from amped.parallel.mpi import Comm
-from partitioner.coo import ValueRange
+from partitioner.tensors.sparse import ValueRange
 
 
 def sorted_columns(seed: int, nonzeros: int, lengths: tuple[int, ...]) -> np.ndarray:

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 
-from amped.backend.cpu.team import ASLEEP, WORDS, X86, add, fork, join, load
+from amped.backend.cpu.simd.thread_team import ASLEEP, WORDS, X86, add, fork, join, load
 from amped.backend.cpu.threads import Threads, check
 
 DROPPED = """

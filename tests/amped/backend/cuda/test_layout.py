@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amped.backend.cuda import interleaved_code
+from amped.backend.cuda.code import interleaved
 from amped.backend.cuda.layout import (
     ALIGNMENT,
     AT_ONCE,
@@ -21,8 +21,8 @@ from amped.backend.cuda.layout import (
     STRIP,
     VECTOR,
     Jobs,
-    Layout,
     Limits,
+    PackedLayout,
     bases,
     cut_jobs,
     equal_block,
@@ -34,9 +34,9 @@ from amped.backend.cuda.layout import (
     shard_bytes,
     value_code,
 )
-from amped.backend.mttkrp import Share
+from amped.backend.ops.mttkrp import Share
 from amped.operators.placement import MAX_RANK
-from partitioner.coo import ValueRange
+from partitioner.tensors.sparse import ValueRange
 
 H100 = Limits(132, 232448, 60 << 20)
 TINY = Limits(7, 2048 + 40 * 128, 4000)
@@ -203,7 +203,7 @@ def test_the_plain_one_is_always_tried(lengths: list[int], rows: int, nnz: int) 
 
 
 @st.composite
-def tilings(draw: st.DrawFn) -> tuple[Layout, np.ndarray, Limits]:
+def tilings(draw: st.DrawFn) -> tuple[PackedLayout, np.ndarray, Limits]:
     """A layout, and how many nonzeros each of its tiles has; many have none."""
     limits = draw(st.sampled_from([H100, TINY, Limits(1, 232448, 60 << 20)]))
     lengths = tuple(draw(st.lists(st.sampled_from([1, 5, 49, 3000]), min_size=1, max_size=3)))
@@ -217,7 +217,7 @@ def tilings(draw: st.DrawFn) -> tuple[Layout, np.ndarray, Limits]:
     return layout, tiles, limits
 
 
-def check_jobs(jobs: Jobs, layout: Layout, tiles: np.ndarray) -> None:
+def check_jobs(jobs: Jobs, layout: PackedLayout, tiles: np.ndarray) -> None:
     """Every nonzero is in one job of its own tile, in order; its chunks, and their place, hold what it has."""
     assert (jobs.nonzeros > 0).all()
     assert jobs.begin[0] == 0
@@ -234,7 +234,7 @@ def check_jobs(jobs: Jobs, layout: Layout, tiles: np.ndarray) -> None:
 
 
 @given(tilings())
-def test_jobs_are_the_nonzeros_in_order(tiling: tuple[Layout, np.ndarray, Limits]) -> None:
+def test_jobs_are_the_nonzeros_in_order(tiling: tuple[PackedLayout, np.ndarray, Limits]) -> None:
     layout, tiles, limits = tiling
     jobs = cut_jobs(layout, tiles, limits)
     check_jobs(jobs, layout, tiles)
@@ -253,7 +253,7 @@ def test_jobs_are_the_nonzeros_in_order(tiling: tuple[Layout, np.ndarray, Limits
 
 
 @given(tilings(), st.integers(1, 4))
-def test_shards_take_no_more_than_is_said(tiling: tuple[Layout, np.ndarray, Limits], shards: int) -> None:
+def test_shards_take_no_more_than_is_said(tiling: tuple[PackedLayout, np.ndarray, Limits], shards: int) -> None:
     """All but the runs' rows, which only the nonzeros tell; one run for each chunk is the least there is."""
     layout, tiles, limits = tiling
     jobs, nnz = cut_jobs(layout, tiles, limits), int(tiles.sum())
@@ -285,7 +285,7 @@ def test_what_staged_blocks_compute_is_equal() -> None:
 
 
 @given(tilings(), st.integers(0, 2**32 - 1))
-def test_tiles_begin_at_their_blocks(tiling: tuple[Layout, np.ndarray, Limits], seed: int) -> None:
+def test_tiles_begin_at_their_blocks(tiling: tuple[PackedLayout, np.ndarray, Limits], seed: int) -> None:
     layout, _, _ = tiling
     rng = np.random.default_rng(seed)
     columns = np.array([rng.integers(0, n, 200) for n in layout.share.lengths])
@@ -301,9 +301,9 @@ def test_tiles_begin_at_their_blocks(tiling: tuple[Layout, np.ndarray, Limits], 
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float64)])
 def test_units_of_models(dtype: np.dtype[Any]) -> None:
     """Each model is in one unit, whose columns lie in a row; models of units of as many lanes do so, too."""
-    width = interleaved_code.width(dtype)
+    width = interleaved.width(dtype)
     groups = {count: np.array([k, k + 7]) * width for k, count in enumerate((16, 1, 4, 2, 8))}
-    found, seen = interleaved_code.arranged(groups, dtype), list[int]()
+    found, seen = interleaved.arranged(groups, dtype), list[int]()
     for lanes, units in found.units.items():
         numbers = list[int]()
         for first, own, number in units.tolist():

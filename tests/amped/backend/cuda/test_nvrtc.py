@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from forms import exhaustive, in_turn, some_of
 
-from amped.backend.cuda import dense_code, interleaved_code, pairs_code, phi_code, row_code, ttm_code, ttmc_code
-from amped.backend.cuda.layout import VECTOR, Layout, Limits, kernel_names, make_layout
+from amped.backend.cuda.code import dense as dense_code
+from amped.backend.cuda.code import dimension_tree, interleaved, phi, ttm, ttmc
+from amped.backend.cuda.code import rows as row_code
+from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
-from amped.backend.dense import Form
-from amped.backend.mttkrp import Share
-from amped.backend.rowproblems import RowMethod
-from amped.backend.ttm import Form as TtmForm
-from partitioner import words
-from partitioner.coo import ValueRange
+from amped.backend.ops.dense import BlockForm
+from amped.backend.ops.mttkrp import Share
+from amped.backend.ops.rowproblems import RowMethod
+from amped.backend.ops.ttm import ProductForm as TtmForm
+from partitioner.cuda import sort_keys
+from partitioner.tensors.sparse import ValueRange
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed (extra: test)")
 
@@ -94,7 +96,7 @@ def check(log: str, kernels: set[str], most: int = 0) -> None:
     assert set(re.findall(r"warning #([\w-]+)", log)) <= MEANT, log
 
 
-def layout(order: int, precision: str, kernel: str, rank: int, values: str, limits: Limits) -> Layout:
+def layout(order: int, precision: str, kernel: str, rank: int, values: str, limits: Limits) -> PackedLayout:
     dtype = DTYPES[precision]
     unit = VECTOR // dtype.itemsize
     lengths, stride = LENGTHS[: order - 1], -(-rank // unit) * unit
@@ -173,11 +175,11 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
     for k, kernel in enumerate(kernel_names(order)):
         for rank, values in {(16, "coded"), (32, "raw"), every[(5 * k + 3 * order) % len(every)]}:
             made = layout(order, precision, kernel, rank, values, LIMITS[architecture])
-            if not phi_code.suits(made):
+            if not phi.suits(made):
                 assert made.panels > 1
                 continue
             for logs in (False, True):
-                log = compiled("phi", phi_code.macros(made, logs), architecture)
+                log = compiled("phi", phi.macros(made, logs), architecture)
                 check(log, {"logs" if logs else "phi"}, MOST_IN_PHI if any(made.staged) and order <= 4 else FEW)
             compiled_for.add(made.kernel)
     assert {"segmented", "tiled-1"} <= compiled_for
@@ -193,15 +195,15 @@ def test_phi_and_logarithms(order: int, architecture: str, precision: str) -> No
 def test_phi_and_logarithms_of_several_models(order: int, architecture: str, precision: str) -> None:
     """Of models of few and of many columns, of rows of any length."""
     for kernel, logs in product(("segmented", "fibre") if order > 2 else ("segmented",), (False, True)):
-        lanes = interleaved_code.LEAST_LANES if logs == (order % 2 > 0) else interleaved_code.MOST_LANES
+        lanes = interleaved.LEAST_LANES if logs == (order % 2 > 0) else interleaved.MOST_LANES
         made = layout(order, precision, kernel, 960, "coded" if lanes < 16 else "raw", LIMITS[architecture])
-        log = compiled("interleaved", interleaved_code.macros(made, lanes, logs), architecture)
+        log = compiled("interleaved", interleaved.macros(made, lanes, logs), architecture)
         check(log, {"logs" if logs else "phi"}, FEW)
 
 
 def test_lanes_of_models() -> None:
     single, double = DTYPES["fp32"], DTYPES["fp64"]
-    assert [interleaved_code.lanes_of(rank, single) for rank in (1, 4, 5, 9, 16, 17, 64, 65)] == [
+    assert [interleaved.lanes_of(rank, single) for rank in (1, 4, 5, 9, 16, 17, 64, 65)] == [
         1,
         1,
         2,
@@ -211,7 +213,7 @@ def test_lanes_of_models() -> None:
         16,
         0,
     ]
-    assert [interleaved_code.lanes_of(rank, double) for rank in (2, 3, 16, 17, 32, 33)] == [1, 2, 8, 16, 16, 0]
+    assert [interleaved.lanes_of(rank, double) for rank in (2, 3, 16, 17, 32, 33)] == [1, 2, 8, 16, 16, 0]
 
 
 @pytest.mark.parametrize("rank", [1, 9, 17, 20, 32, 33, 44, 128, 130, 1024])
@@ -219,7 +221,7 @@ def test_lanes_of_models() -> None:
 def test_phi_computes_all_groups_in_whole_warps(kernel: str, rank: int) -> None:
     for order, precision in product((2, 3, 8), DTYPES):
         made = layout(order, precision, kernel, rank, "raw", LIMITS["sm_90"])
-        team, macros = phi_code.team(made), phi_code.macros(made)
+        team, macros = phi.team(made), phi.macros(made)
         threads, most = macros["THREAD_COUNT"], made.schedule.threads
         assert made.lanes <= team < 2 * made.lanes
         assert threads % 32 == 0
@@ -306,8 +308,8 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
             check(compiled("equations", macros, architecture), EQUATIONS, FEW)
         check(compiled("nonnegative", macros | {"LANES": lanes(rank)}, architecture), {"hals"}, FEW)
     for real in REALS.values():
-        check(compiled("wide", {"REAL": real, "SIDE": 64}, architecture), WIDE)
-        check(compiled("wide_rows", {"REAL": real}, architecture), {"store", "add"}, FEW)
+        check(compiled("equations_large", {"REAL": real, "SIDE": 64}, architecture), WIDE)
+        check(compiled("rows_large", {"REAL": real}, architecture), {"store", "add"}, FEW)
     for inputs, real in combined(range(1, 8) if architecture == "sm_90" else (2, 7), [*REALS.values()], every):
         check(compiled("pack", {"INPUTS": inputs, "REAL": real}, architecture), {"count_runs", "sum_counts", "pack"})
 
@@ -315,7 +317,7 @@ def test_packing_and_sums_of_chunks(architecture: str, every: bool) -> None:
 @pytest.mark.parametrize("architecture", ["sm_75", exhaustive("sm_89")])
 def test_products_of_squares_without_tensor_cores(architecture: str) -> None:
     """And smaller ones: blocks of threads have less shared memory than three large ones take."""
-    check(compiled("wide", {"REAL": "float", "SIDE": 32}, architecture), WIDE)
+    check(compiled("equations_large", {"REAL": "float", "SIDE": 32}, architecture), WIDE)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -330,10 +332,10 @@ def test_kernels_of_coordinates(architecture: str) -> None:
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_kernels_of_dense_blocks(architecture: str) -> None:
     for order, dtype in product((2, 3, 6), DTYPES.values()):
-        form = Form((9,) * order, 9, 7, 8, dtype, 1 << 20)
+        form = BlockForm((9,) * order, 9, 7, 8, dtype, 1 << 20)
         kernels = {"khatri_rao", "contract", "add_up", "add_parts", "widen", "matrix_free"}
         check(compiled("dense", dense_code.macros(form), architecture), kernels, MOST_IN_DENSE)
-        check(compiled("dense_pairs", pairs_code.pair_macros(form), architecture), {"contract_pair"})
+        check(compiled("dimension_tree", dimension_tree.pair_macros(form), architecture), {"contract_pair"})
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_kernels_of_dense_blocks(architecture: str) -> None:
 def test_products_of_dense_blocks(columns: int, kind: tuple[str, Any]) -> None:
     """Each width of a block of threads, both ways round, aligned and not, of one and of three factor matrices."""
     precision, held = kind
-    form = Form((40, 30, 20), 40, columns, columns, DTYPES[precision], 1 << 20, held=held)
+    form = BlockForm((40, 30, 20), 40, columns, columns, DTYPES[precision], 1 << 20, held=held)
     number = (held or form.dtype).itemsize
     for transposed, parts, vector in (
         (False, 1, 16),
@@ -359,7 +361,7 @@ def test_products_of_dense_blocks(columns: int, kind: tuple[str, Any]) -> None:
 
 @pytest.mark.parametrize("columns", [32, exhaustive(64), 500])
 def test_products_of_dense_blocks_by_warpgroups(columns: int) -> None:
-    form = Form((40, 30, 20), 40, columns, columns, DTYPES["fp32"], 1 << 20)
+    form = BlockForm((40, 30, 20), 40, columns, columns, DTYPES["fp32"], 1 << 20)
     for transposed, parts, aligned, last in (
         (False, 1, True, 40),
         (True, 3, True, 20),
@@ -379,13 +381,13 @@ def test_products_of_fibres(architecture: str, every: bool) -> None:
     kinds = [*product((1, 3, 64), DTYPES.values())]
     for rank, (width, dtype) in combined([1, 7, 16, 32, 33, 64, 1024], kinds, every):
         stride = -(-rank * dtype.itemsize // VECTOR) * VECTOR // dtype.itemsize
-        macros = ttm_code.macros(TtmForm(0, stride, dtype, 0, width))
+        macros = ttm.macros(TtmForm(0, stride, dtype, 0, width))
         check(compiled("ttm", macros, architecture), {"ttm", "settle"})
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_sort_of_nonzeros(architecture: str) -> None:
-    check(compiled_text(words.text(), "cuda_sort", words.OPTIONS, architecture), set(words.KERNELS))
+    check(compiled_text(sort_keys.text(), "cuda_sort", sort_keys.OPTIONS, architecture), set(sort_keys.KERNELS))
 
 
 def test_a_spill_would_be_seen() -> None:
@@ -409,7 +411,7 @@ TTMC_KINDS = (("fp32", False), ("fp64", False), ("fp32", True))  # and whether p
 @pytest.mark.parametrize(("size", "count"), [(8, 1), (33, 16), (100, 10), (256, 16), (380, 64), (512, 64)])
 def test_leading_eigenvectors(size: int, count: int, architecture: str) -> None:
     """A matrix is in the registers of a cluster of thread blocks."""
-    check(compiled("leading", {"SIZE": size, "COUNT": count}, architecture), {"tridiagonal", "eigenvectors"})
+    check(compiled("eigh", {"SIZE": size, "COUNT": count}, architecture), {"tridiagonal", "eigenvectors"})
     check(compiled("whiten", {"COUNT": count}, architecture), {"whiten"})
 
 
@@ -424,7 +426,7 @@ def test_leading_eigenvectors(size: int, count: int, architecture: str) -> None:
 def test_ttmc(ranks: tuple[int, ...], kind: tuple[str, bool], architecture: str) -> None:
     """Each column is computed by one thread of a group, and none of a row's sums is spilled."""
     precision, double = kind
-    code = ttmc_code.walked_code(ranks, DTYPES[precision], double)
+    code = ttmc.walked_code(ranks, DTYPES[precision], double)
     check(compiled("ttmc", code.macros, architecture), {"ttmc", "carry_up"}, MOST_IN_TTMC)
     m = code.macros
     assert code.lanes <= 32
@@ -444,7 +446,7 @@ def test_ttmc(ranks: tuple[int, ...], kind: tuple[str, bool], architecture: str)
 )
 def test_ttmc_by_products(ranks: tuple[int, ...], precision: str, architecture: str) -> None:
     """Each column is computed by one thread of a warp, and no sum is spilled."""
-    code = ttmc_code.products_code(ranks, DTYPES[precision])
+    code = ttmc.products_code(ranks, DTYPES[precision])
     check(compiled("ttmc_products", code.macros, architecture), {"ttmc", "carry_up"}, FEW)
     m = code.macros
     for rank, each in zip(ranks[-2:], "BC", strict=True):

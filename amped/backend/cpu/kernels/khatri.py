@@ -1,0 +1,107 @@
+"""Khatri-Rao products, a piece at a time, and what is contracted with them: compiled code.
+
+A group is some modes that follow one another in memory: its rows are numbered as the elements of a tensor of these
+modes alone. The factor matrices of all modes lie in one (rows, R) matrix in double precision; those of a mode begin at
+`begins` of it. Code is compiled once for any number of modes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.jit import inner, jit
+
+Matrix = NDArray[Any]
+Numbers = NDArray[np.int64]
+
+
+@inner
+def _leading(rows: Matrix, begins: Numbers, lengths: Numbers, run: int, skipped: int, lead: Matrix) -> int:
+    """Multiply the rows of all modes but the last one, and the one that is `skipped`; return the index of that one."""
+    own = 0
+    lead[:] = 1.0
+    for m in range(lengths.size - 2, -1, -1):
+        index = run % lengths[m]
+        run //= lengths[m]
+        if m == skipped:
+            own = index
+        else:
+            row = rows[begins[m] + index]
+            for r in range(lead.size):
+                lead[r] *= row[r]
+    return own
+
+
+@jit
+def khatri_rao(rows: Matrix, begins: Numbers, lengths: Numbers, first: int, target: Matrix) -> None:
+    """Write rows `first` and the next ones of the Khatri-Rao product of a group; each number is rounded once."""
+    last, lead = lengths[-1], np.empty(target.shape[1])
+    p, run, j = 0, first // last, first % last
+    while p < target.shape[0]:
+        _leading(rows, begins, lengths, run, -1, lead)
+        stop = min(target.shape[0], p + last - j)
+        while p < stop:
+            row, to = rows[begins[-1] + j], target[p]
+            for r in range(lead.size):
+                to[r] = lead[r] * row[r]
+            p += 1
+            j += 1
+        j = 0
+        run += 1
+
+
+@jit
+def contract(
+    partial: Matrix,
+    first: int,
+    rows: Matrix,
+    begins: Numbers,
+    lengths: Numbers,
+    mode: int,
+    low: int,
+    high: int,
+    out: Matrix,
+) -> None:
+    """Add the products of rows `first` and the next ones of a group to the rows `low` to `high` of one of its modes.
+
+    Each row of `partial` (n, R) is multiplied with the rows of the group's other modes.
+    """
+    modes, columns = lengths.size, partial.shape[1]
+    last, lead, total = lengths[-1], np.empty(columns), np.empty(columns)
+    p, run, j = 0, first // last, first % last
+    while p < partial.shape[0]:
+        own = _leading(rows, begins, lengths, run, mode, lead)
+        count = min(partial.shape[0] - p, last - j)
+        if mode == modes - 1:
+            for k in range(max(j, low), min(j + count, high)):
+                row, to = partial[p + k - j], out[k]
+                for r in range(columns):
+                    to[r] += row[r] * lead[r]
+        elif low <= own < high:
+            total[:] = 0.0
+            for k in range(count):
+                row, other = partial[p + k], rows[begins[-1] + j + k]
+                for r in range(columns):
+                    total[r] += row[r] * other[r]
+            to = out[own]
+            for r in range(columns):
+                to[r] += total[r] * lead[r]
+        p += count
+        j = 0
+        run += 1
+
+
+@jit
+def put(target: Matrix, source: Matrix, add: bool) -> None:
+    """Write, or `add`, a matrix to one in double precision."""
+    for p in range(source.shape[0]):
+        to, row = target[p], source[p]
+        if add:
+            for r in range(row.size):
+                to[r] += row[r]
+        else:
+            for r in range(row.size):
+                to[r] = row[r]

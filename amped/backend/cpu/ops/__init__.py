@@ -1,0 +1,1 @@
+"""Kernels of a CPU, a module for each operation."""

@@ -1,0 +1,293 @@
+"""How a CPU computes MTTKRPs of dense blocks: by matrix products, or element by element."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...device import Array
+from ...ops.dense import BlockForm, DenseKernel, Sweep
+from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, added, next_of, pairs_bytes, third
+from ..caches import own_cache
+from ..device import CpuDevice
+from ..kernels.dimension_tree import CpuProducts, pairs_on_cpu, scratch_bytes
+from ..kernels.elements import add_boxes, add_elements
+from ..kernels.passes import DEPTH, Cutting, GemmSweep, Pool, Sizes, SweepScratch, fits, group_of, rounded, rows_of
+
+FLOP, KHATRI, SUM, CONTRACTION, COPY = 1.0, 40.0, 20.0, 40.0, 20.0
+"""What takes how long, relative to a multiplication and an addition of a matrix product in double precision: a number
+of a Khatri-Rao product, one that is added to a partial result, one that is contracted, and one that is streamed."""
+
+
+class CpuSplit:
+    """Cuts the modes in two groups: a pass over the elements serves each of them. See `DenseKernel`.
+
+    Three passes over an order-3 block serve two sweeps, where that takes less time.
+    """
+
+    name = "split"
+    repeatable = True
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads.count
+
+    def suits(self, form: BlockForm) -> bool:
+        return True
+
+    def mixes(self, form: BlockForm) -> bool:
+        return True
+
+    def prepare(self, form: BlockForm) -> None:
+        """See `DenseKernel`: Numba compiles when code is first called."""
+
+    def bytes(self, form: BlockForm) -> int:
+        if pairs := self.paired(form):
+            return scratch_bytes(form, pairs, self._threads)
+        return Sizes.of(form, self.cuttings(form), self._threads).bytes(form, self._threads)
+
+    def rows(self, form: BlockForm) -> None:
+        """See `DenseKernel`: a BLAS copies parts of its matrices in any case."""
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        if pairs := self.paired(form):
+            room = scratch[rounded(pairs_bytes(form, pairs)) :]
+            return DimensionTreeSweep(form, pairs, scratch, CpuProducts(form, self._threads, room))
+        return GemmSweep(form, self.cuttings(form), self._threads, scratch)
+
+    def passes(self, form: BlockForm) -> float:
+        return PASSES if self.paired(form) else _passes(self.cuttings(form))
+
+    def paired(self, form: BlockForm) -> DimensionTree | None:
+        """Return how pairs of modes are served, if that takes less time."""
+        pairs = pairs_on_cpu(form)
+        if pairs is None:
+            return None
+        least = min(_cost(form, at, self._threads) for at in range(1, len(form.lengths)))
+        return pairs if _paired_cost(form) < least else None
+
+    def cuttings(self, form: BlockForm) -> list[Cutting]:
+        """Return how each mode is computed: all by the cut that takes the least time."""
+        at = min(range(1, len(form.lengths)), key=lambda at: _cost(form, at, self._threads))
+        return _cut_at(form, at)
+
+
+class CpuGemm(CpuSplit):
+    """Multiplies mode by mode: the cut is beside the mode, where the partial result is smaller (Phan et al. 2013)."""
+
+    name = "gemm"
+
+    def paired(self, form: BlockForm) -> None:
+        """See `CpuSplit`: no modes."""
+
+    def cuttings(self, form: BlockForm) -> list[Cutting]:
+        order = len(form.lengths)
+        found = list[Cutting]()
+        for mode in range(order):
+            cuts = [Cutting(at, False) for at in (mode, mode + 1) if 0 < at < order]
+            found.append(min(cuts, key=lambda cut, mode=mode: rows_of(form, cut, mode)))  # type: ignore[misc]
+        return found
+
+
+def _cut_at(form: BlockForm, at: int) -> list[Cutting]:
+    found = list[Cutting]()
+    for mode in range(len(form.lengths)):
+        cutting = Cutting(at, True)
+        group = group_of(form, cutting, mode)
+        several = group.stop - group.start > 1
+        found.append(Cutting(at, several and fits(form, rows_of(form, cutting, mode))))
+    return found
+
+
+def _passes(cuttings: Sequence[Cutting]) -> int:
+    """Return how often the elements are read."""
+    kept = {cutting.at <= mode for mode, cutting in enumerate(cuttings) if cutting.kept}  # one for each group
+    return len(kept) + sum(not cutting.kept for cutting in cuttings)
+
+
+def _cost(form: BlockForm, at: int, threads: int) -> float:
+    """Return about how long a sweep over all modes takes with a cut."""
+    cuttings, order = _cut_at(form, at), len(form.lengths)
+    rows = math.prod(form.lengths[:at])
+    columns, speed = form.elements // rows, form.dtype.itemsize / 8
+    cost = 0.0
+    for own, others, modes, kept in (
+        (rows, columns, at, cuttings[0].kept),
+        (columns, rows, order - at, cuttings[-1].kept),
+    ):
+        passes = 1 if kept else modes
+        # A product of few rows or columns runs at a fraction of the speed.
+        skinny = 1 + 8 / own + 32 / others
+        once = FLOP * speed * form.elements * skinny + KHATRI * others * threads + SUM * own * math.ceil(others / DEPTH)
+        cost += passes * once + modes * CONTRACTION * own
+    return cost + _passes(cuttings) * _copying(form)
+
+
+def _paired_cost(form: BlockForm) -> float:
+    """Return about how long a sweep over all modes takes by products that serve pairs of modes."""
+    speed, cost = form.dtype.itemsize / 8, 0.0
+    for mode in range(ORDER):
+        depth = form.lengths[third(mode, next_of(mode))]
+        rows = form.elements // depth
+        sums = SUM * (math.ceil(depth / DEPTH) if form.dtype == np.float32 else 0)
+        sums += SUM * added(form, third(mode, next_of(mode)))
+        cost += FLOP * speed * form.elements * (1 + 8 / rows + 32 / depth) + (sums + 2 * CONTRACTION) * rows
+    return cost / 2 + PASSES * _copying(form)
+
+
+def _copying(form: BlockForm) -> float:
+    """Return about how long elements take to come for a pass."""
+    return COPY * form.dtype.itemsize / 8 * form.elements / form.rank if form.streamed else 0.0
+
+
+class _Free(ABC):
+    """A sweep without partial results: each mode reads the elements. See `Sweep`."""
+
+    def __init__(self, form: BlockForm, threads: int, scratch: Array) -> None:
+        self._form, self._pool = form, Pool(threads)
+        self._rows = SweepScratch(scratch).take((sum(form.lengths), form.rank), np.float64)
+        self._lengths = np.array(form.lengths, np.int64)
+        self._begins: NDArray[np.int64] = np.cumsum(form.lengths) - self._lengths
+        self._stale = set(range(len(form.lengths)))
+
+    def reads(self, mode: int) -> bool:
+        return True
+
+    def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        out[:, : self._form.rank] = 0
+        for m in self._stale - {mode}:
+            self._rows[self._begins[m] : self._begins[m] + self._lengths[m]] = factors[m][:, : self._form.rank]
+        self._stale &= {mode}
+
+    def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
+        lengths, begins = self._lengths.copy(), self._begins.copy()
+        lengths[0], begins[0] = len(slab), begins[0] + start
+        self._add(mode, slab.reshape(-1), lengths, begins, 0 if mode else start, out)
+
+    @abstractmethod
+    def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
+        """Add elements of such `lengths`, whose rows of factor matrices begin there; row 0 of `out` is `shift`."""
+
+    def _threads(self, elements: int) -> int:
+        return self._pool.worth(elements * self._form.rank)
+
+    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:  # noqa: B027 - nothing is left to do
+        """See `Sweep`: the sums are there."""
+
+    def changed(self, mode: int) -> None:
+        self._stale.add(mode)
+
+    def kept(self) -> None:  # noqa: B027
+        """See `Sweep`: nothing."""
+
+    def resume(self, kept: Hashable) -> None:  # noqa: B027
+        """See `Sweep`: with nothing."""
+
+
+class _Elements(_Free):
+    def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
+        count = self._threads(elements.size)
+
+        def part(k: int) -> None:
+            low, high = elements.size * k // count, elements.size * (k + 1) // count
+            add_elements(elements[low:high], low, lengths, self._rows, begins, mode, out, shift)
+
+        self._pool.run(part, range(count))
+
+
+class _Boxes(_Free):
+    def __init__(self, form: BlockForm, threads: int, scratch: Array, width: int | None) -> None:
+        super().__init__(form, threads, scratch)
+        self._width = width
+        room = SweepScratch(scratch[rounded(self._rows.nbytes) :])
+        self._sums = room.take((threads, threads, form.rank), np.float64)
+
+    def _add(self, mode: int, elements: Any, lengths: Any, begins: Any, shift: int, out: Array) -> None:
+        widths = lengths if self._width is None else np.full_like(lengths, self._width)
+        boxes = math.prod(
+            -(-int(n) // int(w)) for m, (n, w) in enumerate(zip(lengths, widths, strict=True)) if m != mode
+        )
+        length, count = int(lengths[mode]), self._threads(elements.size)
+        given = elements, lengths, self._rows, begins, mode, widths
+        if length >= count:
+
+            def own_rows(k: int) -> None:
+                add_boxes(*given, length * k // count * boxes, length * (k + 1) // count * boxes, out, shift)
+
+            self._pool.run(own_rows, range(count))
+            return
+        every = length * boxes
+
+        def own_sums(k: int) -> None:
+            self._sums[k] = 0
+            add_boxes(*given, every * k // count, every * (k + 1) // count, self._sums[k], 0)
+
+        self._pool.run(own_sums, range(count))
+        out[shift : shift + length, : self._form.rank] += self._sums[:count, :length].sum(axis=0)
+
+
+class Elem:
+    """GenTen's MTTKRP-ELEM: each element adds to its row of the output, atomically. See `DenseKernel`."""
+
+    name = "elem"
+    repeatable = False
+
+    def passes(self, form: BlockForm) -> int:
+        return len(form.lengths)
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads.count
+
+    def suits(self, form: BlockForm) -> bool:
+        return True
+
+    def mixes(self, form: BlockForm) -> bool:
+        return True
+
+    def prepare(self, form: BlockForm) -> None:
+        """See `DenseKernel`: Numba compiles when code is first called."""
+
+    def bytes(self, form: BlockForm) -> int:
+        sums = self._threads * self._threads
+        return rounded(sum(form.lengths) * form.rank * 8) + rounded(sums * form.rank * 8)
+
+    def rows(self, form: BlockForm) -> None:
+        """See `DenseKernel`: elements are read one by one."""
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        return _Elements(form, self._threads, scratch)
+
+
+class CpuSlice(Elem):
+    """GenTen's MTTKRP-SLICE: a thread adds up the slices of its rows."""
+
+    name = "slice"
+    repeatable = True
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        return _Boxes(form, self._threads, scratch, None)
+
+
+class Tile(CpuSlice):
+    """GenTen's MTTKRP-TILE: slices in boxes, whose rows of factor matrices stay in a core's own cache."""
+
+    name = "tile"
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        return _Boxes(form, self._threads, scratch, tile_width(form))
+
+
+def tile_width(form: BlockForm) -> int:
+    """Return the paper's width of a tile: a quarter of the cache, for half a tile a core; no more than any mode."""
+    elements = float(own_cache()) / 4 / ((form.held or form.dtype).itemsize / 2)
+    width = int(elements ** (1 / (len(form.lengths) - 1)) + 1e-9)
+    return max(1, min([width, *(length for length in form.lengths if length > 1)]))
+
+
+def providers(device: CpuDevice) -> Sequence[DenseKernel]:
+    """Return the kernels of the operation; the first is the default."""
+    return [kind(device) for kind in (CpuSplit, CpuGemm, Elem, CpuSlice, Tile)]

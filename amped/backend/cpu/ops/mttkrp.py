@@ -1,0 +1,298 @@
+"""The MTTKRP kernels of a CPU: how each orders nonzeros, what memory it takes, and how threads share it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partitioner.sorting.sort import DIGIT_BITS, stable_argsort
+
+from ...device import NOTHING, Array
+from ...ops.mttkrp import Kernel, KernelBytes, Share
+from ..caches import own_cache
+from ..device import CpuDevice
+from ..kernels.sums import PANEL, add_sums
+from ..layout import (
+    FETCHED,
+    NARROW,
+    NUMBER,
+    PIECE,
+    WIDE,
+    Column,
+    Pieces,
+    ThreadParts,
+    block_rows,
+    blocked,
+    count_tiles,
+    cut,
+    cut_fibres,
+    equal_parts,
+    index_type,
+    longest,
+    most_pieces,
+    tile_heights,
+    tiled,
+)
+from ..shard import HostShard, constant
+
+FAIR_CACHE = 4 << 20  # bytes: of the last one, if all cores use it
+LAST_CACHE = 16 << 20  # bytes: a share of it, as processors have many cores to one
+NEAR, FAR, FETCHED_BYTES = 12, 24, 8 << 10  # prefetch distance in nonzeros, and in bytes of rows
+TURNS = 8  # parts of a shard for each thread: a thread that is ahead takes more of them
+SMALLEST = 4096  # nonzeros a thread; below this a second thread costs more than it saves
+LEAST_TUNED = 1 << 19  # nonzeros: below this all kernels take milliseconds, and compiling another one takes seconds
+LEAST_FIBRE = 1.5  # nonzeros for each pair of an output row and a row of the first input mode: on average, if any
+LEAST_PANEL = 8  # nonzeros for each row that is copied into panels
+LEAST_RUN, LONG_RUN = 8, 16  # nonzeros for each output row and tile
+LEAST_TILE = 2  # nonzeros of a thread for each row of a tile: fewer read a row only once
+TILED_TURNS = 4  # parts for each thread
+LEAST_BLOCK = 2  # nonzeros for each output row and block
+
+
+class Segmented:
+    """Sums pieces of output rows in vector registers, one after the other; suits all nonzeros. See `Kernel`."""
+
+    name = code = "segmented"
+    most_nonzeros = (1 << 32) - 1
+    repeatable, reads_narrow = True, False
+    derive: Callable[[HostShard, Share], HostShard] | None = None
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads
+
+    def suits(self, share: Share) -> bool:
+        return True
+
+    def gains(self, share: Share) -> bool:
+        return True
+
+    def keeps_columns(self, share: Share) -> bool:
+        """See `Kernel`: where they are streamed, or modes are long; indices of other modes are copied to 16 bits."""
+        return share.streamed or index_type(share) == WIDE
+
+    def prepare(self, share: Share) -> None:
+        """See `Kernel`: Numba compiles in one thread, when code is first called."""
+
+    def bytes(self, share: Share, nnz: int) -> KernelBytes:
+        wide, inputs = self.keeps_columns(share), len(share.lengths)
+        indices = WIDE.itemsize * (inputs + 1) if wide else NARROW.itemsize * inputs
+        pieces = 8 * most_pieces(nnz, share.rows.stop - share.rows.start)
+        copied = 0 if wide else WIDE.itemsize * (inputs + 1)
+        carries = self._threads.count * TURNS * 2 * share.stride * 8
+        return KernelBytes(nnz * (indices + share.dtype.itemsize) + pieces, nnz * copied, carries if nnz else 0)
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        rows, indices, values = self._held(columns, values, share)
+        pieces = cut(rows)
+        parts = equal_parts(pieces, parts_of(values.size, self._threads.count, TURNS), continues)
+        return self._shard(rows, indices, values, pieces, parts, share)
+
+    def _held(self, columns: Sequence[Array], values: Array, share: Share) -> tuple[Column, list[Column], Array]:
+        """Return the output indices, those of the input modes, and the values, as a shard holds them."""
+        kind = WIDE if self.keeps_columns(share) else NARROW
+        indices = [np.ascontiguousarray(column, kind) for column in columns[1:]]
+        return np.ascontiguousarray(columns[0], WIDE), indices, np.ascontiguousarray(values)
+
+    def _shard(
+        self, rows: Column, indices: list[Column], values: Array, pieces: Pieces, parts: ThreadParts, share: Share
+    ) -> HostShard:
+        kept = rows if self.keeps_columns(share) else None
+        types = index_type(share), share.dtype
+        if kept is None:  # else columns are known by the arrays that they were read into; see `Shard.unloaded`
+            indices, values = [*map(constant, indices)], constant(values)
+        return HostShard(self, indices, values, kept, pieces, parts, share.rows.start, types)
+
+    def run(
+        self,
+        shard: HostShard,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
+    ) -> None:
+        """See `Kernel`."""
+        if shard.nnz:
+            add_sums(self._threads, shard, factors, out, new, scratch, double)
+        else:
+            out[new] = 0
+
+
+class Prefetched(Segmented):
+    """Also fetches the factor rows of nonzeros to come: for matrices past a core's own cache."""
+
+    name = "prefetched"
+
+    def gains(self, share: Share) -> bool:
+        return share.nnz > LEAST_TUNED and sum(share.lengths) * share.row_bytes > own_cache()
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        return replace(super().make(columns, values, share, continues), ahead=_ahead(share, share.row_bytes))
+
+
+class Panelled(Segmented):
+    """Computes a part of the columns at a time, from copies of the matrices that hold these alone."""
+
+    name, code = "panelled", "panelled"
+
+    def gains(self, share: Share) -> bool:
+        read = sum(share.lengths)
+        worth = share.nnz > LEAST_TUNED and share.nnz >= LEAST_PANEL * read
+        return worth and read * share.row_bytes > FAIR_CACHE and _has_panels(share)
+
+    def bytes(self, share: Share, nnz: int) -> KernelBytes:
+        usual = super().bytes(share, nnz)
+        panels = sum(share.lengths) * share.row_bytes if nnz and _has_panels(share) else 0
+        return usual._replace(running=usual.running + panels)
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        shard = super().make(columns, values, share, continues)
+        return replace(shard, ahead=_ahead(share, PANEL), panels=True) if _has_panels(share) else shard
+
+
+class Fibre(Segmented):
+    """Multiplies by the first input mode's row once for each fibre: for nonzeros that share two indices."""
+
+    name, code = "fibre", "fibre"
+
+    def suits(self, share: Share) -> bool:
+        return len(share.lengths) > 1
+
+    def gains(self, share: Share) -> bool:
+        rows = share.rows.stop - share.rows.start
+        return share.nnz > LEAST_TUNED and share.nnz >= LEAST_FIBRE * rows * share.lengths[0]
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        shard = super().make(columns, values, share, continues)
+        return replace(shard, fibres=cut_fibres(shard.indices[0], shard.pieces))
+
+
+class BlockedKernel(Segmented):
+    """Takes blocks of the longest input matrix in turn, each small enough for the caches."""
+
+    name = "blocked"
+
+    def gains(self, share: Share) -> bool:
+        rows, length = share.rows.stop - share.rows.start, share.lengths[longest(share.lengths)]
+        blocks = -(-length // block_rows(share.row_bytes))
+        return (
+            share.nnz > LEAST_TUNED
+            and length * share.row_bytes > LAST_CACHE
+            and length >= rows * self._threads.count
+            and share.nnz >= max(length // FETCHED, LEAST_BLOCK * blocks * rows)
+        )
+
+    def bytes(self, share: Share, nnz: int) -> KernelBytes:
+        """See `Kernel`: making takes the keys of blocks, and an order; each thread but one has a copy of the output."""
+        usual = super().bytes(share, nnz)
+        copies = (self._threads.count - 1) * (share.rows.stop - share.rows.start) * share.stride * 8 if nnz else 0
+        making = nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
+        return usual._replace(making=usual.making + making, running=usual.running + copies)
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        if not len(values):
+            return super().make(columns, values, share, continues)
+        rows, indices, values = self._held(columns, values, share)
+        inputs, values, pieces, blocks = blocked([rows, *indices], values, share.lengths, block_rows(share.row_bytes))
+        parts = equal_parts(pieces, parts_of(values.size, self._threads.count), False)
+        return replace(self._shard(rows, inputs, values, pieces, parts, share), blocks=blocks)
+
+
+class TiledKernel(Segmented):
+    """Takes tiles in turn, a block of rows of each input matrix: together they fit a core's own cache, or half of it.
+
+    Each thread has parts of the output's rows, whose sums it adds up tile by tile.
+    """
+
+    name = "tiled"
+
+    def gains(self, share: Share) -> bool:
+        rows, heights = share.rows.stop - share.rows.start, self._heights(share)
+        tiles = count_tiles(share.lengths, heights)
+        read_again = share.nnz >= LEAST_TILE * tiles * self._threads.count * sum(heights)
+        return share.nnz > LEAST_TUNED and tiles > 1 and read_again and share.nnz >= LEAST_RUN * rows * tiles
+
+    def bytes(self, share: Share, nnz: int) -> KernelBytes:
+        """See `Kernel`: making takes keys and an order, and there are pieces for each tile."""
+        usual, heights = super().bytes(share, nnz), self._heights(share)
+        rows, tiles = share.rows.stop - share.rows.start, count_tiles(share.lengths, heights)
+        more = 8 * (min(nnz, rows * tiles + nnz // PIECE) - most_pieces(nnz, rows))
+        making = nnz * (16 + 4 * len(share.lengths) + share.dtype.itemsize)
+        return usual._replace(shard=usual.shard + more, making=usual.making + making)
+
+    def make(self, columns: Sequence[Array], values: Array, share: Share, continues: bool) -> HostShard:
+        if not len(values):
+            return super().make(columns, values, share, continues)
+        rows, indices, values = self._held(columns, values, share)
+        count = parts_of(values.size, self._threads.count, TILED_TURNS)
+        heights = self._heights(share)
+        made = tiled([rows, *indices], values, share.lengths, heights, count, continues)
+        shard = self._shard(rows, made.indices, made.values, made.pieces, made.parts, share)
+        tight = sum(heights) * share.row_bytes > own_cache() // 2  # what passes through drives some of it out
+        return replace(shard, rows=None, ahead=NEAR if tight else 0)
+
+    def _heights(self, share: Share) -> list[int]:
+        """Return the rows of a block of each input matrix: larger ones if rows have few nonzeros in a tile."""
+        rows = share.rows.stop - share.rows.start
+        heights = tile_heights(share.lengths, share.row_bytes, own_cache() // 2)
+        if share.nnz < LONG_RUN * rows * count_tiles(share.lengths, heights):
+            heights = tile_heights(share.lengths, share.row_bytes, own_cache())
+        return heights
+
+
+class Permuted(Segmented):
+    """GenTen's MTTKRP-C (Phipps and Kolda, SIAM J. Sci. Comput. 41(3), 2019), the kernel of least memory.
+
+    There is mode 0's copy of the nonzeros alone, and a permutation for each other mode.
+    """
+
+    name, code = "permuted", "permuted"
+
+    def gains(self, share: Share) -> bool:
+        """See `Kernel`: it is for those who ask for it."""
+        return False
+
+    def keeps_columns(self, share: Share) -> bool:
+        """See `Kernel`: they serve several modes."""
+        return True
+
+    def bytes(self, share: Share, nnz: int) -> KernelBytes:
+        """See `Kernel`: a mode but the first has a permutation alone, made by a sort of one or more passes."""
+        usual = super().bytes(share, nnz)
+        if not share.column:
+            return usual
+        pieces = 8 * most_pieces(nnz, share.rows.stop - share.rows.start)
+        return KernelBytes(4 * nnz + pieces, 4 * nnz * (share.rows.stop > 1 << DIGIT_BITS), usual.running)
+
+    def derive(self, shard: HostShard, share: Share) -> HostShard:
+        assert shard.rows is not None
+        inputs = [shard.rows, *shard.indices]
+        rows = inputs.pop(share.column)
+        order = stable_argsort([rows], [share.rows.stop - share.rows.start], NUMBER)
+        pieces = cut(rows, order)
+        parts = equal_parts(pieces, parts_of(shard.nnz, self._threads.count, TURNS), False)
+        return replace(self._shard(rows, inputs, shard.values, pieces, parts, share), permutation=order)
+
+
+def providers(device: CpuDevice) -> Sequence[Kernel]:
+    """Return the kernels of the operation; the first suits all nonzeros."""
+    return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, BlockedKernel, TiledKernel, Permuted)]
+
+
+def _ahead(share: Share, row_bytes: int) -> int:
+    """Return the prefetch distance in nonzeros: longer where rows come out of memory, as much as fits the L1 cache."""
+    if sum(share.lengths) * row_bytes <= LAST_CACHE:
+        return NEAR
+    return min(FAR, max(NEAR // 2, FETCHED_BYTES // (len(share.lengths) * row_bytes)))
+
+
+def _has_panels(share: Share) -> bool:
+    """Return whether rows are several whole panels."""
+    return share.row_bytes > PANEL and share.row_bytes % PANEL == 0
+
+
+def parts_of(nnz: int, threads: int, each: int = 1) -> int:
+    """Return how many parts of so many nonzeros are worth it, at most so many for each thread."""
+    return max(1, min(threads * each, nnz // SMALLEST))

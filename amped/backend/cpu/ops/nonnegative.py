@@ -1,0 +1,39 @@
+"""How a CPU solves rows without negative numbers: parts of them side by side, as `solve` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...ops.nonnegative import NonnegativeSolver, System
+from ...ops.solve import Sums
+from ...rows import blocks_of
+from ..device import CpuDevice
+from ..kernels import hals
+from .solve import Matrix, PartitionedSolver, PartScratch
+
+
+class HostHals(PartitionedSolver):
+    """See `NonnegativeSolver`; suits all."""
+
+    name = "hals"
+    allocates = False
+    part_rows = 256  # each takes a microsecond or more
+
+    def run(
+        self, made: list[PartScratch], source: Matrix, system: System, sweeps: int, target: Matrix, sums: Sums
+    ) -> None:
+        def work(room: PartScratch, part: slice, own: Sums) -> None:
+            right, left = source[part], target[part]
+            for block in blocks_of(len(right), len(room.rows)):
+                rows = room.rows[: block.stop - block.start]
+                hals.solve(right[block], *system, sweeps, left[block], rows, own.largest, own.dots)
+                np.add(own.gram, np.matmul(rows.T, rows, out=room.gram), out=own.gram)
+
+        self.in_parts(made, len(source), sums, work)
+
+
+def providers(device: CpuDevice) -> Sequence[NonnegativeSolver]:
+    """Return the solvers of the operation."""
+    return [HostHals(device.threads.count)]

@@ -1,0 +1,311 @@
+"""How a CPU solves the row problems of CP-APR: what memory it takes, and what compiled code is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...device import Array
+from ...ops.mttkrp import Kernel, Share
+from ...ops.rowproblems import FAILED, ITERATIONS, KKT, RowBytes, RowLimits, RowMethod, RowProblems
+from ..device import CpuDevice
+from ..layout import NARROW
+from ..rows import newton, quasi_newton
+from ..rows import shared as sharedrows
+from ..rows.model import PART, PART_RANK, block_of, kept_in, part_of, room_of
+from ..rows.problems import RowOrder, noted, order_bytes, order_rows, solve_by_newton, solve_by_quasi_newton
+from ..rows.shared import CURVED, SOLVED, SharedParts, all_go, parts_of
+from ..rows.steps import LENGTHS
+from ..shard import HostShard
+from ..simd.doubles import FOUR
+from ..simd.vectors import LINE
+from ..threads import aligned, check
+from .mttkrp import BlockedKernel, Permuted, Segmented, TiledKernel
+
+KEPT_BYTES = 4 << 20  # of a thread's room: reading Pi from a far cache is still sooner than making it again
+WORK = 4  # matrices of the rank's size that a thread works with, for PDNR
+IN_STEP_BYTES = 32 << 20  # of rows of many nonzeros that are solved in step at once
+IN_STEP_COST = 4  # threads that take as long for such a row as one takes that keeps Pi
+
+
+class RowProblemCode(NamedTuple):
+    """A method's compiled functions; see `rowproblems` and `sharedrows`."""
+
+    solve: Callable[..., int]
+    step: Callable[..., int]
+    advance: Callable[..., None]
+    start: float  # the first number of a row's memory
+    curved: bool  # whether it takes second derivatives
+
+    def sums(self, rank: int) -> int:
+        """Return how many numbers a row's nonzeros add up to."""
+        return rank + CURVED + (rank * rank if self.curved else 0)
+
+    def memory(self, rank: int) -> int:
+        """Return how many numbers are kept of a row."""
+        return newton.MEMORY if self.curved else 1 + quasi_newton.KEPT * rank
+
+
+CODE: dict[RowMethod, RowProblemCode] = {
+    "pdnr": RowProblemCode(
+        solve_by_newton, sharedrows.step_by_newton, sharedrows.advance_by_newton, newton.DAMPING, True
+    ),
+    "pqnr": RowProblemCode(
+        solve_by_quasi_newton, sharedrows.step_by_quasi_newton, sharedrows.advance_by_quasi_newton, 0.0, False
+    ),
+}
+
+
+class HostShared:
+    """See `Shared`; beside it `steps`, and of each row what its method keeps, its slope, and what it does now."""
+
+    def __init__(self, code: RowProblemCode, count: int, rank: int) -> None:
+        self._start = code.start
+        self.rows, self.steps = np.zeros((count, rank)), np.zeros((count, rank))
+        self.sums, self.changes = np.zeros((count, code.sums(rank))), np.zeros((count, LENGTHS))
+        self.memory, self.downhill = np.zeros((count, code.memory(rank))), np.zeros(count)
+        self.moves, self.seen = np.zeros(count, np.int64), np.zeros(3)
+        self.begins = False
+
+    def begin(self) -> None:
+        self.moves.fill(SOLVED + 1)
+        self.memory[:, 0] = self._start
+        self.seen.fill(0)
+        self.begins = True
+
+    def left(self) -> int:
+        return int(np.count_nonzero(self.moves != SOLVED))
+
+
+class HostRows:
+    """Rows that are solved one by one, each by one thread; those of many nonzeros in step. See `RowProblems`."""
+
+    codes = 3  # those in step take as much as two kernels
+
+    def __init__(self, device: CpuDevice, method: RowMethod) -> None:
+        self.method, self._threads, self._code = method, device.threads, CODE[method]
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `RowProblems`: nonzeros of a row lie side by side."""
+        return isinstance(kernel, Segmented) and not isinstance(kernel, (BlockedKernel, TiledKernel, Permuted))
+
+    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
+        rows = min(nnz, share.rows.stop - share.rows.start)
+        rank, most = share.stride, max(PART, PART_RANK * (share.stride - LINE // 4))
+        parts = 2 * (nnz // most) + 2  # a row has at least half of what its parts could
+        own = self._threads.count * (_numbers(rank) + (WORK * rank * rank if self._code.curved else 0))
+        running = 8 * (own + parts * max(self._code.sums(rank), LENGTHS)) + LINE
+        # Beside scratch memory: rows that all threads solve, and each thread's matrices.
+        running += min(nnz // most, self._batch(rank)) * self.shared_bytes(rank)
+        return RowBytes(order_bytes(rows), running) if nnz else RowBytes(0, 0)
+
+    def shared_bytes(self, rank: int) -> int:
+        return 8 * (2 * rank + self._code.sums(rank) + LENGTHS + self._code.memory(rank) + 2)
+
+    def make(self, shard: HostShard, share: Share, whole: slice | None = None) -> RowOrder:
+        return order_rows(shard)
+
+    def run(
+        self,
+        made: RowOrder,
+        shard: HostShard,
+        factors: Sequence[Array],
+        own: Array,
+        rank: int,
+        limits: RowLimits,
+        seen: Array,
+        whole: slice | None = None,
+        scratch: Array = None,
+    ) -> None:
+        rows = slice(0, len(own)) if whole is None else whole
+        _clear(made, own[rows, :rank], rows, seen)
+        most = heaviest(made, self._threads.count, part_of(_padded(rank)))
+        self._run_light(made, shard, factors, own, rank, limits, seen, (rows.start, rows.stop, most), scratch)
+        heavy = made.rows[(made.counts > most) & (made.rows >= rows.start) & (made.rows < rows.stop)]
+        batch = self._batch(rank)
+        for first in range(0, heavy.size, batch):
+            self._run_heavy(made, shard, factors, own, rank, limits, seen, heavy[first : first + batch], scratch)
+
+    def _batch(self, rank: int) -> int:
+        """Return how many rows of many nonzeros are solved at once."""
+        return max(1, IN_STEP_BYTES // self.shared_bytes(rank))
+
+    def _run_light(  # type: ignore[no-untyped-def]
+        self, made, shard, factors, own, rank, limits, seen, which, scratch
+    ) -> None:
+        """Solve rows that one thread solves; see `rowproblems.solve_by_newton`."""
+        padded, noticed = _padded(rank), noted(self._threads.count)
+        rooms, _ = self._rooms(scratch, padded)
+        bounds = int(limits.inner), float(limits.tolerance), float(limits.floor)
+        given = _addresses(shard, factors, rank, padded), tuple(made), own, which, bounds
+        self._call(self._code.solve, *given, rooms, kept_in(padded, rooms.shape[1]), noticed)
+        _add(seen, noticed)
+
+    def _run_heavy(  # type: ignore[no-untyped-def]
+        self, made, shard, factors, own, rank, limits, seen, heavy, scratch
+    ) -> None:
+        """Solve rows in step; all threads share their nonzeros."""
+        shared, places = self.share_rows(heavy.size, rank), list(enumerate(heavy.tolist()))
+        shared.rows[:] = own[heavy, :rank]
+        shared.begin()
+        for number in range(1 + limits.inner):
+            shared.sums.fill(0)
+            self.add_sums(made, shard, factors, places, shared, limits, scratch)
+            self.step(shared, limits, number)
+            if not shared.left():
+                break
+            for lengths in (1, LENGTHS):
+                shared.changes.fill(0)
+                self._add_changes(made, shard, factors, places, shared, limits, scratch, lengths)
+                if number == 0 or all_go(shared.changes, shared.steps, shared.downhill, shared.moves):
+                    break
+            self.advance(shared, limits, number)
+        own[heavy, :rank] = shared.rows
+        _add(seen, shared.seen[None])
+
+    def share_rows(self, count: int, rank: int) -> HostShared:
+        return HostShared(self._code, count, rank)
+
+    def add_sums(
+        self,
+        made: RowOrder,
+        shard: HostShard,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: HostShared,
+        limits: RowLimits,
+        scratch: Array = None,
+    ) -> None:
+        rank = shared.rows.shape[1]
+        width, padded, curved = shared.sums.shape[1], _padded(rank), self._code.curved and not shared.begins
+        parts = parts_of(made, places, part_of(padded))
+        rooms, out = self._rooms(scratch, padded, parts.places.size, width if curved else rank + CURVED)
+        given = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.moves, float(limits.floor)
+        self._call(sharedrows.sums_of_parts, *given, rooms, kept_in(padded, rooms.shape[1]), curved, out)
+        _add_parts(shared.sums[:, : out.shape[1]], parts, out)
+
+    def step(self, shared: HostShared, limits: RowLimits, number: int) -> None:
+        tolerance = float(limits.tolerance)
+        if number == 0:
+            shared.begins = False
+            sharedrows.begin(shared.sums, shared.rows, shared.steps, shared.moves, tolerance, shared.seen)
+            return
+        noticed = noted(self._threads.count)
+        state = shared.rows, shared.steps, shared.memory, shared.downhill, shared.moves
+        self._call(self._code.step, shared.sums, *state, tolerance, noticed)
+        _add(shared.seen, noticed)
+
+    def add_changes(
+        self,
+        made: RowOrder,
+        shard: HostShard,
+        factors: Sequence[Array],
+        places: Sequence[tuple[int, int]],
+        shared: HostShared,
+        limits: RowLimits,
+        scratch: Array = None,
+    ) -> None:
+        self._add_changes(made, shard, factors, places, shared, limits, scratch, LENGTHS)
+
+    def _add_changes(  # type: ignore[no-untyped-def]
+        self, made, shard, factors, places, shared, limits, scratch, lengths
+    ) -> None:
+        """Add changes for the first lengths of a step."""
+        padded = _padded(shared.rows.shape[1])
+        parts, rank = parts_of(made, places, part_of(padded)), shared.rows.shape[1]
+        rooms, out = self._rooms(scratch, padded, parts.places.size, lengths)
+        given = _addresses(shard, factors, rank, padded), tuple(parts), shared.rows, shared.steps, shared.moves
+        self._call(sharedrows.changes_of_parts, *given, float(limits.floor), rooms, out)
+        _add_parts(shared.changes[:, :lengths], parts, out)
+
+    def advance(self, shared: HostShared, limits: RowLimits, number: int) -> None:
+        if number == 0:
+            sharedrows.end_begin(shared.changes, shared.rows, shared.steps, shared.moves)
+        else:
+            state = shared.rows, shared.steps, shared.memory, shared.downhill, shared.moves, shared.seen
+            self._code.advance(shared.changes, shared.sums, *state)
+
+    def _call(self, function: Callable[..., int], *given: object) -> None:
+        """Call a compiled function with all threads."""
+        check(function(0, self._threads.team, self._threads.count, np.zeros(1, np.int64), *given))
+
+    def _rooms(
+        self, scratch: NDArray[np.uint8] | None, padded: int, parts: int = 0, width: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the threads' rooms, and room for the sums of parts."""
+        shape = self._threads.count, _numbers(padded)
+        own, others = shape[0] * shape[1], parts * width
+        if scratch is None:
+            numbers = aligned((own + others,), np.dtype(np.float64))
+        else:
+            begin = -scratch.ctypes.data % LINE
+            numbers = scratch[begin : begin + 8 * (own + others)].view(np.float64)
+        return numbers[:own].reshape(shape), numbers[own:].reshape(parts, width)
+
+
+def providers(device: CpuDevice) -> Sequence[RowProblems]:
+    """Return the providers of the operation, one for each method."""
+    return [HostRows(device, method) for method in CODE]
+
+
+def heaviest(made: RowOrder, threads: int, part: int) -> int:
+    """Return the most nonzeros of rows that one thread solves; others would be waited for, and are solved by all.
+
+    Results are the same, to the last bit.
+    """
+    counts = made.counts[made.order]
+    most = int(np.count_nonzero(counts > part))
+    shared = np.append(0, np.cumsum(counts[:most]))  # if so many of the heaviest are solved by all
+    longest = np.append(counts, 0)[: most + 1]
+    work = IN_STEP_COST * shared / threads + np.maximum(longest, (counts.sum() - shared) / threads)
+    return int(longest[np.argmin(work)])
+
+
+def _clear(made: RowOrder, own: Array, rows: slice, seen: Array) -> None:
+    """Make rows without nonzeros zero, and note their violation: their Phi is zero."""
+    empty = np.ones(len(own), np.bool_)
+    there = made.rows[(made.rows >= rows.start) & (made.rows < rows.stop)]
+    empty[there - rows.start] = False
+    if empty.any():
+        seen[KKT] = max(seen[KKT], min(float(own[empty].max()), 1.0))
+        own[empty] = 0
+
+
+def _add(seen: Array, noticed: NDArray[np.float64]) -> None:
+    """Add what threads noted to what is seen."""
+    seen[KKT] = max(seen[KKT], noticed[:, KKT].max())
+    seen[[ITERATIONS, FAILED]] += noticed[:, [ITERATIONS, FAILED]].sum(axis=0)
+
+
+def _add_parts(sums: NDArray[np.float64], parts: SharedParts, out: NDArray[np.float64]) -> None:
+    """Add the sums of parts, in their order."""
+    for place, of_part in zip(parts.places, out, strict=True):
+        sums[place] += of_part
+
+
+def _padded(rank: int) -> int:
+    """Return a rank in whole fours."""
+    return -(-rank // FOUR) * FOUR
+
+
+def _numbers(padded: int) -> int:
+    """Return the numbers of a thread's room."""
+    return max(KEPT_BYTES // 8, room_of(padded, 1))
+
+
+def _addresses(
+    shard: HostShard, factors: Sequence[Array], rank: int, padded: int
+) -> tuple[Array, Array, tuple[int, ...]]:
+    """Return where columns and matrices are, and their form; see `rowmodel`."""
+    stride, kind = factors[0].shape[1], factors[0].dtype
+    columns = [shard.values, *shard.indices]
+    assert all(array.flags.c_contiguous for array in (*columns, *factors))
+    assert shard.values.dtype == kind
+    assert stride % FOUR == 0
+    blocks = block_of(padded), part_of(padded)
+    form = shard.indices[0].itemsize == NARROW.itemsize, kind.itemsize == 8, stride, rank, padded, *blocks
+    matrices = np.array([factor.ctypes.data for factor in factors], np.int64)
+    return np.array([column.ctypes.data for column in columns], np.int64), matrices, form

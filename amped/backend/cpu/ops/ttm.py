@@ -1,0 +1,116 @@
+"""SpTTM on a CPU: what a shard holds, and how threads share it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...device import Array
+from ...fibres import Chunks, cut_chunks, most_slots
+from ...ops.ttm import ProductForm, TtmBytes, TtmKernel
+from ..device import CpuDevice
+from ..kernels.fibres import add_carries, fibre_sums
+from ..kernels.sums import lanes_of
+from ..shard import constant
+from ..simd.vectors import LANE, LINE, PAST, STORE
+from ..threads import check
+
+AHEAD = 12  # nonzeros whose rows are fetched ahead, unless the matrix stays in the nearest cache
+NEAR = 32 << 10  # bytes
+TURNS = 32  # chunks for each thread: a thread that is ahead takes more of them
+SMALLEST = 4096  # nonzeros of a chunk: below this another one costs more than it evens out
+SLACK = 16  # nonzeros that the end of a chunk is moved by at most, to that of a fibre
+CACHED = 4 << 20  # bytes of a result that stays in the caches
+
+
+@dataclass(frozen=True)
+class HostFibres:
+    """Nonzeros of fibres. See `FibreShard`."""
+
+    starts: NDArray[np.int32]  # where fibres begin, and the end
+    indices: NDArray[np.int32]
+    values: NDArray[Any]  # (nnz * width,)
+    chunks: Chunks
+
+    @property
+    def nnz(self) -> int:
+        """The number of nonzeros."""
+        return int(self.indices.size)
+
+    @property
+    def fibres(self) -> int:
+        """The number of fibres."""
+        return int(self.starts.size - 1)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the nonzeros."""
+        return self.starts.nbytes + self.indices.nbytes + self.values.nbytes
+
+    def unloaded(self) -> HostFibres:
+        return self
+
+    def copied(self, buffer: NDArray[np.uint8]) -> HostFibres:
+        views, at = [], 0
+        for array in (self.values, self.starts, self.indices):  # values first: so all are aligned as their types want
+            view = buffer[at : at + array.nbytes].view(array.dtype)
+            np.copyto(view, array)
+            views.append(constant(view))
+            at += array.nbytes
+        return replace(self, values=views[0], starts=views[1], indices=views[2])
+
+
+class CpuFibres:
+    """Sums fibres in vector registers; threads take chunks of them in turn. See `TtmKernel`."""
+
+    name = "fibres"
+    most_nonzeros = (1 << 31) - 1
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads
+
+    def prepare(self, form: ProductForm) -> None:
+        """See `TtmKernel`: Numba compiles in one thread, when code is first called."""
+
+    def bytes(self, form: ProductForm, nnz: int, fibres: int) -> TtmBytes:
+        if not nnz:
+            return TtmBytes(0, 0, 0)
+        shard = nnz * (4 + form.width * form.dtype.itemsize) + 4 * (fibres + 1)
+        slots = most_slots(-(-nnz // self._size(nnz))) * form.width + self._threads.count
+        return TtmBytes(shard, 0, slots * form.stride * 8)
+
+    def make(self, indices: Array, values: Array, starts: Array, form: ProductForm) -> HostFibres:
+        indices = np.ascontiguousarray(indices, np.int32)
+        values = np.ascontiguousarray(values, form.dtype).reshape(-1)
+        chunks = cut_chunks(starts, indices.size, self._size(indices.size), SLACK, np)
+        return HostFibres(constant(starts.astype(np.int32)), constant(indices), constant(values), chunks)
+
+    def _size(self, nnz: int) -> int:
+        return max(SMALLEST, -(-nnz // (self._threads.count * TURNS)))
+
+    def run(self, shard: HostFibres, matrix: Array, out: Array, scratch: Array = None) -> None:
+        """See `TtmKernel`."""
+        if not shard.nnz:
+            return
+        threads, width, stride = self._threads, out.shape[1], out.shape[2]
+        rows, slots = out.reshape(-1, stride), shard.chunks.slots * width + threads.count
+        size = slots * stride * 8
+        carries = np.empty((slots, stride)) if scratch is None else scratch[:size].view(np.float64).reshape(-1, stride)
+        aligned = out.ctypes.data % LINE == 0 and stride * out.itemsize % LANE == 0
+        way = PAST if aligned and out.nbytes > CACHED else STORE
+        nonzeros, turn = (shard.starts, shard.indices, shard.values), np.zeros(1, np.int64)
+        called = min(threads.count, len(shard.chunks.table))
+        ahead = AHEAD if matrix.nbytes > NEAR else 0
+        given = shard.chunks.table, nonzeros, (constant(matrix),), rows, carries, way, ahead
+        check(fibre_sums(0, threads.team, called, turn, *given, *lanes_of(matrix)))
+        for items in shard.chunks.levels:
+            add_carries(items, carries, rows, width)
+
+
+def providers(device: CpuDevice) -> Sequence[TtmKernel]:
+    """Return the kernels of the operation, the default first."""
+    return [CpuFibres(device)]

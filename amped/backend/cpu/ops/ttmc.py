@@ -1,0 +1,87 @@
+"""How a CPU computes TTMc: from the shards of its first MTTKRP kernel, in the same parts and order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...device import NOTHING, Array
+from ...ops.mttkrp import Kernel, Share
+from ...ops.ttmc import Ttmc, width
+from ..device import CpuDevice
+from ..kernels.sums import Scratch, threads_worth
+from ..kernels.ttmc import SUMMED, ttmc
+from ..shard import HostShard, constant
+from ..simd.vectors import LANE, LINE
+from ..threads import check
+from .mttkrp import TURNS
+
+DOUBLE = np.dtype(np.float64)
+
+
+class Nested:
+    """Sums runs of equal indices, from the last input mode to the first. See `Ttmc`."""
+
+    summed = SUMMED
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `Ttmc`: nonzeros in the order of their input indices, and in one pass."""
+        return kernel.name in ("segmented", "slow") and share.gather == "full"
+
+    def prepare(self, share: Share, ranks: Sequence[int]) -> None:
+        """See `Ttmc`: Numba compiles in one thread, when code is first called."""
+
+    def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
+        """See `Ttmc`: a row for each part, and a tree for each thread."""
+        if not nnz:
+            return 0
+        item = share.dtype.itemsize
+        rows = self._threads.count * TURNS * width(ranks) * 8
+        padded = [*ranks[:-1], -(-ranks[-1] * item // LINE) * LINE // item]
+        return rows + self._threads.count * (_nodes(padded) + LINE) * DOUBLE.itemsize + 2 * LINE
+
+    def run(
+        self,
+        shard: HostShard,
+        factors: Sequence[Array],
+        ranks: Sequence[int],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
+    ) -> None:
+        if not shard.nnz:
+            out[new] = 0
+            return
+        room, parts, team = Scratch(scratch), shard.parts, self._threads
+        padded = [*ranks[:-1], factors[-1].shape[1]]
+        carries = room.take((parts.shared.size, out.shape[1]), out.dtype)
+        summed = DOUBLE if double else factors[0].dtype
+        aligned = -(-_nodes(padded) * summed.itemsize // LINE) * LINE // summed.itemsize
+        trees = room.take((team.count, aligned), summed)
+        rows = new.start, new.stop
+        if new.stop <= new.start:
+            rows = int(parts.firsts[0]) - shard.row_begin, 0
+        nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
+        size = min(threads_worth(team.count, shard, factors[-1]), parts.shared.size)
+        inputs, counts = tuple(map(constant, factors)), np.array(ranks, np.int64)
+        lane = 0.0 if summed != factors[0].dtype else 0  # see `vectors`
+        lanes = (lane,) * (2 if factors[-1].strides[0] % (2 * LANE) == 0 else 1)
+        addresses = tuple(np.array([each.ctypes.data for each in of]) for of in (shard.indices, factors))
+        given = inputs, addresses, counts, out, shard.row_begin, rows, tuple(parts), carries, trees, lanes
+        check(ttmc(0, team.team, size, np.zeros(1, np.int64), nonzeros, *given))
+
+
+def _nodes(ranks: Sequence[int]) -> int:
+    """Return the numbers of a tree."""
+    return sum(math.prod(ranks[m:]) for m in range(len(ranks)))
+
+
+def providers(device: CpuDevice) -> Sequence[Ttmc]:
+    """Return the providers of the operation."""
+    return [Nested(device)]

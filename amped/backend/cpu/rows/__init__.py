@@ -1,0 +1,1 @@
+"""Compiled row problems of CP-APR: PDNR and PQNR."""

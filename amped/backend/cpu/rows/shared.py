@@ -1,0 +1,220 @@
+"""Rows that are solved in step: passes over parts of their nonzeros, each part by one thread, and what they add up to.
+
+The sums of a row are those of its parts, added in their order, as where one thread solves the row: so the results are
+the same, if all of its nonzeros are here. They are its row of Phi, then how far nonzeros' models are below the floor,
+its counts, and for PDNR all second derivatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.jit import jit
+
+from ...ops.rowproblems import ITERATIONS, KKT
+from ..simd.doubles import EIGHT
+from ..simd.thread_team import add, fork, inlined, join
+from . import newton, quasi_newton
+from .model import changes, counts_of, curvature, gradient, keep
+from .problems import RowOrder
+from .steps import RAISED, advance, found, measure
+
+BELOW, COUNTS, CURVED = range(3)  # of sums, after Phi
+SOLVED, MOVES, RESTS = range(3)  # what a row does in this pass
+
+
+class SharedParts(NamedTuple):
+    """Parts of rows' nonzeros: each one's place among the rows that are solved in step, first nonzero, and number."""
+
+    places: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def parts_of(made: RowOrder, places: Sequence[tuple[int, int]], most: int) -> SharedParts:
+    """Cut the nonzeros of some rows of a shard into parts of so many."""
+    found = list[tuple[int, int, int]]()
+    for place, row in places:
+        n = int(np.searchsorted(made.rows, row))
+        if n < made.rows.size and made.rows[n] == row:
+            begin, end = int(made.offsets[n]), int(made.offsets[n + 1])
+            found += [(place, at, min(most, end - at)) for at in range(begin, end, most)]
+    columns = np.array(found, np.int64).reshape(-1, 3).T
+    return SharedParts(*(np.ascontiguousarray(column) for column in columns))
+
+
+@jit
+def sums_of_parts(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, nonzeros, parts, rows, moves, floor, rooms, kept, curved, out
+):
+    """Write the sums of each part, with the threads of a team; see `rowproblems.solve_by_newton`.
+
+    Parameters
+    ----------
+    parts : tuple
+        See `SharedParts`.
+    rows : (count, rank) float64 array
+    moves : (count,) int64 array
+        The sums of what is solved are zero.
+    floor : float
+    curved : bool
+        Whether there are second derivatives.
+    out : (parts, sums) float64 array
+    """
+    columns, matrices, form = nonzeros
+    places, starts, counts = parts
+    if number == 0:
+        turn[0] = 0
+    called = fork(team, number, threads)
+    rank, padded = form[3], form[4]
+    phi, _, _, which, hessian, _, tiles, _, sums = newton.work_of(rank if curved else 1, padded)
+    for i in range(which.size):
+        which[i] = i
+    p = add(turn, 0, 1)
+    while p < places.size:
+        for k in range(out.shape[1]):
+            out[p, k] = 0.0
+        if moves[places[p]] != SOLVED:
+            b = rows[places[p]]
+            row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], counts[p] <= kept
+            keep(row)
+            out[p, rank + BELOW] = gradient(row, b, phi, sums)
+            out[p, rank + COUNTS] = counts_of(row)
+            for r in range(rank):
+                out[p, r] = phi[r]
+            if curved:
+                curvature(row, b, which, rank, tiles, sums, hessian)
+                for r in range(rank):
+                    for s in range(rank):
+                        out[p, rank + CURVED + r * rank + s] = hessian[r, s]
+        p = add(turn, 0, 1)
+    return join(team, called)
+
+
+@jit
+def changes_of_parts(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, nonzeros, parts, rows, steps, moves, floor, rooms, out
+):
+    """Write what each part changes the objective by for the first lengths of a step; see `sums_of_parts`."""
+    columns, matrices, form = nonzeros
+    places, starts, counts = parts
+    if number == 0:
+        turn[0] = 0
+    called = fork(team, number, threads)
+    sums = np.empty(2 * EIGHT * out.shape[1])
+    p = add(turn, 0, 1)
+    while p < places.size:
+        if moves[places[p]] == MOVES:
+            row = columns, matrices, form, rooms[number], floor, starts[p], counts[p], False
+            changes(row, rows[places[p]], steps[places[p]], sums, out[p])
+        else:
+            for k in range(out.shape[1]):
+                out[p, k] = 0.0
+        p = add(turn, 0, 1)
+    return join(team, called)
+
+
+@jit
+def begin(sums, rows, steps, moves, tolerance, seen):  # type: ignore[no-untyped-def]
+    """Note rows' violations; decide which are raised. See `rowsteps`."""
+    rank = rows.shape[1]
+    for i in range(rows.shape[0]):
+        violation, _ = measure(rows[i], sums[i])
+        seen[KKT] = max(seen[KKT], violation)
+        moves[i] = SOLVED if violation < tolerance else RESTS
+        if sums[i, rank + BELOW] < 0:
+            moves[i] = MOVES
+            for r in range(rank):
+                steps[i, r] = RAISED * sums[i, rank + COUNTS] / rank
+
+
+@jit
+def end_begin(changed, rows, steps, moves):  # type: ignore[no-untyped-def]
+    """Raise rows if that is better."""
+    for i in range(rows.shape[0]):
+        if moves[i] == MOVES and steps[i].sum() + changed[i, 0] < 0:
+            for r in range(rows.shape[1]):
+                rows[i, r] += steps[i, r]
+
+
+@inlined
+def _step(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen, work_of, aim
+):
+    if number == 0:
+        turn[0] = 0
+    called = fork(team, number, threads)
+    rank = rows.shape[1]
+    work = work_of(rank, rank)
+    i = add(turn, 0, 1)
+    while i < rows.shape[0]:
+        if moves[i] != SOLVED:
+            violation, near = measure(rows[i], sums[i])
+            moves[i] = SOLVED if violation < tolerance else MOVES
+            if moves[i] == MOVES:
+                seen[number, ITERATIONS] += 1
+                for r in range(rank):
+                    work[0][r] = sums[i, r]
+                downhill[i] = aim(sums[i, rank + CURVED :], rows[i], near, work, memory[i])
+                for r in range(rank):
+                    steps[i, r] = work[1][r]
+        i = add(turn, 0, 1)
+    return join(team, called)
+
+
+@jit
+def step_by_newton(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen
+):
+    """Write the steps of rows that are not solved, and the slopes along them, with the threads of a team."""
+    return _step(
+        number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen,
+        newton.work_of, newton.aim_by_sums,
+    )  # fmt: skip
+
+
+@jit
+def step_by_quasi_newton(  # type: ignore[no-untyped-def]
+    number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen
+):
+    """See `step_by_newton`."""
+    return _step(
+        number, team, threads, turn, sums, rows, steps, memory, downhill, moves, tolerance, seen,
+        quasi_newton.work_of, quasi_newton.aim,
+    )  # fmt: skip
+
+
+@jit
+def all_go(changed, steps, downhill, moves):  # type: ignore[no-untyped-def]
+    """Tell whether all rows go by the whole step."""
+    for i in range(moves.size):
+        if moves[i] == MOVES and downhill[i] < 0:
+            length, _ = found(changed[i, :1], steps[i], downhill[i])
+            if length == 0:
+                return False
+    return True
+
+
+@inlined
+def _advance(changed, sums, rows, steps, memory, downhill, moves, seen, learn):  # type: ignore[no-untyped-def]
+    for i in range(rows.shape[0]):
+        if moves[i] == MOVES:
+            length, first = found(changed[i], steps[i], downhill[i])
+            learn(memory[i], first)
+            advance(rows[i], sums[i], steps[i], length, seen)
+
+
+@jit
+def advance_by_newton(changed, sums, rows, steps, memory, downhill, moves, seen):  # type: ignore[no-untyped-def]
+    """Make the steps of rows that are not solved."""
+    _advance(changed, sums, rows, steps, memory, downhill, moves, seen, newton.learn)
+
+
+@jit
+def advance_by_quasi_newton(changed, sums, rows, steps, memory, downhill, moves, seen):  # type: ignore[no-untyped-def]
+    """See `advance_by_newton`."""
+    _advance(changed, sums, rows, steps, memory, downhill, moves, seen, quasi_newton.learn)

@@ -1,0 +1,1 @@
+"""Vector code built with LLVM: vectors, registers, division, and a team of threads."""

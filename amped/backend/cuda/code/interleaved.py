@@ -1,0 +1,107 @@
+"""How ``interleaved.cu`` is compiled for a layout; needs no GPU or CuPy, so that tests can compile it anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.cuda.cubins import CudaSource
+
+from ...ops.mttkrp import Share
+from ..layout import VECTOR, Limits, PackedLayout, gains
+from ..source import REALS, unit
+
+MOST_LANES = 16  # threads of a model: 256 bytes of each row
+LEAST_LANES = 8  # of a unit, which has several small models
+MOST_INPUTS = 4  # of which a thread loads the rows of several nonzeros together
+
+
+class BlockThreads(NamedTuple):
+    """Threads of a block, blocks of a multiprocessor, and nonzeros whose rows are loaded together."""
+
+    threads: int
+    blocks: int
+    batch: int
+
+
+def width(dtype: np.dtype[Any]) -> int:
+    """Return the columns of a group of models."""
+    return MOST_LANES * VECTOR // dtype.itemsize
+
+
+def lanes_of(rank: int, dtype: np.dtype[Any]) -> int:
+    """Return the threads that have a row of a model of so many columns: a power of two; 0 if it has too many."""
+    vectors = -(-rank * dtype.itemsize // VECTOR)
+    return 1 << (vectors - 1).bit_length() if vectors <= MOST_LANES else 0
+
+
+class Arranged(NamedTuple):
+    """Which columns are computed together.
+
+    Attributes
+    ----------
+    models : (models, 2) int32 array
+        The first column of each, and the number of its columns.
+    units : dict
+        By the number of their lanes: (units, 3) int32 arrays. What a unit has, see ``interleaved.cu``.
+    parts : dict
+        By the same: which of the models are in such units.
+    """
+
+    models: NDArray[np.int32]
+    units: dict[int, NDArray[np.int32]]
+    parts: dict[int, slice]
+
+
+def arranged(groups: Mapping[int, NDArray[np.int64]], dtype: np.dtype[Any]) -> Arranged:
+    """Return the models of groups, those of units of as many lanes one after the other.
+
+    `groups` are by the number of their models: where the columns of each begin.
+    """
+    models, units, parts, number = list[Any](), dict[int, list[Any]](), dict[int, slice](), 0
+    for count, begins in sorted(groups.items()):  # those of many lanes come first
+        columns = width(dtype) // count
+        own = columns * dtype.itemsize // VECTOR
+        lanes = max(LEAST_LANES, own)
+        firsts = (begins[:, None] + columns * np.arange(count)).reshape(-1)
+        numbers = number + np.arange(0, firsts.size, lanes // own)
+        each = np.stack([firsts[:: lanes // own], np.full_like(numbers, own), numbers], axis=1)
+        units.setdefault(lanes, []).append(each)
+        models.append(np.stack([firsts, np.full_like(firsts, columns)], axis=1))
+        begin = parts[lanes].start if lanes in parts else number
+        number += firsts.size
+        parts[lanes] = slice(begin, number)
+    joined = {lanes: np.concatenate(some).astype(np.int32) for lanes, some in units.items()}
+    return Arranged(np.concatenate(models).astype(np.int32), joined, parts)
+
+
+def chosen(share: Share, limits: Limits) -> str:
+    """Return the kernel whose shards are read."""
+    return "fibre" if len(share.lengths) > 1 and gains("fibre", share, limits) else "segmented"
+
+
+def threads(layout: PackedLayout) -> BlockThreads:
+    """Return how models are computed; found by timing on an H200."""
+    double, inputs = layout.share.dtype == np.float64, len(layout.blocks)
+    batch = 1 if inputs > MOST_INPUTS else 2 if double or inputs == MOST_INPUTS else 4
+    return BlockThreads(128, 3 if double or inputs >= MOST_INPUTS else 4, batch)
+
+
+def macros(layout: PackedLayout, lanes: int, logs: bool = False, how: BlockThreads | None = None) -> dict[str, Any]:
+    """Return the macros with which ``interleaved.cu`` is compiled for units of so many lanes."""
+    how = how or threads(layout)
+    own = {"LANES": lanes, "WIDTH": lanes, "ROWS_OF_MORE": 1, "THREAD_COUNT": how.threads}
+    return dict(layout.macros) | own | {"BLOCKS": how.blocks, "BATCH": how.batch, "LOGS": int(logs)}
+
+
+def source(layout: PackedLayout, lanes: int, logs: bool = False) -> CudaSource:
+    """Return the code that computes Phi, or log-likelihoods, of units of so many lanes."""
+    return unit("interleaved", macros(layout, lanes, logs))
+
+
+def sums(dtype: np.dtype[Any]) -> CudaSource:
+    """Return the code of what is done beside."""
+    return unit("interleaved_sums", {"REAL": REALS[dtype]})

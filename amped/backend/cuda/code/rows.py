@@ -1,0 +1,102 @@
+"""How `rowproblems.cu` and `rowsteps.cu` are compiled, and the memory that rows take; needs no GPU or CuPy."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...ops.mttkrp import Share
+from ...ops.rowproblems import RowMethod
+from ..layout import Limits, PackedLayout
+from ..source import REALS
+
+TEAM = 128  # threads of a block, as in rowproblems.cu
+MOST_RANK = 224  # of PDNR: a Cholesky factor in shared memory
+LEAST_TASK = 128  # nonzeros, unless a row has fewer
+TASKS = 8  # for each multiprocessor, of one row that has all nonzeros
+BATCH_BYTES = 64 << 20  # of rows that are solved in step
+LENGTHS = 11
+FACTS, VECTORS = 4, 8  # of a row's state: numbers, and vectors of PQNR
+
+
+class RowCode(NamedTuple):
+    """What the code for rows depends on: columns, the type of factor matrices, and the method."""
+
+    rank: int
+    dtype: np.dtype[Any]
+    newton: bool
+
+    @property
+    def sums(self) -> int:
+        """Numbers that the nonzeros of a row add up to."""
+        return self.rank + self.newton * self.rank**2 + 2
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the state of a row."""
+        return 8 * (2 * self.rank + FACTS + (0 if self.newton else VECTORS * self.rank)) + 4
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of scratch memory of a task, and of a row that has no other."""
+        return 8 * (self.sums + LENGTHS) + self.row_bytes
+
+    @property
+    def shared_for_passes(self) -> int:
+        """Bytes of shared memory of a block that passes over nonzeros; see `Room` in ``rowproblems.cu``."""
+        tile, edge = (32 if self.rank <= 256 else 16), (2 if self.rank <= 24 else 4)
+        pitch = -(-self.rank // edge) * edge | 1
+        inputs = 8
+        return 8 * (tile * pitch + 2 * self.rank + 3 * tile) + 4 * inputs * tile
+
+    @property
+    def shared_for_steps(self) -> int:
+        """Bytes of shared memory of a block that decides where a row goes; see `Row` in ``rowsteps.cu``."""
+        return 8 * (4 * self.rank + self.newton * self.rank * (self.rank + 1) // 2) + 4 * 2 * self.rank
+
+    @property
+    def team(self) -> int:
+        """Threads of a block that decides where a row goes."""
+        return 32 if self.rank <= 64 else TEAM
+
+    @property
+    def squares(self) -> int:
+        """Blocks of threads that add up second derivatives of a task."""
+        side = -(-self.rank // (2 if self.rank <= 24 else 4))
+        return -(-side * (side + 1) // 2 // TEAM) if self.newton else 1
+
+    def passes(self, layout: PackedLayout) -> dict[str, Any]:
+        """Return the macros with which ``rowproblems.cu`` is compiled for a layout."""
+        return dict(layout.macros) | {"RANK": self.rank, "NEWTON": int(self.newton)}
+
+    def steps(self) -> dict[str, Any]:
+        """Return the macros with which ``rowsteps.cu`` is compiled."""
+        return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
+
+
+def suits(layout: PackedLayout, method: RowMethod, limits: Limits) -> bool:
+    """Return whether rows are solved from such nonzeros: in the order of rows, and not of too many columns."""
+    share, plain = layout.share, not (layout.tiled or layout.fibre) and layout.share.gather == "full"
+    code = RowCode(share.stride, share.dtype, method == "pdnr")
+    fits = max(code.shared_for_passes, code.shared_for_steps) <= limits.shared
+    return plain and fits and (method != "pdnr" or share.stride <= MOST_RANK)
+
+
+def task_size(nnz: int, limits: Limits) -> int:
+    """Return the nonzeros of a task of a shard, at most."""
+    return max(LEAST_TASK, -(-nnz // (limits.processors * TASKS)))
+
+
+def most_tasks(share: Share, nnz: int, limits: Limits) -> int:
+    """Return the most tasks of so many nonzeros."""
+    rows: int = min(share.rows.stop - share.rows.start, nnz)
+    return rows + min(nnz, limits.processors * TASKS)
+
+
+def batch_tasks(code: RowCode, stride: int, tasks: int, most_of_row: int) -> int:
+    """Return how many of all tasks are in a batch, at most; all of a row's are in one.
+
+    They are no more than there would be of so many columns as are in memory: plans know no others.
+    """
+    return min(tasks, max(most_of_row, BATCH_BYTES // code._replace(rank=stride).bytes))

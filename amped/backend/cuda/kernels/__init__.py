@@ -1,1 +1,0 @@
-"""Kernels of a GPU, a module for each family."""

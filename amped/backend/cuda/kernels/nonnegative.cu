@@ -1,0 +1,137 @@
+// Non-negative update of CP-ALS, one pass over MTTKRP rows: sweeps over the columns of each factor row (HALS), and the
+// Gram matrix, inner products and column maxima of what is stored.
+//
+//   RANK   columns, or, of several runs (batch_index.cu), the most of one
+//   REAL   type of the factor matrix
+//   LANES  threads that share a row: 4, 8 or 32
+//
+// The steps of a row wait for one another: with some columns to a lane a warp has several rows, which do not.
+// A lane holds columns lane, lane + LANES, ... of a row and of its gradient. The owner of a column broadcasts its step.
+
+constexpr int THREADS = 256, GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
+constexpr int ENTRIES = (RANK + 2) * RANK;                    // a block's partial result: Gram matrix, dots, largest
+constexpr int TOGETHER = THREADS / RANK;  // rows of the Gram matrix added up at once, a thread a column
+constexpr int SQUARES = (RANK + TOGETHER - 1) / TOGETHER;
+constexpr int PATIENT = 8;                                    // more sweeps are worth asking whether a row has settled
+constexpr double SETTLED = 1e-13;                             // as in hals.py
+constexpr unsigned ALL = 0xffffffff;
+
+__device__ double over_group(double value) {  // the largest of a row's lanes
+#pragma unroll
+  for (int far = LANES / 2; far; far /= 2) value = larger(__shfl_xor_sync(ALL, value, far, LANES), value);
+  return value;
+}
+
+// Subtracts gram[column] * step from the gradient.
+__device__ void follow(double (&gradient)[EACH], const double* gram, int column, int lane, double step) {
+#pragma unroll
+  for (int k = 0; k < EACH; k++) gradient[k] -= step * gram[column * SPAN + k * LANES + lane];
+}
+
+// Updates `target` in place, `sweeps` times, from target * begin. Per thread block, `parts` gets what solve.cu's do.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+hals(Runs runs, int again, const double* __restrict__ source, long long source_stride, const double* __restrict__ matrix,
+     const double* __restrict__ right, const double* __restrict__ begin, int sweeps, REAL* __restrict__ target,
+     long long target_stride, long long rows, double* __restrict__ parts) {
+  const Run run = run_of(runs, blockIdx.y, again ? RANGE : 0);
+  if (!run.rank) return;
+  source += run.first, target += run.first;
+  matrix += run.number * RANK * RANK, right += run.number * RANK, begin += run.number * RANK;
+  extern __shared__ double shared[];
+  double *gram = shared, *tile = gram + RANK * SPAN;  // GROUPS rows as they are stored
+  const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
+  const int across = threadIdx.x % RANK, down = threadIdx.x / RANK;  // of the Gram matrix
+  for (int k = threadIdx.x; k < RANK * SPAN; k += THREADS) {
+    const int row = k / SPAN, column = k % SPAN;
+    gram[k] = column < RANK ? matrix[row * RANK + column] : 0;
+  }
+  __syncthreads();
+  double over[EACH], dot[EACH] = {}, most[EACH] = {}, square[SQUARES] = {};
+#pragma unroll
+  for (int k = 0; k < EACH; k++) {
+    const int column = k * LANES + lane;
+    const double pivot = column < RANK ? gram[column * SPAN + column] : 0;
+    over[k] = pivot > 0 ? 1 / pivot : 0;
+  }
+  for (long long base = blockIdx.x * (long long)GROUPS; base < rows; base += gridDim.x * (long long)GROUPS) {
+    const long long row = base + group;
+    double given[EACH], numbers[EACH], gradient[EACH];
+    bool some = false;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      const int column = k * LANES + lane;
+      const bool there = row < rows && column < run.rank;
+      given[k] = there ? source[row * source_stride + column] : 0;
+      numbers[k] = there ? (double)target[row * target_stride + column] * begin[column] : 0;
+      gradient[k] = there ? given[k] * right[column] : 0;
+      some |= given[k] != 0;
+    }
+    const unsigned mine = (LANES == 32 ? ALL : (1u << LANES % 32) - 1) << threadIdx.x % 32 / LANES * LANES;
+    bool active = __ballot_sync(ALL, some) & mine;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      if (!active && over[k] > 0) numbers[k] = 0;
+      for (int owner = 0; owner < LANES && k * LANES + owner < run.rank; owner++)
+        follow(gradient, gram, k * LANES + owner, lane, __shfl_sync(ALL, numbers[k], owner, LANES));
+    }
+    for (int sweep = 0; sweep < sweeps && __any_sync(ALL, active); sweep++) {
+      double change = 0;
+#pragma unroll
+      for (int k = 0; k < EACH; k++)
+#pragma unroll 2  // more take more registers than there are
+        for (int owner = 0; owner < LANES && k * LANES + owner < run.rank; owner++) {
+          double moved = numbers[k] + gradient[k] * over[k];
+          if (moved < 0) moved = 0;  // NaN stays
+          const double step = active ? moved - numbers[k] : 0;
+          if (lane == owner) {
+            if (active) numbers[k] = moved;
+            if (sweeps > PATIENT) change = larger(fabs(step), change);
+          }
+          follow(gradient, gram, k * LANES + owner, lane, __shfl_sync(ALL, step, owner, LANES));
+        }
+      if (sweeps > PATIENT) {
+        double size = 0;
+#pragma unroll
+        for (int k = 0; k < EACH; k++) size = larger(numbers[k], size);
+        active &= over_group(change) > SETTLED * over_group(size);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+      const int column = k * LANES + lane;
+      const REAL stored = numbers[k];
+      most[k] = larger(numbers[k], most[k]);
+      dot[k] += given[k] * (double)stored;
+      tile[group * SPAN + column] = stored;
+      if (row < rows && column < run.rank) target[row * target_stride + column] = stored;
+    }
+    __syncthreads();
+    if (down < TOGETHER)
+#pragma unroll 1
+      for (int k = 0; k < GROUPS; k++) {
+        const double factor = tile[k * SPAN + across];
+#pragma unroll
+        for (int q = 0; q < SQUARES; q++)
+          if (q * TOGETHER + down < RANK) square[q] += factor * tile[k * SPAN + q * TOGETHER + down];
+      }
+    __syncthreads();
+  }
+  double* part = parts + (run.number * (long long)gridDim.x + blockIdx.x) * ENTRIES;
+#pragma unroll
+  for (int q = 0; q < SQUARES; q++)
+    if (down < TOGETHER && q * TOGETHER + down < RANK) part[(q * TOGETHER + down) * RANK + across] = square[q];
+  for (int turn = 0; turn < 2; turn++) {  // inner products, then the largest
+#pragma unroll
+    for (int k = 0; k < EACH; k++) tile[group * SPAN + k * LANES + lane] = turn ? most[k] : dot[k];
+    __syncthreads();
+    if (threadIdx.x < RANK) {
+      double total = tile[threadIdx.x];
+      for (int k = 1; k < GROUPS; k++) {
+        const double other = tile[k * SPAN + threadIdx.x];
+        total = turn ? larger(other, total) : total + other;
+      }
+      part[(RANK + turn) * RANK + threadIdx.x] = total;
+    }
+    __syncthreads();
+  }
+}

@@ -1,0 +1,117 @@
+// A sparse tensor times a matrix in one mode, fibre by fibre; see amped/backend/ops/ttm.py.
+//
+// Nonzeros are in the order of their fibres. The highest bit of an index says that its fibre ends with this nonzero, so
+// that nobody reads where fibres begin. Chunks of nonzeros are cut between fibres, or within long ones; see
+// amped/backend/fibres.py. A group of threads adds up a chunk, each thread a vector of the rows: the sum of a fibre stays
+// in registers and is stored once. What a chunk has of a fibre that goes on is carried, and `settle` adds it up.
+//
+//   REAL     type of values, matrix and result
+//   WIDTH    numbers of a value: 1, or those of the dense modes of a semi-sparse tensor
+//   VECTORS  vectors of 16 bytes of a row of the matrix
+//   LANES    threads of a group; wider rows take several groups, which are blockIdx.y apart
+//   GROUPS   of a block
+//   AHEAD    nonzeros whose rows are loaded together, a multiple of 4
+
+typedef REAL real;
+typedef long long count;
+
+constexpr int NUMBERS = 16 / sizeof(real);  // of a vector
+constexpr int COLUMNS = WIDTH * VECTORS;  // vectors of a row of the result
+constexpr unsigned INDEX = 0x7fffffff;
+
+struct __align__(16) vector { real x[NUMBERS]; };
+struct __align__(16) four { unsigned x[4]; };
+struct __align__(16) chunk { int begin, end, fibre, slot; };  // nonzeros; fibre of the first; where it carries to, or -1
+struct __align__(16) item { int begin, end, fibre, slot; };  // slots to add up; the fibre that gets the sum, or -1: a slot
+
+// Nonzeros are read once: past the caches, which hold rows of the matrix.
+template <typename Bits> __device__ Bits streamed(const void* from) {
+  const float4 bits = __ldcs((const float4*)from);
+  return reinterpret_cast<const Bits&>(bits);
+}
+
+__device__ vector row_of(const real* from) {
+  const float4 bits = __ldg((const float4*)from);
+  return reinterpret_cast<const vector&>(bits);
+}
+
+__device__ void store(real* to, const vector& from) { __stcs((float4*)to, reinterpret_cast<const float4&>(from)); }
+
+// Read nonzeros from a multiple of four on.
+__device__ void read(const unsigned* indices, const real* values, count begin, unsigned (&index)[AHEAD], real (&value)[AHEAD]) {
+#pragma unroll
+  for (int j = 0; j < AHEAD; j += 4) {
+    const four some = streamed<four>(indices + begin + j);
+#pragma unroll
+    for (int k = 0; k < 4; k++) index[j + k] = some.x[k];
+  }
+#pragma unroll
+  for (int j = 0; WIDTH == 1 && j < AHEAD; j += NUMBERS) {
+    const vector some = streamed<vector>(values + begin + j);
+#pragma unroll
+    for (int k = 0; k < NUMBERS; k++) value[j + k] = some.x[k];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(LANES * GROUPS)
+ttm(const unsigned* __restrict__ indices, const real* __restrict__ values, const chunk* __restrict__ chunks, int chunks_there,
+    const real* __restrict__ matrix, real* __restrict__ out, double* __restrict__ carries) {
+  const int group = blockIdx.x * GROUPS + threadIdx.x / LANES, column = blockIdx.y * LANES + threadIdx.x % LANES;
+  if (group >= chunks_there || column >= COLUMNS) return;
+  const chunk mine = chunks[group];
+  const real* from = matrix + column % VECTORS * NUMBERS;
+  const real* values_of_mine = values + column / VECTORS;
+  real* place = out + ((count)mine.fibre * COLUMNS + column) * NUMBERS;
+  vector sum = {};
+  unsigned next_index[AHEAD];
+  real next_value[AHEAD];
+  read(indices, values, mine.begin & ~3, next_index, next_value);
+  for (int begin = mine.begin & ~3; begin < mine.end; begin += AHEAD) {
+    unsigned index[AHEAD];
+    real value[AHEAD];
+    vector rows[AHEAD];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      index[j] = next_index[j];
+      value[j] = next_value[j];
+    }
+    read(indices, values, begin + AHEAD, next_index, next_value);
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      rows[j] = row_of(from + (count)(index[j] & INDEX) * (VECTORS * NUMBERS));
+      if (WIDTH > 1) value[j] = values_of_mine[(count)(begin + j) * WIDTH];
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const bool there = begin + j >= mine.begin && begin + j < mine.end;
+      const real factor = there ? value[j] : 0;
+#pragma unroll
+      for (int i = 0; i < NUMBERS; i++) sum.x[i] += factor * rows[j].x[i];
+      if (there && index[j] > INDEX) {
+        store(place, sum);
+        place += COLUMNS * NUMBERS;
+        sum = vector();
+      }
+    }
+  }
+  if (mine.slot < 0) return;
+#pragma unroll
+  for (int i = 0; i < NUMBERS; i++) carries[((count)mine.slot * COLUMNS + column) * NUMBERS + i] = sum.x[i];
+}
+
+// Add up runs of carries: to the fibre's row, or to another carry.
+extern "C" __global__ void settle(const item* __restrict__ items, int items_there, double* carries, real* out) {
+  constexpr int WHOLE = COLUMNS * NUMBERS;
+  const count me = blockIdx.x * (count)blockDim.x + threadIdx.x, number = me / WHOLE, column = me % WHOLE;
+  if (number >= items_there) return;
+  const item mine = items[number];
+  double sum = 0;
+#pragma unroll 8
+  for (int slot = mine.begin; slot < mine.end; slot++) sum += carries[(count)slot * WHOLE + column];
+  if (mine.fibre < 0) {
+    carries[(count)mine.slot * WHOLE + column] = sum;
+  } else {
+    real& target = out[(count)mine.fibre * WHOLE + column];
+    target = target + sum;
+  }
+}

@@ -1,0 +1,1 @@
+"""Launches of CUDA kernels that several operations share."""

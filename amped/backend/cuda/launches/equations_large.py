@@ -1,0 +1,142 @@
+"""The small matrices of CP-ALS where they have many columns: compiling and launching ``equations_large.cu``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import allow_shared, load
+from partitioner.cuda.cubins import CudaSource
+
+from ...device import Array
+from ...normal_equations.host import widened
+from ...ops.equations import ConstraintBounds, Terms
+from ..device import CudaDevice
+from ..source import REALS, by_value, unit
+from .device_matrices import DeviceMatrices, addresses
+
+THREADS, COLUMNS = 256, 32  # as in block_cholesky.cu and equations_large.cu
+SIDES = 64, 32  # rows and columns of a square
+STATIC_SHARED = 4 << 10  # bytes at most, of a block of threads that sweeps, beside squares
+DOT_BLOCKS, FIT_BLOCKS = 64, 128
+EACH = 8  # numbers of a thread, where each is computed for itself
+MOST_BLOCKS = 1024
+
+
+class LargeEquationsCode(NamedTuple):
+    """Compiled code."""
+
+    prepare: Any
+    sweep: Any
+    unpack: Any
+    settle: Any
+    constrain: Any
+    finish: Any
+    add_squares: Any
+    fit: Any
+    add_dots: Any
+    keep: Any
+
+
+class WideEquations(DeviceMatrices):
+    """See `ConstrainedEquations`. A matrix is inverted square by square, by a block of threads for each."""
+
+    inverting: ClassVar[Any] = cupy
+
+    def __init__(
+        self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any], bounds: ConstraintBounds | None = None
+    ) -> None:
+        super().__init__(terms, bounds, DOT_BLOCKS)
+        side = side_of(device)
+        self._functions = _compiled(dtype, side, device.number)
+        self._rank, self._squares = np.int32(terms.rank), -(-terms.rank // side)
+        self._shared = swept_bytes(side)
+        self._matrices = cupy.empty((2, *2 * [self._squares * side]), np.float64)
+        self._parts = cupy.zeros(parts_of(self._squares), np.float64)
+        sizes = np.array([terms.rank, self._squares], np.int32)
+        self._wide = by_value(addresses([*self._matrices, self._parts]), sizes)
+        self._blocks = min(MOST_BLOCKS, -(-terms.rank * terms.rank // (EACH * THREADS)))  # of threads
+
+    def prepare(self, mode: int, double: bool = False) -> None:
+        self._mode = mode
+        if mode in self._bounds.nonnegative:
+            self._constrain(mode)
+            return
+        squares, one = 2 * (self._squares,), (THREADS,)
+        self._functions.prepare(squares, one, (self._state, self._wide, np.int32(mode), self._ridge(mode)))
+        for k in range(self._squares):
+            self._functions.sweep(squares, one, (self._wide, np.int32(k)), shared_mem=self._shared)
+        self._functions.unpack(squares, one, (self._state, self._wide, np.int32(mode)))
+        numbers = self._limits, self._wide, np.int32(mode), np.int32(double)
+        self._functions.settle((1,), one, (self._state, *numbers))
+
+    def _constrain(self, mode: int, again: bool = False) -> None:
+        numbers = self._system, self._rank, np.int32(mode), np.int32(again), self._ridge(mode)
+        self._functions.constrain((self._blocks,), (THREADS,), (self._state, *numbers))
+
+    def widen(self) -> None:
+        """See `Equations`; that happens seldom, and the host takes part."""
+        largest, divisor = self.totals[self._terms.rank + 2 :].max(axis=0).get(), self._held.divisor.get()
+        wider = widened(largest, divisor)
+        self._held.divisor.set(wider)
+        if self._mode in self._bounds.nonnegative:
+            self.system.begin.set(divisor / wider)
+            self._constrain(self._mode, again=True)
+        else:
+            self.inverse *= cupy.asarray(divisor / wider)
+            self.totals.fill(0)
+
+    def finish(self, mode: int, again: bool = False) -> None:
+        arguments = self._state, self._limits, self._rank, np.int32(mode), np.int32(again)
+        self._functions.finish((self._blocks,), (THREADS,), arguments, shared_mem=8 * int(self._rank))
+
+    def multiply(self, source: Array, target: Array) -> None:
+        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
+        arguments = source, strides[0], target, strides[1], np.int64(len(source)), self._rank, self.dots
+        self._functions.add_dots((DOT_BLOCKS, -(-int(self._rank) // COLUMNS)), (THREADS,), arguments)
+
+    def fit(self, exact: bool = False) -> None:
+        self._functions.add_squares((FIT_BLOCKS,), (THREADS,), (self._state, self._wide, np.int32(exact)))
+        numbers = self._wide, np.int32(FIT_BLOCKS), self.dots, np.int32(DOT_BLOCKS), np.int32(exact)
+        self._functions.fit((1,), (THREADS,), (self._state, self._limits, *numbers))
+
+    def keep(self, source: Array, target: Array) -> None:
+        self._keep(self._functions.keep, source, target)
+
+
+def swept_bytes(side: int) -> int:
+    """Return the shared memory of a block of threads that sweeps: three squares."""
+    return 8 * 3 * side * (side + 4)
+
+
+def side_of(device: CudaDevice) -> int:
+    """Return the rows of a square: the most that a block of threads has shared memory for."""
+    large, small = SIDES
+    return large if swept_bytes(large) + STATIC_SHARED <= device.limits.shared else small
+
+
+def parts_of(squares: int) -> int:
+    """Return how many numbers are left to be added up, at most."""
+    return 3 * squares * (squares + 1) // 2 + squares + 2 * FIT_BLOCKS
+
+
+def wide_bytes(rank: int, side: int) -> int:
+    """Return the device memory that `WideEquations` take beside what they hold."""
+    squares = -(-rank // side)
+    return 8 * (2 * (squares * side) ** 2 + parts_of(squares) + DOT_BLOCKS * rank)
+
+
+def wide_unit(dtype: np.dtype[Any], side: int) -> CudaSource:
+    return unit("equations_large", {"REAL": REALS[dtype], "SIDE": side})
+
+
+@cache
+def _compiled(dtype: np.dtype[Any], side: int, device: int) -> LargeEquationsCode:
+    module = load(wide_unit(dtype, side))
+    found = LargeEquationsCode(*map(module.get_function, LargeEquationsCode._fields))
+    for function in (found.sweep, found.finish):
+        allow_shared(function)
+    return found

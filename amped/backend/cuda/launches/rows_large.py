@@ -1,0 +1,115 @@
+"""Rows of factor matrices of many columns, solved by matrix products: compiling and launching ``rows_large.cu``."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import load, prepare
+from partitioner.cuda.cubins import CudaSource
+
+from ...device import Array
+from ...ops.solve import SolverBytes, Sums
+from ...rows import block_rows, blocks_of
+from ..blas import multiply, multiply_parts
+from ..device import CudaDevice
+from ..source import REALS, unit
+
+THREADS, COLUMNS = 256, 32  # as in rows_large.cu
+LEAST = 32  # rows of a block of threads
+MOST_BLOCKS = 256  # of threads for the same columns: their parts are added up by one
+TALL, BROAD = 128, 64  # numbers that a block of threads computes of a product
+DEEP = 128  # rows, at least, of each of the products that are added up
+FILLING = 2  # blocks of threads on a multiprocessor
+NOWHERE = np.uint64(0)
+
+
+class LargeRowsWorkspace(NamedTuple):
+    """Compiled code, and room: for solved rows, (rows, R), for parts of Gram matrices, and for parts of other sums."""
+
+    store: Any
+    add: Any
+    solved: Array
+    grams: Array
+    lines: Array
+
+
+class ProductSolver:
+    """Solves blocks of rows by products of cuBLAS; suits all. See `Solver`."""
+
+    name = "products"
+    allocates = False
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device, self._processors, self._number = device, device.limits.processors, device.number
+
+    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+        return True
+
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        prepare([_unit(dtype)])
+
+    def bytes(self, rows: int, rank: int) -> SolverBytes:
+        """See `Solver`: small matrices, and what is made."""
+        return SolverBytes(8 * rank * (4 * rank + sum(self._room(rows, rank))))
+
+    def _room(self, rows: int, rank: int) -> tuple[int, int, int]:
+        """Return how many lines of so many columns there is room for: of rows, Gram matrices, and sums."""
+        together = min(rows, block_rows(rank))
+        count = self._count(together, rank)
+        return together + count, count * rank, 2 * MOST_BLOCKS
+
+    def _count(self, rows: int, rank: int) -> int:
+        """Return how many products a Gram matrix is the sum of: one of few numbers leaves most processors idle."""
+        blocks = -(-rank // TALL) * -(-rank // BROAD)
+        return max(1, min(rows // DEEP, FILLING * self._processors // blocks))
+
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> LargeRowsWorkspace:
+        room = [cupy.empty((lines, rank), np.float64) for lines in self._room(rows, rank)]
+        return LargeRowsWorkspace(*_compiled(dtype, self._number), *room)
+
+    def run(self, made: LargeRowsWorkspace, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
+        """See `Solver`; rows on the current stream, sums beside it: the next MTTKRP wants rows alone."""
+        for block in blocks_of(len(source), block_rows(source.shape[1])):
+            self._device.wait_side()  # what is added up of the rows before
+            self._run(made, source[block], inverse, target[block], sums)
+
+    def _run(self, made: LargeRowsWorkspace, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
+        rows, rank = source.shape
+        count = self._count(rows, rank)
+        every = -(-rows // count) * count  # as many for each product
+        multiply(source, inverse, made.solved[:rows], False, False)
+        across = -(-rank // COLUMNS)
+        blocks = min(-(-every // LEAST), MOST_BLOCKS, max(1, 8 * self._processors // across))
+        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
+        numbers = np.int64(rows), np.int64(every), np.int32(rank), np.int32(sums.dots is not None)
+        arguments = source, strides[0], made.solved, target, strides[1], *numbers, made.lines
+        made.store((blocks, across), (THREADS,), arguments)
+        with self._device.side_stream():
+            self._add(made, made.solved[:every], count, blocks, sums)
+
+    def _add(self, made: LargeRowsWorkspace, solved: Array, count: int, blocks: int, sums: Sums) -> None:
+        """Add the Gram matrix of what is stored, and what `blocks` of threads have added up."""
+        rank = solved.shape[1]
+        if count == 1:
+            multiply(solved, solved, sums.gram, True, True, beside=True)
+        else:
+            multiply_parts(solved, solved, made.grams, count, rank, True, beside=True)
+        entries = 2 * rank + (rank * rank if count > 1 else 0)
+        dots = NOWHERE if sums.dots is None else sums.dots
+        grams = made.grams, np.int32(count if count > 1 else 0)
+        arguments = *grams, made.lines, np.int32(blocks), np.int32(rank), sums.gram, dots, sums.largest
+        made.add((-(-entries // THREADS),), (THREADS,), arguments)
+
+
+def _unit(dtype: np.dtype[Any]) -> CudaSource:
+    return unit("rows_large", {"REAL": REALS[dtype]})
+
+
+@cache
+def _compiled(dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
+    module = load(_unit(dtype))
+    return module.get_function("store"), module.get_function("add")

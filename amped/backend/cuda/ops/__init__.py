@@ -1,0 +1,1 @@
+"""Kernels of a GPU, a module for each operation."""

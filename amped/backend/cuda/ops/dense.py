@@ -1,0 +1,176 @@
+"""How a GPU computes MTTKRPs of dense blocks: by matrix products, or element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partitioner.cuda.code import prepare
+
+from ...device import Array
+from ...ops.dense import BlockForm, DenseKernel, RowLayout, Sweep
+from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, pairs_bytes
+from ..code import dimension_tree
+from ..code.dense import (
+    LEAST_CAPABILITY,
+    Division,
+    divide,
+    divide_for,
+    division_at,
+    macros,
+    scratch_bytes,
+    seconds,
+    spaced,
+)
+from ..device import CudaDevice
+from ..launches.dense_sweeps import MatrixFreeSweep, ModeByMode, SplitSweep
+from ..launches.dimension_tree import PairProducts
+from ..source import unit
+
+TILE = 256  # elements of a tile of ``tile``
+
+
+class CudaSplit:
+    """Two passes over the elements; see `DenseKernel`.
+
+    By default Khatri-Rao products are stored, piece by piece, for cuBLAS, in double precision; in single precision
+    they are made on the way, as tensor cores then outdo what cuBLAS does without them. Three passes over an order-3
+    block serve two sweeps, where that takes less time.
+    """
+
+    repeatable = True
+
+    def __init__(self, name: str, device: CudaDevice, fused: bool | None) -> None:
+        self.name, self._device, self._fused = name, device, fused
+
+    def suits(self, form: BlockForm) -> bool:
+        return not self._fused or self._device.capability >= LEAST_CAPABILITY
+
+    def mixes(self, form: BlockForm) -> bool:
+        return self._fuses(form)
+
+    def _fuses(self, form: BlockForm) -> bool:
+        single = (form.held or form.dtype) == np.float32 and self._device.capability >= LEAST_CAPABILITY
+        return single if self._fused is None else self._fused
+
+    def prepare(self, form: BlockForm) -> None:
+        units = [unit("dense", macros(form))]
+        if self.paired(form):
+            units.append(unit("dimension_tree", dimension_tree.pair_macros(form)))
+        prepare(units)
+
+    def bytes(self, form: BlockForm) -> int:
+        pairs = self.paired(form)
+        return dimension_tree.scratch_bytes(form, pairs) if pairs else scratch_bytes(form, self.divided(form))
+
+    def rows(self, form: BlockForm) -> RowLayout | None:
+        if not self.paired(form):
+            return spaced(form, self.divided(form).split)
+        wide = dimension_tree.widened(form).lengths[-1]
+        return RowLayout(ORDER - 1, wide) if wide > form.lengths[-1] else None
+
+    def passes(self, form: BlockForm) -> float:
+        return PASSES if self.paired(form) else self._divided_passes(form)
+
+    def _divided_passes(self, form: BlockForm) -> int:
+        divided = self.divided(form)
+        groups = ((0, divided.split), (1, len(form.lengths) - divided.split))
+        return sum(1 if divided.whole(group, form) else modes for group, modes in groups)
+
+    def divided(self, form: BlockForm) -> Division:
+        """Return the groups of modes: those by which elements lie in rows."""
+        processors = self._device.limits.processors if self._fuses(form) else 0
+        if form.held is None:
+            return divide(form, processors)
+        return division_at(form, self.divided(form._replace(dtype=form.held, held=None)).split, processors)
+
+    def paired(self, form: BlockForm) -> DimensionTree | None:
+        """Return how pairs of modes are served, if that takes less time."""
+        pairs = dimension_tree.pairs_on_gpu(form) if self._fused is None else None
+        if pairs is None:
+            return None
+        link = dimension_tree.link_seconds(form)
+        others = seconds(form, self.divided(form)) + self._divided_passes(form) * link
+        return pairs if dimension_tree.seconds(form, pairs) + PASSES * link < others else None
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        if pairs := self.paired(form):
+            wide = dimension_tree.widened(form)
+            rest = scratch[pairs_bytes(wide, pairs) :].view(np.float64)
+            return DimensionTreeSweep(wide, pairs, scratch, PairProducts(wide, rest, self._device.number), form.lengths)
+        return SplitSweep(form, self.divided(form), scratch, self._device, self._fuses(form))
+
+
+class CudaGemm:
+    """Matrix products mode by mode; see `DenseKernel`."""
+
+    name, repeatable = "gemm", True
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def suits(self, form: BlockForm) -> bool:
+        return True
+
+    def mixes(self, form: BlockForm) -> bool:
+        return False
+
+    def prepare(self, form: BlockForm) -> None:
+        prepare([unit("dense", macros(form))])
+
+    def bytes(self, form: BlockForm) -> int:
+        return max(scratch_bytes(form, division) for division in self._divisions(form))
+
+    def rows(self, form: BlockForm) -> None:
+        """See `DenseKernel`: a mode's rows are not another's."""
+
+    def passes(self, form: BlockForm) -> int:
+        return len(form.lengths)
+
+    def _divisions(self, form: BlockForm) -> list[Division]:
+        return [divide_for(form, mode) for mode in range(len(form.lengths))]
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        return ModeByMode(form, self._divisions(form), scratch, self._device)
+
+
+class MatrixFree:
+    """The kernels of the GenTen paper that take elements one by one; see `DenseKernel`."""
+
+    def __init__(self, name: str, tile: int, device: CudaDevice) -> None:
+        self.name, self._tile, self._device = name, tile, device
+        self.repeatable = name == "slice"
+
+    def suits(self, form: BlockForm) -> bool:
+        return True
+
+    def mixes(self, form: BlockForm) -> bool:
+        return False
+
+    def prepare(self, form: BlockForm) -> None:
+        prepare([unit("dense", macros(form))])
+
+    def bytes(self, form: BlockForm) -> int:
+        return 0
+
+    def rows(self, form: BlockForm) -> None:
+        """See `DenseKernel`: elements are read one by one."""
+
+    def passes(self, form: BlockForm) -> int:
+        return len(form.lengths)
+
+    def make(self, form: BlockForm, scratch: Array) -> Sweep:
+        return MatrixFreeSweep(form, self._tile, self._device)
+
+
+def providers(device: CudaDevice) -> Sequence[DenseKernel]:
+    """Return the kernels of the operation."""
+    free = {"elem": 1, "slice": 1 << 62, "tile": TILE}
+    return [
+        CudaSplit("split", device, None),
+        CudaSplit("split-stored", device, False),
+        CudaSplit("split-fused", device, True),
+        CudaGemm(device),
+        *(MatrixFree(name, tile, device) for name, tile in free.items()),
+    ]

@@ -1,0 +1,236 @@
+"""Phi of several models on a GPU: launching ``interleaved.cu`` and ``interleaved_sums.cu``.
+
+The models of a group lie one after the other, each with its columns in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import load, prepare
+
+from ...device import NOTHING, Array
+from ...ops.interleaved import Groups, GroupShape, Interleaved, joined
+from ...ops.mttkrp import Kernel, Share
+from ..code.interleaved import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
+from ..device import CudaDevice
+from ..layout import VECTOR, MemoryPart, PackedLayout, make_layout
+from ..shard import CudaShard
+from ..source import by_value
+from .mttkrp import THREADS, Packed, inputs_of, ranges_beside, scratch_bytes
+
+KERNELS = "clear", "copy", "combine_models", "measure", "apply", "sum_logs"
+SUMMING = 512  # threads, as in interleaved_sums.cu
+ELEMENTS, MOST_BLOCKS = 1024, 64  # of a model: numbers of a block of threads, and blocks at most
+USUAL = 16  # columns of models whose code is compiled ahead
+NOWHERE = np.uint64(0)
+
+
+class OfLanes:
+    """See `Interleaved`; of shards of packed nonzeros in the order of their rows."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._limits, self._number = device.limits, device.number
+
+    def width(self, dtype: np.dtype[Any]) -> int:
+        return width(dtype)
+
+    def models(self, rank: int, dtype: np.dtype[Any]) -> int:
+        lanes = lanes_of(rank, dtype)
+        return width(dtype) * dtype.itemsize // VECTOR // lanes if lanes else 0
+
+    def columns(self, model: int, models: int, dtype: np.dtype[Any]) -> slice:
+        each = width(dtype) // models
+        return slice(model * each, (model + 1) * each)
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `Interleaved`: not 16-bit copies."""
+        packed = isinstance(kernel, Packed) and share.gather == "full"
+        return packed and kernel.name == chosen(share, self._limits)
+
+    def prepare(self, kernel: Kernel, share: Share) -> None:
+        layout, most = make_layout(kernel.name, share, self._limits), lanes_of(USUAL, share.dtype)
+        lanes = max(most, LEAST_LANES)
+        prepare([sums(share.dtype), *(source(layout, lanes, logs) for logs in (False, True))])
+
+    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
+        """See `Interleaved`: carries, or sums of blocks of threads."""
+        if not nnz:
+            return 0
+        layout = make_layout(kernel.name, share, self._limits)
+        models = share.stride * share.dtype.itemsize // VECTOR
+        blocks = _blocks(-(-nnz // layout.chunk_of(nnz, self._limits)), layout, MOST_LANES)
+        return max(scratch_bytes(layout, nnz, self._limits), 8 * blocks * models)
+
+    def run(
+        self,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        floor: float,
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        groups: Groups | None = None,
+        done: Array = None,
+    ) -> None:
+        """See `Interleaved`; queued on the current stream. Each kernel reads what is `done`."""
+        given, columns, row = self._given(groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
+        live, functions = _live(given, done), _sums(own.dtype, self._number)
+        first, end = shard.first_row, shard.first_row + (shard.rows if shard.nnz else 0)
+        beside = ranges_beside(new, first, end) if shard.filled and shard.nnz else [(new.start, new.stop)]
+        for begin, stop in beside:
+            if begin < stop:
+                numbers = np.uint64(out.data.ptr + begin * row), np.int64(columns), np.int64(stop - begin)
+                functions["clear"](given.grid(stop - begin), (THREADS,), (*numbers, live))
+        if not shard.nnz:
+            return
+        if scratch is None:
+            scratch = cupy.empty(scratch_bytes(shard.layout, shard.nnz, self._limits), np.uint8)
+        place = np.uint64(out.data.ptr + first * row)
+        self._launch(shard, factors, own, floor, (place, np.uint64(scratch.data.ptr)), given, done)
+        carries = np.uint64(scratch.data.ptr), np.uint64(scratch.data.ptr + shard.chunks * columns * 8)
+        sizes = np.int64(shard.chunks), np.int32(columns)
+        arguments = shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *carries, place, *sizes, live
+        functions["combine_models"]((1, given.number), (SUMMING,), arguments)
+
+    def add_logs(
+        self,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        floor: float,
+        total: Array,
+        scratch: Array = None,
+        groups: Groups | None = None,
+    ) -> None:
+        if not shard.nnz:
+            return
+        given, add = self._given(groups, total.size, own.dtype), _sums(own.dtype, self._number)["sum_logs"]
+        if scratch is None:
+            scratch = cupy.empty(self.bytes(shard.kernel, shard.layout.share, shard.nnz), np.uint8)
+        for lanes, models in given.parts.items():  # each in turn: all write to the same memory
+            some, blocks = given._replace(units={lanes: given.units[lanes]}), _blocks(shard.chunks, shard.layout, lanes)
+            self._launch(shard, factors, own, floor, (NOWHERE, np.uint64(scratch.data.ptr)), some, None, True)
+            parts = np.uint64(scratch.data.ptr + models.start * blocks * 8)
+            add((1, models.stop - models.start), (SUMMING,), (parts, np.int64(blocks), given.models[models], total))
+
+    def _launch(
+        self,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        floor: float,
+        sums: tuple[np.uint64, np.uint64],
+        given: _DeviceModels,
+        done: Array,
+        logs: bool = False,
+    ) -> None:
+        """Queue ``interleaved.cu`` for the units of each number of lanes; `sums` are where its sums go."""
+        dtype, row = own.dtype.type, own.strides[0]
+        place = np.uint64(own.data.ptr + shard.first_row * row)
+        numbers = np.int32(row // VECTOR), dtype(max(floor, np.finfo(dtype).tiny)), np.int32(shard.chunks)
+        inputs, flags = inputs_of(shard.layout, factors), NOWHERE if done is None else done
+        where = _where(
+            *(shard.at(part) for part in (MemoryPart.JOBS, MemoryPart.RECORDS, MemoryPart.STARTS, MemoryPart.RUNS))
+        )
+        for lanes, units in given.units.items():
+            code = _compiled(shard.layout, lanes, logs, self._number)
+            grid = _blocks(shard.chunks, shard.layout, lanes), len(units)
+            code(grid, (threads(shard.layout).threads,), (inputs, where, *sums, place, *numbers, units, flags))
+
+    def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
+        given = self._given(groups, source.size, dtype)
+        _sums(dtype, self._number)["copy"]((1, given.number), (THREADS,), (source, target, _live(given, done)))
+
+    def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
+        given = self._given(groups, matrix.shape[1], matrix.dtype)
+        arguments = *_rows(phi), *_rows(matrix), np.int64(len(matrix)), violations, _live(given, done)
+        _sums(matrix.dtype, self._number)["measure"](given.grid(len(matrix)), (THREADS,), arguments)
+
+    def apply(
+        self, phi: Array, matrix: Array, groups: Groups, violations: Array, facts: Array, tol: float, done: Array
+    ) -> None:
+        given = self._given(groups, matrix.shape[1], matrix.dtype)
+        decides = violations, facts, np.float64(tol), given.models, done
+        arguments = *_rows(phi), *_rows(matrix), np.int64(len(matrix)), *decides
+        _sums(matrix.dtype, self._number)["apply"](given.grid(len(matrix)), (THREADS,), arguments)
+
+    def _given(self, groups: Groups | None, columns: int, dtype: np.dtype[Any]) -> _DeviceModels:
+        if groups is None:
+            size = width(dtype)
+            groups = {GroupShape(self.models(1, dtype), 1): np.arange(0, columns // size * size, size)}
+        by_models = joined(groups, lambda kind: kind.models)
+        held = tuple((models, begins.tobytes()) for models, begins in sorted(by_models.items()))
+        return _on_device(held, dtype, self._number)
+
+
+def providers(device: CudaDevice) -> Sequence[Interleaved]:
+    """Return the providers of the operation."""
+    return [OfLanes(device)]
+
+
+class _DeviceModels(NamedTuple):
+    """Models, on the device; see `Arranged`."""
+
+    models: Array
+    units: dict[int, Array]
+    parts: dict[int, slice]
+    columns: int  # the most that a model has
+
+    @property
+    def number(self) -> int:
+        """The number of models."""
+        return len(self.models)
+
+    def grid(self, rows: int) -> tuple[int, int]:
+        """Return the blocks of threads that go over so many rows of each model."""
+        return max(1, min(MOST_BLOCKS, -(-rows * self.columns // ELEMENTS))), self.number
+
+
+@lru_cache(64)
+def _on_device(groups: tuple[tuple[int, bytes], ...], dtype: np.dtype[Any], device: int) -> _DeviceModels:
+    """Return the models of groups: by their number in a group, where the groups' columns begin."""
+    found = arranged({count: np.frombuffer(begins, np.int64) for count, begins in groups}, dtype)
+    units = {lanes: cupy.asarray(each) for lanes, each in found.units.items()}
+    return _DeviceModels(cupy.asarray(found.models), units, found.parts, int(found.models[:, 1].max()))
+
+
+def _live(given: _DeviceModels, done: Array) -> Any:
+    return _pair(given.models.data.ptr, 0 if done is None else done.data.ptr)
+
+
+@lru_cache(256)
+def _pair(*addresses: int) -> Any:
+    return by_value(np.array(addresses, np.uint64))
+
+
+@lru_cache(1024)
+def _where(*addresses: np.uint64) -> Any:
+    return by_value(np.array(addresses, np.uint64))
+
+
+def _blocks(chunks: int, layout: PackedLayout, lanes: int) -> int:
+    """Return the blocks of threads that walk through so many chunks for a unit."""
+    return -(-chunks // (threads(layout).threads // lanes))
+
+
+def _rows(matrix: Array) -> tuple[Any, np.int64]:
+    """Return a matrix and the numbers from row to row, as kernels take them."""
+    return matrix, np.int64(matrix.strides[0] // matrix.itemsize)
+
+
+@cache
+def _compiled(layout: PackedLayout, lanes: int, logs: bool, device: int) -> Any:
+    return load(source(layout, lanes, logs)).get_function("logs" if logs else "phi")
+
+
+@cache
+def _sums(dtype: np.dtype[Any], device: int) -> dict[str, Any]:
+    module = load(sums(dtype))
+    return {name: module.get_function(name) for name in KERNELS}

@@ -1,0 +1,172 @@
+"""Phi of CP-APR on a GPU, from the shards of packed nonzeros: launching ``phi.cu`` and ``phi_sums.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import allow_shared, load, prepare
+
+from ...device import NOTHING, Array
+from ...ops.mttkrp import Kernel, Share
+from ...ops.phi import Phi
+from ..code.phi import SUMS, macros, most_blocks, source, suits
+from ..device import CudaDevice
+from ..layout import PackedLayout, make_layout
+from ..shard import CudaShard, ShardCode
+from .mttkrp import THREADS, Packed, combine, inputs_of, ranges_beside, scratch_bytes, widen
+
+SUMMING = 512  # threads, as in phi_sums.cu
+NOWHERE = np.uint64(0)
+PAIR = 16  # bytes that a thread clears
+
+
+class PackedPhi:
+    """Phi of packed nonzeros; see `Phi`, `phi.cu`, and `Packed` for what happens to sums."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._limits, self._number = device.limits, device.number
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `Phi`: not the wide rows of tiled layouts, which are in shared memory part by part, nor 16-bit copies."""
+        return isinstance(kernel, Packed) and suits(make_layout(kernel.name, share, self._limits))
+
+    def prepare(self, kernel: Kernel, share: Share) -> None:
+        layout = make_layout(kernel.name, share, self._limits)
+        prepare([SUMS, *(source(layout, logs) for logs in (False, True))])
+
+    def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
+        layout = make_layout(kernel.name, share, self._limits)
+        return max(scratch_bytes(layout, nnz, self._limits), 8 * most_blocks(layout, nnz, self._limits)) if nnz else 0
+
+    def run(
+        self,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        floor: float,
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        skip: Array = None,
+    ) -> None:
+        """See `Phi`; queued on the current stream. Each kernel reads the flag."""
+        layout, flag = shard.layout, NOWHERE if skip is None else np.uint64(skip.data.ptr)
+        row, columns = out.strides[0], out.shape[1]
+        sums = _sums(self._number)
+
+        def clear(place: int, nbytes: int) -> None:
+            pairs = nbytes // PAIR
+            sums.clear((-(-pairs // THREADS),), (THREADS,), (np.uint64(place), np.int64(pairs), flag))
+
+        def clear_beside(first: int, end: int) -> None:
+            for begin, stop in ranges_beside(new, first, end):
+                clear(out.data.ptr + begin * row, (stop - begin) * row)
+
+        if not shard.nnz:
+            clear_beside(new.stop, new.stop)
+            return
+        if scratch is None:
+            scratch = cupy.empty(scratch_bytes(layout, shard.nnz, self._limits), np.uint8)
+        first, end, place = shard.first_row, shard.first_row + shard.rows, out.data.ptr + shard.first_row * row
+        call = _Call(shard, factors, own, floor, flag, self._number)
+        if layout.tiled and out.dtype != layout.share.dtype:
+            clear_beside(first, end)
+            clear(scratch.data.ptr, (shard.rows + shard.long_runs) * columns * 4)
+            call.launch(False, scratch.data.ptr, 0)
+            kept = min(max(0, new.start - first), shard.rows) if new.stop >= end else shard.rows
+            widen(shard, sums.after, scratch.data.ptr, place, kept, columns, flag)
+            return
+        clear_beside(*((first, end) if shard.filled else (new.stop, new.stop)))
+        call.launch(False, place, scratch.data.ptr)
+        if not layout.tiled:
+            combine(shard, sums.after, scratch.data.ptr, place, columns, flag)
+
+    def add_logs(
+        self, shard: CudaShard, factors: Sequence[Array], own: Array, floor: float, total: Array, scratch: Array = None
+    ) -> None:
+        """See `Phi`: each block of threads has a sum, and one block adds those up."""
+        if not shard.nnz:
+            return
+        if scratch is None:
+            scratch = cupy.empty(8 * most_blocks(shard.layout, shard.nnz, self._limits), np.uint8)
+        blocks = _Call(shard, factors, own, floor, NOWHERE, self._number).launch(True, 0, scratch.data.ptr)
+        _sums(self._number).add((1,), (SUMMING,), (scratch, np.int64(blocks), total))
+
+    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
+        flag = NOWHERE if skip is None else np.uint64(skip.data.ptr)
+        arguments = source, target, np.int64(source.size), flag
+        _sums(self._number).copy((-(-source.size // THREADS),), (THREADS,), arguments)
+
+
+def providers(device: CudaDevice) -> Sequence[Phi]:
+    """Return what computes Phi."""
+    return [PackedPhi(device)]
+
+
+class _Call(NamedTuple):
+    """A launch of ``phi.cu``, but for where its sums go."""
+
+    shard: CudaShard
+    factors: Sequence[Array]
+    own: Array
+    floor: float
+    flag: np.uint64
+    device: int
+
+    def launch(self, logs: bool, out: int, carry: int) -> int:
+        """Queue it; return its blocks of threads."""
+        shard, layout = self.shard, self.shard.layout
+        code = _compiled(layout, logs, self.device)
+        dtype = layout.share.dtype.type
+        floor = dtype(max(self.floor, np.finfo(dtype).tiny))  # whose inverse is finite
+        own = np.uint64(self.own.data.ptr + shard.first_row * self.own.strides[0])
+        blocks = shard.blocks if any(layout.staged) else shard.jobs
+        code.function(
+            (blocks, 1 if logs else layout.panels),
+            (code.threads,),
+            (
+                inputs_of(layout, self.factors),
+                *shard.read,
+                np.uint64(out),
+                np.uint64(carry),
+                shard.apart,
+                own,
+                floor,
+                self.flag,
+            ),
+            shared_mem=layout.shared_bytes,
+        )
+        return blocks
+
+
+class _Code(NamedTuple):
+    function: Any
+    threads: int  # of a block
+
+
+class _Sums(NamedTuple):
+    after: ShardCode  # what adds up the sums of ``phi.cu``, obeying a flag
+    clear: Any
+    add: Any
+    copy: Any
+
+
+@cache
+def _compiled(layout: PackedLayout, logs: bool, device: int) -> _Code:
+    module = load(source(layout, logs))
+    function = module.get_function("logs" if logs else "phi")
+    allow_shared(function)
+    return _Code(function, int(macros(layout)["THREAD_COUNT"]))
+
+
+@cache
+def _sums(device: int) -> _Sums:
+    module = load(SUMS)
+    after = {name: module.get_function(name) for name in ("combine", "combine_rest", "widen", "gather_long")}
+    own = (module.get_function(name) for name in ("clear", "sum_logs", "copy"))
+    return _Sums(ShardCode(None, **after), *own)

@@ -1,0 +1,53 @@
+"""The sorter of a GPU: that of the partitioner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partitioner.cuda import sort as cuda_sort
+from partitioner.cuda.sort_keys import MOST
+from partitioner.tensors.sparse import ValueRange
+
+from ...device import Array
+from ...ops.sort import DeviceSorter
+from ..device import CudaDevice
+
+
+class RadixSorter:
+    """See `DeviceSorter`."""
+
+    most, scratch = MOST, cuda_sort.SORTING
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def places(self, columns: Sequence[Array], modes: Sequence[int], lengths: Sequence[int]) -> Array:
+        found = cuda_sort.sorted_places(columns, modes, lengths)
+        self._device.trim()
+        return found
+
+    def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
+        """See `DeviceSorter`."""
+        found = cuda_sort.merge(columns, values, places)
+        self._device.trim()
+        return found
+
+    def take(self, array: Array, places: Array) -> Array:
+        return cuda_sort.take(array, places)
+
+    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        return cuda_sort.cast(values, dtype)
+
+    def value_range(self, values: Array) -> ValueRange:
+        return cuda_sort.value_range(values)
+
+    def squares(self, values: Array, largest: float) -> list[float]:
+        return cuda_sort.squares(values, largest)
+
+
+def providers(device: CudaDevice) -> Sequence[DeviceSorter]:
+    """Return the sorters, those to prefer first."""
+    return [RadixSorter(device)]

@@ -1,0 +1,150 @@
+"""SpTTM on a GPU: packing shards, and launching ``ttm.cu``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import load, prepare
+
+from ...device import Array
+from ...fibres import cut_chunks, most_slots
+from ...ops.ttm import ProductForm, TtmBytes, TtmKernel
+from ..code import ttm
+from ..device import CudaDevice
+from ..layout import ALIGNMENT
+from ..shard import copied, unloaded
+from ..source import unit
+
+SETTLING = 256  # threads of a block that adds up carries
+CUTTING = 80  # bytes for each chunk while chunks are cut
+MARKING = 24  # bytes for each fibre while its last nonzero is marked
+
+
+class Launch(NamedTuple):
+    """How ``ttm`` is launched."""
+
+    functions: tuple[Any, Any]  # `ttm` and `settle`
+    grid: tuple[int, int]
+    threads: int
+    row: int  # numbers of a fibre of the result
+
+
+@dataclass(frozen=True)
+class CudaFibres:
+    """Nonzeros of fibres in one piece of memory. See `FibreShard` and ``ttm.cu``."""
+
+    memory: Any
+    offsets: tuple[int, ...]  # of indices, values, chunks, and the levels of sums of carries
+    sizes: tuple[int, ...]  # nonzeros, fibres, chunks, slots, then items of each level
+    launch: Launch | None = None  # None if there is nothing to compute
+
+    @property
+    def nnz(self) -> int:
+        """The number of nonzeros."""
+        return self.sizes[0]
+
+    @property
+    def fibres(self) -> int:
+        """The number of fibres."""
+        return self.sizes[1]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its memory."""
+        return int(self.memory.nbytes)
+
+    def unloaded(self) -> CudaFibres:
+        return replace(self, memory=unloaded(self.memory))
+
+    def copied(self, buffer: Array) -> CudaFibres:
+        return replace(self, memory=copied(self.memory, buffer))
+
+    @cached_property
+    def read(self) -> tuple[np.uint64, ...]:
+        """The device addresses of the parts: a GPU waits for the host where a tensor is small."""
+        return tuple(np.uint64(self.memory.data.ptr + offset) for offset in self.offsets)
+
+
+class FibresOnDevice:
+    """See `TtmKernel`."""
+
+    name = "fibres"
+    most_nonzeros = 1 << 30
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def prepare(self, form: ProductForm) -> None:
+        prepare([_unit(form)])
+
+    def bytes(self, form: ProductForm, nnz: int, fibres: int) -> TtmBytes:
+        if not nnz:
+            return TtmBytes(0, 0, 0)
+        chunks = -(-nnz // ttm.chunk_size(form, nnz))
+        slots = most_slots(chunks)
+        padded = (nnz + ttm.PADDING) * (4 + form.width * form.dtype.itemsize)
+        shard = padded + 16 * (chunks + slots) + 8 * ALIGNMENT
+        return TtmBytes(shard, CUTTING * chunks + MARKING * fibres, slots * form.width * form.stride * 8)
+
+    def make(self, indices: Array, values: Array, starts: Array, form: ProductForm) -> CudaFibres:
+        nnz, width, pad = int(indices.size), form.width, ttm.PADDING
+        starts = cupy.asarray(starts)
+        if not nnz:
+            return CudaFibres(cupy.empty(0, np.uint8), (0, 0, 0), (0, 0, 0, 0))
+        chunks = cut_chunks(starts, nnz, ttm.chunk_size(form, nnz), ttm.SLACK, cupy)
+        tables = chunks.table, *chunks.levels
+        sizes = (nnz + pad) * 4, (nnz + pad) * width * form.dtype.itemsize, *(table.nbytes for table in tables)
+        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]).tolist()
+        offsets = (0, *ends[:-1])
+        memory = cupy.empty(ends[-1], np.uint8)
+        marked = memory[: sizes[0]].view(np.uint32)
+        marked[:nnz].view(np.int32)[...] = cupy.asarray(indices, np.int32)
+        marked[starts[1:] - 1] |= np.uint32(1 << 31)
+        numbers = memory[offsets[1] : offsets[1] + sizes[1]].view(form.dtype)
+        numbers[: nnz * width] = cupy.asarray(values, form.dtype).reshape(-1)
+        marked[nnz:], numbers[nnz * width :] = 0, 0
+        for at, table in zip(offsets[2:], tables, strict=True):
+            memory[at : at + table.nbytes] = table.view(np.uint8).reshape(-1)
+        counts = int(starts.size - 1), len(chunks.table), chunks.slots, *map(len, chunks.levels)
+        self._device.trim()
+        return CudaFibres(memory, offsets, (nnz, *counts), self._launch(form, len(chunks.table)))
+
+    def _launch(self, form: ProductForm, chunks: int) -> Launch:
+        lanes, groups = ttm.lanes(form), ttm.groups(form)
+        grid = -(-chunks // groups), -(-form.width * ttm.vectors(form) // lanes)
+        functions = _compiled(replace(form, length=0, nnz=0), self._device.number)
+        return Launch(functions, grid, lanes * groups, form.width * form.stride)
+
+    def run(self, shard: CudaFibres, matrix: Array, out: Array, scratch: Array = None) -> None:
+        """See `TtmKernel`; queued on the current stream."""
+        if shard.launch is None:
+            return
+        (compute, settle), grid, threads, row = shard.launch
+        _, _, chunks, slots, *levels = shard.sizes
+        if scratch is None:
+            scratch = cupy.empty(slots * row * 8, np.uint8)
+        indices, values, table, *items = shard.read
+        compute(grid, (threads,), (indices, values, table, np.int32(chunks), matrix, out, scratch))
+        for count, level in zip(levels, items, strict=True):
+            settle((-(-count * row // SETTLING),), (SETTLING,), (level, np.int32(count), scratch, out))
+
+
+def providers(device: CudaDevice) -> Sequence[TtmKernel]:
+    """Return the kernels of the operation, the default first."""
+    return [FibresOnDevice(device)]
+
+
+def _unit(form: ProductForm) -> Any:
+    return unit("ttm", ttm.macros(form))
+
+
+@cache
+def _compiled(form: ProductForm, device: int) -> tuple[Any, Any]:
+    module = load(_unit(form))
+    return module.get_function("ttm"), module.get_function("settle")

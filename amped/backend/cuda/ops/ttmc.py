@@ -1,0 +1,115 @@
+"""How a GPU computes TTMc from nonzeros in coordinate form: by ``ttmc_products.cu`` or ``ttmc.cu``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from partitioner.cuda.code import load, prepare
+
+from ...device import NOTHING, Array
+from ...ops.mttkrp import Kernel, Share
+from ...ops.ttmc import Ttmc
+from ..code.ttmc import THREADS, TtmcCode, WalkedCode, products_code, walked_code
+from ..coordinates import ATOMIC, CoordinateShard, column_places
+from ..device import CudaDevice
+from ..source import by_value, unit
+
+COMBINING = 256  # threads of a block that adds carries up
+
+
+TENSOR_CORES = 80, 90, 100  # compute capabilities with tensor cores that are fast in double precision
+FASTER = 2, 3  # input modes; with more, weights of nonzeros are products of many numbers, and runs share them
+
+
+class _OfRows(ABC):
+    """Rows of the result are made by groups of threads. See `Ttmc`."""
+
+    summed: int
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._number, self._processors = device.number, device.limits.processors
+
+    @abstractmethod
+    def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
+        """Return the code for input factor matrices of so many columns; see `Ttmc.run` for `double`."""
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        """See `Ttmc`: nonzeros in the order of their input indices."""
+        return kernel.name == ATOMIC and share.gather == "full"
+
+    def prepare(self, share: Share, ranks: Sequence[int]) -> None:
+        code = self._code(share, ranks)
+        prepare([unit(code.source, code.macros)])
+
+    def bytes(self, share: Share, ranks: Sequence[int], nnz: int) -> int:
+        each = (self._code(share, ranks, double) for double in (False, True))
+        return max(code.carry_bytes(nnz, self._processors) for code in each) if nnz else 0
+
+    def run(
+        self,
+        shard: CoordinateShard,
+        factors: Sequence[Array],
+        ranks: Sequence[int],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
+    ) -> None:
+        """See `Ttmc`; queued on the current stream."""
+        if new.start < new.stop:
+            out[new] = 0
+        if not shard.nnz:
+            return
+        share, code = shard.share, self._code(shard.share, ranks, double)
+        walk, add = _functions(code, self._number)
+        chunk, chunks = code.chunk(shard.nnz, self._processors), code.chunks(shard.nnz, self._processors)
+        columns = column_places(shard)
+        words = np.array([*columns, *(f.data.ptr for f in factors)], np.uint64)
+        numbers = np.array([shard.nnz, share.rows.start, new.start, new.stop], np.int64)
+        given = by_value(words, numbers, np.array([chunk, 0], np.int32))
+        walk((-(-chunks * code.lanes // THREADS), code.panels), (THREADS,), (given, out, scratch))
+        grid, first = (chunks, -(-code.width // COMBINING)), np.int64(share.rows.start)
+        for last in (0, 1):
+            facts = np.uint64(columns[0]), np.int64(chunks), np.int32(chunk), first, np.int32(last)
+            add(grid, (COMBINING,), (*facts, scratch, out))
+
+
+class Multiplied(_OfRows):
+    """Multiplies matrices on tensor cores, always in double precision."""
+
+    summed = 1
+
+    def __init__(self, device: CudaDevice) -> None:
+        super().__init__(device)
+        self._there = device.capability in TENSOR_CORES
+
+    def suits(self, kernel: Kernel, share: Share) -> bool:
+        return self._there and len(share.lengths) in FASTER and super().suits(kernel, share)
+
+    def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
+        return products_code(ranks, share.dtype)
+
+
+class Walked(_OfRows):
+    """Sums runs of equal indices in registers."""
+
+    summed = WalkedCode.most
+
+    def _code(self, share: Share, ranks: Sequence[int], double: bool = False) -> TtmcCode:
+        return walked_code(ranks, share.dtype, double)
+
+
+@cache
+def _functions(code: TtmcCode, device: int) -> tuple[Any, Any]:
+    module = load(unit(code.source, code.macros))
+    return module.get_function("ttmc"), module.get_function("carry_up")
+
+
+def providers(device: CudaDevice) -> Sequence[Ttmc]:
+    """Return the providers of the operation."""
+    return [Multiplied(device), Walked(device)]

@@ -1,0 +1,63 @@
+"""Rows without negative numbers, solved by operations on columns; the same for NumPy and CuPy. See `nonnegative`."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..device import Array, Device
+from ..ops.nonnegative import System
+from ..ops.solve import SolverBytes, Sums
+from ..rows import add_gram, block_rows, blocks_of, down
+
+BLOCKS = 4  # of rows, as doubles, that are in memory at once
+SETTLED = 1e-13  # a sweep that changes a row by less, relative to its largest number, is its last
+
+
+class ColumnSolver:
+    """Updates a column of a block of rows at a time; suits all. See `NonnegativeSolver`."""
+
+    name = "columns"
+    allocates = True
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
+        return True
+
+    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `NonnegativeSolver`: nothing is compiled."""
+
+    def bytes(self, rows: int, rank: int) -> SolverBytes:
+        return SolverBytes(0, 8 * rank * BLOCKS * min(rows, block_rows(rank)))
+
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> None:
+        """See `NonnegativeSolver`: nothing is prepared."""
+
+    def run(self, made: None, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
+        xp = self._device.xp
+        columns = np.flatnonzero(np.diag(self._device.to_host(system.gram)) > 0).tolist()
+        for block in blocks_of(len(source), block_rows(source.shape[1])):
+            rows = target[block] * system.begin
+            rights = source[block] * system.right
+            rows[:, columns] *= (rights != 0).any(axis=1)[:, None]
+            _sweep(xp, rows, rights, system.gram, columns, sweeps)
+            target[block] = rows
+            xp.maximum(sums.largest, down(xp, xp.max, xp.abs(rows)), out=sums.largest)
+            add_gram(xp, target[block], sums.gram)
+            if sums.dots is not None:
+                sums.dots[...] += down(xp, xp.sum, source[block] * target[block])
+
+
+def _sweep(xp: ModuleType, rows: Array, rights: Array, gram: Array, columns: list[int], sweeps: int) -> None:
+    """Update `rows`, (rows, R) float64, in place."""
+    for _ in range(sweeps):
+        before = rows.copy()
+        for r in columns:
+            change = (rights[:, r] - rows @ gram[r]) / gram[r, r]
+            rows[:, r] = xp.maximum(0.0, rows[:, r] + change)
+        if not bool((xp.abs(rows - before) > SETTLED * xp.abs(rows).max(axis=1)[:, None]).any()):
+            return

@@ -1,1 +1,0 @@
-"""Kernels of the null device, a module for each family."""

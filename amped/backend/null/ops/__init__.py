@@ -1,0 +1,1 @@
+"""Kernels of the null device, a module for each operation."""

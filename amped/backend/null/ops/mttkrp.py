@@ -1,0 +1,41 @@
+"""Two kernels of the null device, alike but for their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cpu.ops.mttkrp import Segmented
+from ...cpu.shard import HostShard
+from ...device import NOTHING, Array
+from ...ops.mttkrp import Kernel, KernelBytes, Share
+from ..device import NullDevice
+
+
+class RecordedKernel(Segmented):
+    """See `Kernel`: notes what it computes."""
+
+    def __init__(self, name: str, device: NullDevice) -> None:
+        super().__init__(device)
+        self.name, self._used = name, device.used
+
+    def bytes(self, share: Share, nnz: int) -> KernelBytes:
+        """See `Kernel`: as on a GPU, making takes what the shard does, and scratch memory grows with nonzeros."""
+        usual = super().bytes(share, nnz)
+        return usual._replace(making=usual.shard, running=usual.running + -(-nnz // 64) * share.stride * 8)
+
+    def run(
+        self,
+        shard: HostShard,
+        factors: Sequence[Array],
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+        double: bool = False,
+    ) -> None:
+        self._used.append((self.name, shard.nnz))
+        super().run(shard, factors, out, new, scratch, double)
+
+
+def providers(device: NullDevice) -> Sequence[Kernel]:
+    """Return the kernels of the operation."""
+    return [RecordedKernel("slow", device), RecordedKernel("fast", device)]

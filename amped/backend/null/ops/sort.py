@@ -1,0 +1,54 @@
+"""The host's sort, as a device's that has a GPU's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partitioner.sorting.sort import stable_argsort
+from partitioner.tensors import sparse as coo
+
+from ...device import Array
+from ...ops.sort import DeviceSorter
+from ..device import NullDevice
+
+
+class NullSorter:
+    """See `DeviceSorter`."""
+
+    most, scratch = (1 << 31) - 1, 40
+
+    def places(self, columns: Sequence[Array], modes: Sequence[int], lengths: Sequence[int]) -> Array:
+        chosen = [columns[m] for m in modes], [lengths[m] for m in modes]
+        return stable_argsort(*chosen).astype(np.uint32)
+
+    def merge(self, columns: Array, values: Array, places: Array) -> tuple[Array, int]:
+        """See `DeviceSorter`."""
+        ordered = columns[:, places]
+        differs = np.any(ordered[:, 1:] != ordered[:, :-1], axis=0)
+        starts = np.concatenate([[0], np.flatnonzero(differs) + 1])
+        ends = np.append(starts[1:], places.size)
+        for begin, end in zip(starts, ends, strict=True):
+            with np.errstate(over="ignore"):  # who asked looks at the sums
+                values[places[begin]] = np.add.accumulate(values[places[begin:end]].astype(np.float64))[-1]
+        first = places[starts]
+        return first[values[first] != 0], int(starts.size)
+
+    def take(self, array: Array, places: Array) -> Array:
+        return array[places]
+
+    def cast(self, values: Array, dtype: np.dtype[Any]) -> Array:
+        return values.astype(dtype, copy=False)
+
+    def value_range(self, values: Array) -> coo.ValueRange:
+        return coo.ValueRange(*coo.ends(values), coo.grain(values))
+
+    def squares(self, values: Array, largest: float) -> list[float]:
+        return coo.squares(values, (-largest, largest))
+
+
+def providers(device: NullDevice) -> Sequence[DeviceSorter]:
+    """Return the sorters, those to prefer first."""
+    return [NullSorter()]

@@ -1,0 +1,248 @@
+"""Sweeps over order-3 blocks in which three products serve six modes: those of two sweeps.
+
+The product of a block with one mode's factor matrix is a *partial result*: a row for each pair of indices of the other
+two modes. It serves these two, one after the other. In turn that are modes 0 and 1, 2 and 0, 1 and 2: each factor
+matrix is the newest one when it is multiplied with, and has not changed when the second of the two is served
+(multi-sweep dimension trees: Ma and Solomonik 2021).
+
+A partial result that does not fit is made in blocks of indices of the first of its modes. The rows of the first mode's
+MTTKRP are complete then; they are solved, and the block is contracted with the new rows of the factor matrix, which is
+a part of the second mode's MTTKRP.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ..device import Array
+from .dense import BlockForm
+
+ORDER = 3
+PASSES = 3 / 2  # over the elements, for all modes
+TILES = 128, 64, 32, 8  # rows of a product that are computed at a time: blocks are a multiple of the first that fits
+
+
+class DimensionTree(NamedTuple):
+    """What is there of a partial result at once: rows of so many numbers; `whole`: whether any one fits as a whole."""
+
+    rows: int
+    columns: int
+    itemsize: int  # bytes of a number
+    whole: bool
+
+
+def next_of(mode: int) -> int:
+    """Return the mode that follows in memory order."""
+    return (mode + 1) % ORDER
+
+
+def third(mode: int, following: int) -> int:
+    """Return the mode that is neither."""
+    return 3 - mode - following
+
+
+def is_batch(mode: int, contracted: int) -> bool:
+    """Return whether a product for blocks of a mode is made of several, as its rows do not follow in memory.
+
+    The partial result's rows are indices of the two modes that are not `contracted`, in memory order.
+    """
+    return contracted == 1 or (contracted, mode) in ((2, 1), (0, 2))
+
+
+def step_of(pairs: DimensionTree, form: BlockForm, mode: int, contracted: int) -> int:
+    """Return how many indices of a mode make a block."""
+    length, other = form.lengths[mode], form.lengths[third(mode, contracted)]
+    step = pairs.rows // other
+    if step >= length:
+        return length
+    if mode != 0 and is_batch(mode, contracted):
+        step = next((step // tile * tile for tile in TILES if step >= tile), step)
+    return max(1, step)
+
+
+def added(form: BlockForm, contracted: int) -> int:
+    """Return how often a partial result is added to: where mode 0 is contracted, its indices may come in slabs."""
+    return -(-form.lengths[0] // form.slab) - 1 if contracted == 0 else 0
+
+
+def ahead_bytes(form: BlockForm, pairs: DimensionTree) -> int:
+    """Return the bytes of the MTTKRP of a mode to come."""
+    return 0 if pairs.whole else max(form.lengths) * pairs.columns * 8
+
+
+def pairs_of(form: BlockForm, workspace: int, columns: int, itemsize: int) -> DimensionTree | None:
+    """Return how partial results, of such numbers in rows of so many, fit a workspace; None if they do not."""
+    if len(form.lengths) != ORDER or not form.pairs:
+        return None
+    (a, b, c), row = form.lengths, columns * itemsize
+    most = max(a * b, b * c, a * c)
+    if most * row <= workspace:
+        return DimensionTree(most, columns, itemsize, True)
+    found = DimensionTree(0, columns, itemsize, False)
+    rows = (workspace - ahead_bytes(form, found)) // row
+    fits = form.whole and not form.streamed and rows >= max(form.lengths)
+    return found._replace(rows=rows) if fits else None
+
+
+def pairs_bytes(form: BlockForm, pairs: DimensionTree) -> int:
+    """Return the bytes of scratch memory: a partial result, and an MTTKRP to come."""
+    return pairs.rows * pairs.columns * pairs.itemsize + ahead_bytes(form, pairs)
+
+
+class Products(Protocol):
+    """What a device computes for `DimensionTreeSweep`; all of it is queued.
+
+    Matrices may have more columns than `factor` has rows: zeros.
+    """
+
+    def whole(self, block: Array) -> Array:
+        """Return a block C-contiguous: if rows of its last mode have gaps, as one with these among its indices."""
+
+    def multiply(self, matrix: Array, factor: Array, out: Array, adds: bool, transposed: bool) -> None:
+        """Compute ``out = matrix @ factor``, or that of the transposed matrix; or add that to `out`."""
+
+    def multiply_each(self, matrices: Array, factor: Array, out: Array, transposed: bool) -> None:
+        """Compute ``out[i] = matrices[i] @ factor`` for all i, or that of the transposed matrices."""
+
+    def contract(
+        self, partial: Array, lengths: tuple[int, int], at: int, factor: Array, out: Array, adds: bool
+    ) -> None:
+        """Compute ``out[i] = sum over k of partial[i, k] * factor[k]``, or that of ``partial[k, i]``; or add that.
+
+        Rows of `partial` are indices of two modes of such `lengths`; `at` says which one those of `out` are. Where a
+        mode has gaps among its indices, `out` and `factor` have fewer rows.
+        """
+
+
+class DimensionTreeSweep:
+    """Serves pairs of modes; see `Sweep`. What it keeps may serve the next sweep, too.
+
+    `expect` comes before each MTTKRP. Where `in_blocks`, `begin`, `add` and `end` do not compute a mode that reads::
+
+        for rows in sweep.blocks(mode):
+            sweep.compute(mode, rows, block, factors, out)
+            ...  # these rows of factors[mode] are solved
+            sweep.pass_on(mode, rows, factors, out)
+
+    As the mode that follows is computed from the new rows, the new factor matrix is not to be told as `changed`.
+    The last of `rows` may go beyond those that there are.
+    """
+
+    def __init__(
+        self,
+        form: BlockForm,
+        pairs: DimensionTree,
+        scratch: Array,
+        products: Products,
+        lengths: tuple[int, ...] | None = None,
+    ) -> None:
+        """Take a form whose last length has the gaps in it, if rows have any; `lengths` are without them."""
+        self._form, self._pairs, self._products, self.in_blocks = form, pairs, products, not pairs.whole
+        self._lengths = lengths or form.lengths
+        end = pairs.rows * pairs.columns * pairs.itemsize
+        self._partial = scratch[:end].view(f"f{pairs.itemsize}").reshape(-1, pairs.columns)
+        self._ahead = scratch[end : end + ahead_bytes(form, pairs)].view(np.float64).reshape(-1, pairs.columns)
+        self._pair = 0, 1  # the modes that are served
+        self._there = False  # whether what serves them is: a partial result; if `in_blocks`, the MTTKRP of the second
+
+    def expect(self, mode: int, following: int) -> None:
+        if self.reads(mode):
+            self._pair, self._there = (mode, following), False
+
+    def _contracted(self) -> int:
+        mode, following = self._pair
+        return third(mode, next_of(mode) if following == mode else following)
+
+    def reads(self, mode: int) -> bool:
+        return not self._there or mode not in (self._pair[1:] if self.in_blocks else self._served())
+
+    def _served(self, mode: int = 0, rows: slice | None = None) -> dict[int, int]:
+        """Return the lengths of the modes that a partial result serves, in memory order; or with some rows of one."""
+        lengths = {m: n for m, n in enumerate(self._form.lengths) if m != self._contracted()}
+        return lengths if rows is None else lengths | {mode: rows.stop - rows.start}
+
+    def changed(self, mode: int) -> None:
+        """See `Sweep`: of a pair, the second mode's matrix changes when both are served."""
+        if self.in_blocks or mode == self._contracted() or mode == self._pair[1] != self._pair[0]:
+            self._there = False
+
+    def kept(self) -> Hashable:
+        return self._pair if self._there else None
+
+    def resume(self, kept: Hashable) -> None:
+        assert kept is None or isinstance(kept, tuple)
+        self._there = kept is not None
+        self._pair = kept or self._pair
+
+    def begin(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        if mode not in self._served():
+            self._pair = mode, next_of(mode)
+        self._there = False
+
+    def add(self, mode: int, slab: Array, start: int, factors: Sequence[Array], out: Array) -> None:
+        contracted, (first, second) = self._contracted(), self._served().values()
+        slab = self._products.whole(slab)
+        if contracted == 0:
+            matrix, factor = slab.reshape(len(slab), -1), factors[0][start : start + len(slab)]
+            self._products.multiply(matrix, factor, self._partial[: first * second], start > 0, True)
+            return
+        target = self._partial[start * second : (start + len(slab)) * second]
+        self._multiply(slab, 0, slice(0, len(slab)), contracted, factors[contracted], target)
+
+    def _multiply(self, block: Array, mode: int, rows: slice, contracted: int, factor: Array, out: Array) -> None:
+        """Queue the product of a range of a mode of a block with the factor matrix of another mode."""
+        products, n, (i, j, k) = self._products, rows.stop - rows.start, block.shape
+        part = block[(slice(None),) * mode + (rows,)]
+        if contracted == 2 and (mode == 0 or n == j):
+            products.multiply(part.reshape(-1, k), factor, out, False, False)
+        elif contracted == 2:
+            products.multiply_each(part, factor, out.reshape(i, n, -1), False)
+        elif contracted == 1:
+            products.multiply_each(part, factor, out.reshape(len(part), part.shape[2], -1), True)
+        elif mode == 1 or n == k:
+            columns = slice(rows.start * k, rows.stop * k) if mode == 1 else slice(None)
+            products.multiply(block.reshape(i, -1)[:, columns], factor, out, False, True)
+        else:
+            products.multiply_each(part.transpose(1, 0, 2), factor, out.reshape(j, n, -1), True)
+
+    def end(self, mode: int, factors: Sequence[Array], out: Array) -> None:
+        if self.in_blocks:
+            out[:, : self._pairs.columns] = self._ahead[: len(out)]
+            return
+        self._there = True
+        self._contract(mode, self._served(), factors, out, False)
+
+    def _contract(self, mode: int, lengths: dict[int, int], factors: Sequence[Array], out: Array, adds: bool) -> None:
+        """Contract a partial result of two modes of such lengths to the MTTKRP of one of them."""
+        first, second = lengths
+        other, sizes = (second if mode == first else first), (lengths[first], lengths[second])
+        self._products.contract(
+            self._partial[: math.prod(sizes)], sizes, int(mode == second), factors[other], out, adds
+        )
+
+    def blocks(self, mode: int) -> Sequence[slice]:
+        self._there = False
+        length, step = self._form.lengths[mode], step_of(self._pairs, self._form, mode, self._contracted())
+        return [slice(begin, min(begin + step, length)) for begin in range(0, self._lengths[mode], step)]
+
+    def compute(self, mode: int, rows: slice, block: Array, factors: Sequence[Array], out: Array) -> None:
+        contracted, lengths = self._contracted(), self._served(mode, rows)
+        first, second = lengths.values()
+        block = self._products.whole(block)
+        self._multiply(block, mode, rows, contracted, factors[contracted], self._partial[: first * second])
+        self._contract(mode, lengths, factors, out[rows], False)
+
+    def pass_on(self, mode: int, rows: slice, factors: Sequence[Array], out: Array) -> None:
+        following = self._pair[1]
+        if following == mode:
+            done = out[rows, : self._pairs.columns]
+            self._ahead[rows.start : rows.start + len(done)] = done
+        else:
+            solved = [factor[rows] if m == mode else factor for m, factor in enumerate(factors)]
+            target = self._ahead[: self._form.lengths[following]]
+            self._contract(following, self._served(mode, rows), solved, target, rows.start > 0)
+        self._there = rows.stop >= self._lengths[mode]

@@ -1,0 +1,297 @@
+"""The verbs that decompose a tensor: start or resume, iterate, write the model, and say how it went."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from partitioner.errors import one_line
+from partitioner.host.signals import NOTHING
+from partitioner.host.stages import STAGES
+
+from ..errors import InputError
+from ..files import TakenError, write_text
+from ..methods import als, apr, driver
+from ..methods.driver import Model
+from ..methods.initial import Init
+from ..methods.starts import Restartable, best_of
+from ..methods.tucker import shown
+from ..models.kruskal import MODEL, KruskalTensor
+from ..models.record import RUN
+from ..parallel.mpi import on_root, share
+from ..parallel.step_timeout import first_limit
+from ..parallel.stopping import StopRequest
+from ..report import page, text
+from ..runs import checkpoint
+from ..runs.assembly import AnySource, begin, counts, decomposition
+from ..runs.compression import compressed, cp_start
+from .job import Job, Session
+from .record import OF_ONE_RUN, recorded
+from .run_requests import CpdRequest, RunRequest, TuckerRequest
+
+COMPARED = 1 << 27  # nonzeros times components of what is soon computed
+
+
+Tell = Callable[[Job, Model, Path], None]
+"""Tells a person of a model and the folder that it is in; on rank 0."""
+
+
+class VerbKind(Protocol):
+    """What a verb adds to what all decompositions have in common."""
+
+    start: Init | None  # found when the tensor was placed, if that is to be begun with
+
+    def prepare(self, job: Job) -> None:
+        """Begin to compile what the method needs, and return at once."""
+
+    def method(self, job: Job, source: AnySource) -> Restartable:
+        """Place the tensor; return the method that was asked for. Collective."""
+
+
+def cpd(request: CpdRequest, session: Session) -> int:
+    """Decompose a tensor: CP-ALS, or CP-APR for counts."""
+    return told_cpd(request, session, _show)
+
+
+def told_cpd(request: CpdRequest, session: Session, tell: Tell) -> int:
+    """Do what `cpd` does; `tell` of the model."""
+    return _decompose(request, session, _Cp(request), tell)
+
+
+def tucker(request: TuckerRequest, session: Session) -> int:
+    """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
+    return _decompose(request, session, _Tucker(request), _show)
+
+
+def _show(job: Job, model: Model, place: Path) -> None:
+    """Show a person what the components are."""
+    job.teller.model(model)
+
+
+def _decompose(request: RunRequest, session: Session, kind: VerbKind, tell: Tell) -> int:
+    comm, stop = session.comm, session.stop
+    stop.saved = lambda: _saved(request)
+    checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
+    with Job(request, session) as job:
+        kind.prepare(job)  # while the tensor is read
+        source = job.open()
+        with job.teller.loading():
+            method = kind.method(job, source)
+        job.say_machine()
+        origin, resumed = _start_or_resume(job, request, method, source, kind.start)
+        job.begin(method.operator, source, method.rank)
+        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed, source.labels)
+        slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
+        limit = first_limit(max(comm.allgather(slowest)))
+        rule = driver.StopRule(request.iterations, request.tolerance, limit, request.deadline)
+        began, starts = time.perf_counter(), request.how_often
+        hear = partial(job.teller.iteration, of=request.iterations)
+        with stop.listening():
+            with STAGES.of("iterate"), saver:
+                best, merits = best_of(
+                    method,
+                    starts,
+                    lambda number: _next_start(job, method, source, number),
+                    lambda: driver.run(method, rule, [hear], lambda: stop.agreed(comm), saver),
+                    lambda: stop.agreed(comm),
+                )
+            if starts > 1:
+                origin = origin._replace(seed=request.first_seed + best)
+                job.teller.best(len(merits), origin.seed)
+            record = recorded(job, source, origin, method, time.perf_counter() - began)
+            model, place, result = _save(job, request, method, stop, record, saver, source)
+            _close(job, method, stop, rule, record, result)
+            stop.agreed(comm)  # perhaps by now
+            stop.saved = lambda: result
+            stop.tell(comm)
+        failed = saver.failed
+        if model is not None:
+            failed |= stop.signal is None and _report(job, model, source, record, place)
+            if place is not None:
+                tell(job, model, place)
+        return job.exit_code(stop.exit_code, failed)
+
+
+def _save(
+    job: Job,
+    request: RunRequest,
+    method: driver.Method,
+    stop: StopRequest,
+    record: dict[str, Any],
+    saver: checkpoint.Saver,
+    source: AnySource,
+) -> tuple[Model | None, Path | None, str]:
+    """Write the model, unless the run is to go on from a checkpoint; return it, its folder, and what was saved."""
+    kept = request.checkpoint is not None and not job.comm.bcast(saver.failed)
+    if stop.signal is not None and kept:  # that command will write the model
+        return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
+    with STAGES.of("write"), stop.shielded():
+        model = method.model().labelled(source.labels)
+        model.run = {name: each for name, each in record.items() if name not in OF_ONE_RUN}  # the same bytes each time
+        place = on_root(job.comm, lambda: _write_model(job, model, record))
+    return model, place, f"model in {one_line(str(place / MODEL))}" if place else ""
+
+
+def _saved(request: RunRequest) -> str:
+    """Return what is there of a run that ends before it has written anything."""
+    there = [] if request.checkpoint is None else checkpoint.names_in(request.checkpoint)
+    return f"nothing was saved since {request.checkpoint}/{there[0]}" if there else NOTHING
+
+
+class _Cp:
+    """CP-ALS and CP-APR. See `VerbKind`."""
+
+    start: Init | None = None
+
+    def __init__(self, request: CpdRequest) -> None:
+        self._request = request
+
+    def prepare(self, job: Job) -> None:
+        device, dtype, request = job.machine.device, self._request.options.dtype, self._request
+        if request.counts:
+            apr.prepare(device, dtype)
+        else:
+            als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
+
+    def method(self, job: Job, source: AnySource) -> Restartable:
+        request = self._request
+        if request.counts:
+            asked = request.poisson()
+            budget = job.budget(request.max_iters * asked.inner_iters)
+            return counts(source, request.rank, job.machine, request.options, asked, budget, request.init)
+        constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
+        if request.init == "tucker":
+            self.start = cp_start(source, job.machine, request.options, request.rank, request.first_seed)
+        return decomposition(source, request.rank, job.machine, request.options, budget, constraints, request.init)
+
+
+class _Tucker:
+    """Tucker decompositions. See `VerbKind`."""
+
+    start: Init | None = None
+
+    def __init__(self, request: TuckerRequest) -> None:
+        self._request = request
+
+    def prepare(self, job: Job) -> None:
+        """See `VerbKind`: code depends on the tensor's order."""
+
+    def method(self, job: Job, source: AnySource) -> Restartable:
+        request = self._request
+        found = compressed(source, job.machine, request.options, request.compression, request.first_seed)
+        job.display.note(f"ranks {shown(found.operator.ranks)}")
+        return found
+
+
+def _next_start(job: Job, method: driver.Method, source: AnySource, number: int) -> None:
+    """Put the factor matrices of a start in place, unless it is the first, whose are."""
+    request = job.request
+    assert isinstance(request, RunRequest)
+    seed = request.first_seed + number
+    job.teller.start(number, request.how_often, seed)
+    if number:
+        begin(method, source, seed)
+
+
+def _start_or_resume(
+    job: Job, request: RunRequest, method: driver.Method, source: AnySource, start: Init | None
+) -> tuple[checkpoint.Origin, bool]:
+    """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
+    comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
+    if folder is None:
+        begin(method, source, request.first_seed, request.init if start is None else start)
+        return checkpoint.Origin({}, request.first_seed, request.init, options), False
+    facts = checkpoint.facts_of(source, method.rank, method.name) | method.facts
+
+    def load() -> checkpoint.Checkpoint | None:
+        if not request.resume:
+            return None
+        found, damages = checkpoint.load_newest(folder, not request.no_verify)
+        if found is not None:
+            checkpoint.check(found, facts, method.state, folder, source.labels)
+            _check_start(request, found.origin, folder / found.name)
+            for damage in damages:
+                print(f"amped: {damage}; going on from {one_line(found.name)}", file=sys.stderr)
+        return found
+
+    found = on_root(comm, load)  # rank 0's: the others may see another file system
+    kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
+    if kept is None:
+        begin(method, source, request.first_seed, request.init if start is None else start)
+        return checkpoint.Origin(facts, request.first_seed, request.init, options), False
+    method.state, seed, init = kept
+    for mode in range(method.operator.order):
+        method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
+    job.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(folder))}")
+    return checkpoint.Origin(facts, seed, init or request.init, options), True
+
+
+def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> None:
+    """Raise `InputError` if a flag names another start than the one from which the checkpoint's run began."""
+    wrong_seed = request.seed is not None and (bool(origin.init) or request.seed != origin.seed)
+    wrong_init = request.init is not None and origin.init not in (request.init, "")
+    if wrong_seed or wrong_init:
+        name, given = ("seed", request.seed) if wrong_seed else ("init", request.init)
+        random = f"--seed {origin.seed}" if wrong_seed else "a random start"
+        start = f"--init {origin.init}" if origin.init else random
+        cause = f"its run began with {start}, not --{name} {given}: leave out --{name}, or --resume"
+        raise InputError(cause, path=path)
+
+
+def _write_model(job: Job, model: Model, record: dict[str, Any]) -> Path:
+    """Write the model and its record; return where: in another folder if something has taken the names meanwhile."""
+
+    def write(folder: Path) -> Path:
+        replaced = job.outputs.replaced
+        model.save(folder / MODEL, replace=folder / MODEL in replaced)
+        write_text(folder / RUN, json.dumps(record, indent=1) + "\n", folder / RUN in replaced)
+        return folder
+
+    assert job.place is not None
+    try:
+        return write(job.place)
+    except TakenError as error:
+        job.display.note(f"{error}: the model goes elsewhere")
+        return write(job.outputs.fresh(job.place, MODEL))
+
+
+def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], place: Path | None) -> bool:
+    """Write the report that was asked for, if any, of a model at `place`; return whether it failed. Collective."""
+    request = job.request
+    if not isinstance(request, CpdRequest) or request.report is None:
+        return False
+    assert isinstance(model, KruskalTensor)
+    # A small tensor is compared with its model once more: values that this explains least, deviances.
+    tensor = source.tensor() if source.nnz * model.rank <= COMPARED else None
+    if place is None:
+        return False
+    path = request.report_at(place)
+    try:
+        page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
+    except Exception as error:  # whatever it is, the model is written
+        told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
+        print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
+        return True
+    job.display.note(f"report in {one_line(str(path))}")
+    return False
+
+
+def _close(
+    job: Job,
+    method: driver.Method,
+    stop: StopRequest,
+    rule: driver.StopRule,
+    record: dict[str, Any],
+    result: str,
+) -> None:
+    """Say how the run went."""
+    memory = job.memory_line(method.operator)
+    job.tell_stages()
+    job.metrics.event("end", **record)
+    job.teller.end(method, rule, record["seconds"], memory, stop.signal, result)

@@ -1,0 +1,77 @@
+"""The bundled example, told as a story: what ``amped`` does without arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from ..errors import InputError
+from ..methods.driver import Model
+from ..models.explained import Component
+from ..models.kruskal import KruskalTensor
+from ..report import page
+from .decompose import told_cpd
+from .job import Job, Session
+from .run_requests import CpdRequest
+
+NAME = "uber_pickups.npz"
+ARGUMENTS = ["--rank", "6", "--nonnegative", "--max-iters", "500"]
+PICTURE = "components.png"
+WEEKDAYS = "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"  # the labels of the first mode
+MENTIONED, NEAR = 4, 2  # hours, and places, of a pattern
+NEXT = 'cpd events.csv --key user --key item --key "hour(time)" --rank 6 --nonnegative --report'
+
+
+def example_line() -> list[str]:
+    """Return the command line of the example; with a report, if that can be made."""
+    return ["cpd", str(files("amped").joinpath("data", NAME)), *ARGUMENTS, *([] if page.missing() else ["--report"])]
+
+
+def example(request: CpdRequest, session: Session) -> int:
+    """Decompose the bundled pickups of Uber in New York, and tell of the patterns."""
+    return told_cpd(request, session, _tell)
+
+
+def _tell(job: Job, model: Model, place: Path) -> None:
+    assert isinstance(model, KruskalTensor)
+    assert isinstance(job.request, CpdRequest)
+    program = os.environ.get("AMPED_COMMAND", "amped")
+    lines = ["", *_story(model), "", f"with numbers: {program} show {place}", _picture(model, place)]
+    if job.request.report is not None:
+        lines.append(f"to read and hand on, in a browser: {job.request.report_at(place)}")
+    lines += ["your own events: a table (CSV, JSON, Parquet) with a row for each; keys are columns, or SQL:"]
+    job.display.note("\n".join([*lines, f"    {program} {NEXT}"]))
+
+
+def _picture(model: KruskalTensor, place: Path) -> str:
+    """Draw the patterns, and say where."""
+    if page.missing() is not None:
+        return f"for a picture and a report: {page.REMEDY}"
+    try:
+        model.plot(place / PICTURE)
+    except InputError as error:
+        return str(error)
+    return f"in one picture: {place / PICTURE}"
+
+
+def _story(model: KruskalTensor) -> list[str]:
+    """Return the patterns in words."""
+    head = f"{model.rank} patterns in Uber's pickups in New York, April to September 2014 (places: latitude, longitude)"
+    return [head, *(_sentence(component, model) for component in model.top(MENTIONED))]
+
+
+def _sentence(component: Component, model: KruskalTensor) -> str:
+    """Return a pattern in words: on the days that have more than an even share of it, at the hours that have most."""
+    days, column = WEEKDAYS, model.factors[0][:, component.number]
+    busy = [day for day, share in zip(days, column, strict=True) if share > 1 / len(days)]
+    hours, places = ([str(label) for label, _ in items] for items in component.top[1:])
+    return (
+        f"{component.number + 1}. {component.share:.0%} of the model: {_listed(busy)}; "
+        f"at {_listed(sorted(hours, key=int))} o'clock; around {_listed(places[:NEAR])}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else "nothing"

@@ -1,0 +1,93 @@
+"""The verb ``mttkrp``."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.flags import flag, path, shown
+from partitioner.tensors.labels import named
+
+from ..errors import InputError
+from ..files import write_npz
+from ..operators.base import Operator
+from ..operators.limits import check_result
+from ..operators.sources.sparse import DescribedSource
+from ..parallel.mpi import on_root, together
+from ..runs.assembly import place, start
+from .job import Job, Session
+from .requests import Repeated
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MttkrpRequest(Repeated):
+    """What ``mttkrp`` takes."""
+
+    mode: str = flag("all", "a mode, counted from 0, or all")
+    output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
+
+
+def mttkrp(request: MttkrpRequest, session: Session) -> int:
+    """Compute MTTKRPs from the factor matrices that a decomposition would start from."""
+    comm, output = session.comm, request.output
+    with Job(request, session) as job:
+        source = job.open()
+        modes = together(comm, lambda: _modes(request.mode, len(source.shape)))
+        with job.teller.loading():
+            budget = job.budget(request.repeat)
+            operator = place(source, request.rank, job.machine, request.options, budget=budget, late=True)
+        job.say_machine()
+        start(operator, source, request.first_seed, request.init)
+        job.begin(operator, source)
+        results = {}
+        for at, mode in enumerate(modes):
+            turns = [mode] * request.repeat + modes[at + 1 :]
+            whole = _timed_mttkrp(job, operator, source, turns, request.repeat)
+            if comm.rank == 0 and output is not None:
+                results[f"mode_{mode}"] = whole
+        if output is not None:
+            results |= named(source.labels)
+            on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
+        job.display.note(job.memory_line(operator))
+        return job.exit_code()
+
+
+def _timed_mttkrp(
+    job: Job, operator: Operator, source: DescribedSource, modes: Sequence[int], repeat: int
+) -> NDArray[Any]:
+    """Compute the first of the `modes` to come `repeat` times, report the median, and return the whole result."""
+    seconds, mode = [], modes[0]
+    for turn in range(repeat):
+        if turn:
+            operator.forget()
+        begin = time.perf_counter()
+        rows = operator.mttkrp(mode, then=modes[turn + 1 :])
+        operator.synchronize()
+        seconds.append(max(job.comm.allgather(time.perf_counter() - begin)))
+        split = job.metrics.spans(job.comm.allgather(operator.clock.collect()))
+        job.metrics.event("mttkrp", mode=mode, seconds=seconds[-1], split=split)
+    whole = operator.gathered(mode, rows)
+    values = source.value_range
+    together(job.comm, lambda: check_result(operator, mode, whole, values))
+    operator.clock.collect()
+    median = statistics.median(seconds)
+    norm = np.linalg.norm(whole.astype(np.float64))
+    rate = operator.plan.modes[mode].cut.nonzeros[-1] / median / 1e6
+    job.display.note(
+        f"mode {mode}: {median * 1e3:.3f} ms, {rate:,.0f} million {operator.plan.counted}/s, norm {norm:.9g}"
+    )
+    return whole
+
+
+def _modes(wanted: str, order: int) -> list[int]:
+    modes = {str(mode): [mode] for mode in range(order)} | {"all": list(range(order))}
+    if wanted not in modes:
+        raise InputError(f"--mode {shown(wanted)}: expected all or a mode from 0 to {order - 1}")
+    return modes[wanted]

@@ -1,0 +1,221 @@
+"""The verbs of the command line, in terms of the library.
+
+A verb checks all that can be known before the tensor is read, reads it, places it, and only then makes files or
+folders: a run that is refused leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import MISSING, asdict, dataclass
+from typing import Any, ClassVar
+
+from partitioner.flags import flag, one_or_more, whole_number
+from partitioner.shards.partition import Cut
+
+from ..errors import InputError
+from ..methods import als, apr
+from ..methods.constraints import Constraints
+from ..methods.hosvd import METHODS as COMPRESSIONS
+from ..methods.hosvd import Compression
+from ..methods.initial import start_bytes
+from ..methods.prediction import Forecast, foretell, hopeless
+from ..methods.prediction_dense import foretell_dense, hopeless_dense
+from ..methods.tucker import check_ranks
+from ..operators.dense.core import make_core_plan
+from ..operators.dense.plan import DensePlan, make_dense_plan
+from ..operators.placement import Loading, Plan, Setting, make_plan
+from ..operators.sources.dense import DenseSource
+from ..operators.sources.lengths import check_lengths
+from ..operators.sources.semisparse import ProductSource
+from ..operators.sources.sparse import SparseSource
+from ..operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
+from ..parallel.mpi import on_root, together
+from ..report import dense as dense_text
+from ..report import text
+from ..report.products import plan_text
+from ..report.progress import say
+from ..runs.assembly import AnySource, as_counts, setting_for
+from ..runs.compression import core_setting
+from ..runs.products import product_setting
+from .job import Job, Session
+from .requests import METHODS, Modelled, Request
+from .ttm import multiplied
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PlanRequest(Modelled):
+    """What ``plan`` takes."""
+
+    PRINTS: ClassVar[bool] = True
+    rank: Any = flag(MISSING, "columns; of tucker R1,R2,...", type=one_or_more, metavar="R")
+    method: str | None = flag(None, "see cpd and tucker", choices=(*METHODS, *COMPRESSIONS))
+    init: str | None = flag(None, "also plan the memory of this start", choices=("nvecs",), group="start")
+    ranks: int | None = flag(None, "plan for this many processes (those started)", type=whole_number, metavar="P")
+    mode: int | None = flag(None, "plan a product in this mode (ttm)", type=whole_number, metavar="N")
+
+    @property
+    def core(self) -> tuple[int, ...] | None:
+        """The ranks of a Tucker decomposition, if that is planned."""
+        return self.rank if isinstance(self.rank, tuple) else None
+
+    def check(self) -> None:
+        constrained = self.nonnegative or self.nonnegative_modes or self.ridge or self.fixed_modes
+        if self.mode is not None and (self.counts or self.method or constrained or self.core or self.init):
+            raise InputError("--mode plans a product (ttm): it goes with no method, loss, start or constraint")
+        if self.core is None:
+            super().check()
+        elif self.method not in (None, *COMPRESSIONS):
+            raise InputError(f"--method {self.method} takes one --rank: of several, {', '.join(COMPRESSIONS)}")
+        else:
+            Compression(self.method or "hooi", self.core, init=self.init)
+            Request.check(self)
+        if self.ranks is not None and self.ranks < 1:
+            raise InputError(f"--ranks {self.ranks}: at least 1")
+
+
+def plan(request: PlanRequest, session: Session) -> int:
+    """Say what a run would need and take, and how it would be balanced.
+
+    Nothing is allocated for it or computed, but for what tells how long an iteration takes.
+    """
+    if request.mode is not None:
+        return _plan_product(request, session)
+    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
+    with Job(request, session) as job:
+        source = job.open()
+        if request.counts and request.core is None:
+            source = as_counts(source, job.machine, request.options)
+        setting = _setting(job, request, source)
+        if ranks != comm.size:  # other ranks than those started: all on one node
+            setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
+        check_lengths(source, setting, comm, elsewhere=True)
+        if isinstance(source, DenseSource):
+            _tell_dense(job, source, setting, ranks)
+            return job.exit_code()
+        cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
+        loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
+        alone = setting._replace(overlaps=False)
+        plans = on_root(comm, lambda: [make_plan(cuts, part, alone, loading) for part in range(ranks)])
+        constraints = request.wanted.of(len(source.shape))
+        forecast, doubt = _forecast(job, source, setting, cuts, loading, constraints)
+        if plans is not None:
+            _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
+            lines = [text.plan_text(plans, job.machine.device), text.forecast_line(forecast, doubt)]
+            say("\n".join(filter(None, [*lines, _advice(source, request)])))
+        return job.exit_code()
+
+
+def _advice(source: AnySource, request: PlanRequest) -> str | None:
+    """Return a line where a tensor that is sparse would better be dense."""
+    return (
+        None
+        if request.counts or request.core
+        else dense_text.advice(source, request.rank, request.options.dtype.itemsize)
+    )
+
+
+def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> None:
+    """Say what a run of a dense tensor would need. Collective."""
+    if setting.ttmc:
+        cores = on_root(job.comm, lambda: [make_core_plan(source, part, ranks, setting) for part in range(ranks)])
+        if cores is not None:
+            _tell(job, source, cores, None)
+            say(dense_text.core_plan_text(cores, job.machine.device))
+        return
+    plans = on_root(job.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)])
+    if plans is not None:
+        forecast, doubt = _dense_forecast(job, source, setting, plans[0])
+        _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
+        say(dense_text.plan_text(plans, job.machine.device))
+        say(text.forecast_line(forecast, doubt))
+
+
+def _dense_forecast(
+    job: Job, source: DenseSource, setting: Setting, plan: DensePlan
+) -> tuple[Forecast | None, str | None]:
+    """Return what an iteration will take, if that can be foretold, and why it is not told, if so."""
+    request = job.request
+    assert isinstance(request, PlanRequest)
+    constraints = request.wanted.of(len(source.shape))
+    if doubt := hopeless_dense(plan, job.machine, constraints):
+        return None, doubt
+    forecast = foretell_dense(source, plan, job.machine, setting, constraints)
+    return forecast, forecast.doubt
+
+
+def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
+    """Return what the plans of a method have in common."""
+    machine, options, order = job.machine, request.options, len(source.shape)
+    if request.core is not None:
+        ranks, asked = request.core, Compression(request.method or "hooi", request.core, init=request.init)
+        checked = together(job.comm, lambda: check_ranks(source.shape, ranks))
+        return core_setting(source, checked, machine, options, asked)
+    poisson = request.poisson() if request.counts else None
+    if poisson:
+        solving = apr.solving_bytes(machine, poisson, order)
+    else:
+        solving = als.solving_bytes(machine, options.dtype, order, request.wanted.of(order))
+    setting = setting_for(source, request.rank, machine, options, solving, poisson)
+    return setting._replace(root_bytes=start_bytes(source, request.rank, machine.comm, request.init))
+
+
+def _forecast(
+    job: Job, source: SparseSource, setting: Setting, cuts: Sequence[Cut], loading: Loading, constraints: Constraints
+) -> tuple[Forecast | None, str | None]:
+    """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
+    comm, ranks = job.comm, cuts[0].heads.size
+    if setting.ttmc:
+        return None, "of Tucker decompositions it is not foretold"
+    if setting.phi:
+        return None, "of CP-APR, outer iterations have as many updates as it takes"
+    if ranks != comm.size:
+        return None, f"{ranks} ranks are not started here"
+    mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
+    if doubt := hopeless(mine, job.machine, constraints):
+        return None, doubt
+    forecast = foretell(source, mine, job.machine, setting, constraints)
+    return forecast, forecast.doubt
+
+
+def _tell(job: Job, source: AnySource, plans: Sequence[Plan], seconds: float | None) -> None:
+    """Record plans, and the seconds that an iteration will take, if they are told."""
+    request = job.request
+    assert isinstance(request, PlanRequest)
+    job.metrics.event(
+        "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, rank=request.rank,
+        ranks=len(plans), options=asdict(request.options), planned_bytes=[p.planned_bytes for p in plans],
+        seconds=seconds,
+    )  # fmt: skip
+
+
+def _plan_product(request: PlanRequest, session: Session) -> int:
+    """Say what a product would need, and how it would be balanced."""
+    comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
+    with Job(request, session) as job:
+        source, _ = multiplied(job, request)
+        options, machine, mode = request.options, job.machine, request.mode
+        assert mode is not None
+        setting = together(comm, lambda: product_setting(source, mode, request.rank, machine, options))
+        if ranks != comm.size:  # other ranks than those started: all on one node
+            memory = options.device_memory or machine.device.memory(ranks)
+            setting = setting._replace(memory=memory)
+        loading = source.loading(ranks, options.dtype, machine.device.on_host)
+        plans = on_root(comm, lambda: _product_plans(source, setting, ranks, loading))
+        if plans is not None:
+            job.metrics.event(
+                "plan", tensor=str(request.tensor), shape=source.shape, nonzeros=source.nnz, mode=mode,
+                rank=request.rank, ranks=ranks, options=asdict(options), fibres=sum(p.fibres for p in plans),
+                planned_bytes=[p.planned_bytes for p in plans],
+            )  # fmt: skip
+            say(plan_text(plans, machine.device))
+        return job.exit_code()
+
+
+def _product_plans(source: ProductSource, setting: TtmSetting, ranks: int, loading: Loading) -> list[TtmPlan]:
+    """Return the plan of each rank; how many fibres there are is known once they are sorted."""
+    if setting.mode in source.dense:
+        raise InputError(f"mode {setting.mode} is dense already: its product takes blocks of any size")
+    others = tuple(source.shape[m] for m in source.sparse if m != setting.mode)
+    shares = (source.nnz * (part + 1) // ranks - source.nnz * part // ranks for part in range(ranks))
+    return [make_ttm_plan(setting, nnz, most_fibres(nnz, others), loading) for nnz in shares]

@@ -1,0 +1,99 @@
+"""A model that is there as a page that people read: the verb ``report``."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from partitioner.errors import one_line
+from partitioner.flags import flag, path
+from partitioner.readers import ReadOptions, is_dense, open_dense, read_sparse, with_zeros
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
+
+from ..errors import EXIT_INCOMPLETE, InputError
+from ..files import Outputs
+from ..models.kruskal import MODEL, KruskalTensor
+from ..models.loading import load
+from ..models.record import recorded
+from ..parallel.mpi import on_root
+from ..report import page
+from ..report.progress import PlainDisplay
+from .job import Session
+from .run_requests import REPORT
+from .show import ModelRequest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ReportRequest(ModelRequest):
+    """What ``report`` takes."""
+
+    of_tensor: Path | None = flag(
+        None, "what it is a model of, read as then: adds what it explains least", type=path, name="tensor", metavar="T"
+    )
+    output: Path | None = flag(None, f"(MODEL/{REPORT})", type=path, metavar="FILE.html")
+    replace: bool = flag(False, "overwrite what exists", name="force")
+
+    @property
+    def place(self) -> Path:
+        """The report's file."""
+        if self.output is not None:
+            return self.output
+        if self.tensor.is_dir():
+            return self.tensor / REPORT
+        return self.tensor.with_name(REPORT) if self.tensor.name == MODEL else self.tensor.with_suffix(".html")
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        return {"--output": self.place}
+
+    @property
+    def inputs(self) -> dict[str, Path | None]:
+        model = self.tensor / MODEL if self.tensor.is_dir() else self.tensor
+        return {"MODEL": model, "--tensor": self.of_tensor}
+
+    def check(self) -> None:
+        page.check()
+        super().check()
+
+    def claim(self, outputs: Outputs) -> Path:
+        outputs.file(self.place, self.replace)
+        return self.place
+
+
+def report(request: ReportRequest, session: Session) -> int:
+    """Write a report of a model: one HTML file with its fit, its components, their pictures and labels."""
+    shown = PlainDisplay()
+    if on_root(session.comm, lambda: _written(request)):
+        shown.note(f"report in {one_line(str(request.place))}")
+    return EXIT_INCOMPLETE if shown.failed else 0
+
+
+def _written(request: ReportRequest) -> bool:
+    request.check()
+    with closing(Outputs()) as outputs:
+        model = load(request.tensor)
+        if not isinstance(model, KruskalTensor):
+            raise InputError(
+                "a Tucker decomposition: reports are of CP models; `amped show` shows it", path=request.tensor
+            )
+        place, record = request.claim(outputs), model.run | recorded(request.tensor)
+        tensor = None if request.of_tensor is None else _compared(request.of_tensor, model, record)
+        page.write(model, place, tensor, record, replace=request.replace)
+    return True
+
+
+def _compared(place: Path, model: KruskalTensor, record: dict[str, Any]) -> SparseTensor | DenseTensor:
+    """Read a tensor as the record says that it was read; raise `InputError` if the model is of another one."""
+    known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
+    form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
+    tensor = open_dense(place, form) if is_dense(place) else read_sparse(place, form)
+    if tensor.shape != model.shape:
+        sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))
+        raise InputError("is {}, the model is of {}".format(*sizes), path=place)
+    ours, theirs = model.labels, tensor.labels
+    if ours is not None and theirs is not None and ours.checksum() != theirs.checksum():
+        raise InputError("has other labels than the model", path=place)
+    return with_zeros(tensor, place) if form.dense and isinstance(tensor, SparseTensor) else tensor

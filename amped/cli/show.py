@@ -1,0 +1,103 @@
+"""What is done with a model that is there: the verb ``show``."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import closing
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from partitioner.errors import one_line
+from partitioner.flags import flag, path, whole_number
+from partitioner.readers import PLAIN
+from partitioner.validate import whole
+
+from ..errors import InputError
+from ..files import Outputs
+from ..models.kruskal import KruskalTensor
+from ..models.loading import load
+from ..models.record import recorded
+from ..models.tucker import TuckerTensor
+from ..options import Options
+from ..parallel.mpi import on_root
+from ..report import components
+from ..report.progress import say
+from .job import Session
+from .requests import R, Request
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ModelRequest(Request):
+    """What verbs take that look at a model."""
+
+    POSITIONAL: ClassVar[dict[str, Any]] = {
+        "type": path,
+        "metavar": "MODEL",
+        "help": "folder that cpd has written, its model.npz, or a ktensor's text",
+    }
+    COMPUTES: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls: type[R], args: argparse.Namespace) -> R:
+        given = vars(args)
+        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        return cls(options=Options(), form=PLAIN, **own)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ShowRequest(ModelRequest):
+    """What ``show`` takes."""
+
+    top: int = flag(10, "labels of each mode, at most (10)", type=whole_number, metavar="K")
+    export: Path | None = flag(
+        None, "write the model as the Tensor Toolbox's ktensor, too", type=path, metavar="FILE.ktn"
+    )
+
+    def check(self) -> None:
+        whole("--top", self.top, 1)
+
+
+def show(request: ShowRequest, session: Session) -> int:
+    """Print the components of a model: their weights, shares, and the labels that have most of them."""
+    told = on_root(session.comm, lambda: _told(request))
+    if told is not None:
+        say(told)
+    return 0
+
+
+def _told(request: ShowRequest) -> str:
+    request.check()
+    model = load(request.tensor)
+    if isinstance(model, KruskalTensor):
+        what, told = f"{model.rank} component{'s' * (model.rank > 1)}", components.text(model, request.top)
+    else:
+        what = f"a core of {' x '.join(map(str, model.core.shape))}"
+        told = components.columns_text(model.factors, model.labels, request.top)
+    if request.export is not None:
+        told += f"\n{_exported(model, request)}"
+    return f"{_headline(request.tensor, what)}\n{told}"
+
+
+def _exported(model: KruskalTensor | TuckerTensor, request: ShowRequest) -> str:
+    """Write a model as text; return a line that says so."""
+    assert request.export is not None
+    if not isinstance(model, KruskalTensor):
+        raise InputError("a Tucker model: a ktensor has components", path=request.tensor)
+    with closing(Outputs()) as outputs:
+        outputs.file(request.export, False, "choose another name")
+        model.export(request.export, replace=False)
+    return f"written as text to {one_line(str(request.export))}"
+
+
+def _headline(place: Path, what: str) -> str:
+    """Return what a model is of, and how well it fits, from its record beside it if there is one."""
+    record = recorded(place)
+    line = f"{one_line(str(place))}: {what}"
+    if record.get("tensor"):
+        line += f" of {one_line(record['tensor'])}"
+    for name, what in (("fits", "fit"), ("loglikelihood", "log-likelihood")):
+        if numbers := record.get(name):
+            iterations = record.get("iterations") or len(numbers)
+            line += f"; {what} {numbers[-1]:.6g} after {iterations} iterations"
+    return line

@@ -1,0 +1,124 @@
+"""The verb ``ttm``."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import MISSING, asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partitioner.errors import one_line
+from partitioner.flags import flag, path, whole_number
+from partitioner.host.stages import STAGES
+from partitioner.tensors.sparse import BLOCK
+
+from ..errors import InputError
+from ..methods.initial import initial_factor
+from ..operators.sources.semisparse import ProductSource
+from ..operators.ttm.plan import TtmSetting
+from ..parallel.mpi import together
+from ..report.metrics import versions
+from ..runs.products import (
+    Product,
+    Shape,
+    open_semisparse,
+    place_product,
+    product_setting,
+    product_source,
+    write_product,
+)
+from .job import Job, Session
+from .requests import Repeated, Request
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TtmRequest(Repeated):
+    """What ``ttm`` takes."""
+
+    mode: int = flag(MISSING, "the mode that is multiplied, counted from 0", type=whole_number, metavar="N")
+    output: Path | None = flag(None, "write indices, values, mode, shape", type=path, metavar="FILE.npz")
+
+    def check(self) -> None:
+        if self.mode < 0:
+            raise InputError(f"--mode {self.mode}: counted from 0")
+        super().check()
+
+
+def ttm(request: TtmRequest, session: Session) -> int:
+    """Multiply a sparse tensor with a matrix in one mode: that which a decomposition would start from."""
+    comm, options = session.comm, request.options
+    with Job(request, session) as job:
+        source, opened = multiplied(job, request)
+        setting = together(comm, lambda: product_setting(source, request.mode, request.rank, job.machine, options))
+        start = request.first_seed, request.init
+        matrix = initial_factor(opened, request.mode, request.rank, comm, options.dtype, *start)
+        began = time.perf_counter()
+        product, shape = place_product(source, job.machine, setting), Shape(source, setting)
+        product.set_matrix(matrix)
+        del matrix
+        seconds = max(comm.allgather(time.perf_counter() - began))
+        job.say_machine()
+        _begin(job, source, setting, product, seconds)
+        _timed(job, product, setting, request.repeat)
+        if request.output is not None:
+            with STAGES.of("write"):
+                write_product(request.output, product, shape, request.output in job.outputs.replaced)
+            job.display.note(f"result in {one_line(str(request.output))}")
+        job.display.note(job.memory_line(product))
+        job.tell_stages()
+        return job.exit_code()
+
+
+def multiplied(job: Job, request: Request) -> tuple[ProductSource, Any]:
+    """Open the tensor and say what it is; return it as what is multiplied, and as it was opened. Collective."""
+    with STAGES.of("read"):
+        semisparse = open_semisparse(request.tensor, job.comm)
+    if semisparse is None:
+        opened = job.open()
+        return product_source(opened), opened
+    shape, dense = " x ".join(map(str, semisparse.shape)), ", ".join(map(str, semisparse.dense))
+    name = one_line(request.tensor.name)
+    job.display.note(f"{name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")
+    return semisparse, semisparse
+
+
+def _begin(job: Job, source: ProductSource, setting: TtmSetting, product: Product, seconds: float) -> None:
+    """Say what was placed, and how long sorting and packing took."""
+    planned = job.comm.allgather(product.plan.planned_bytes)
+    fibres = int(product.rows[-1])
+    job.metrics.event(
+        "start", tensor=str(job.request.tensor), shape=source.shape, nonzeros=source.nnz, mode=setting.mode,
+        rank=setting.rank, fibres=fibres, ranks=job.comm.size, kernels=product.kernels,
+        options=asdict(product.options), versions=versions(), planned_bytes=planned, placing_seconds=seconds,
+    )  # fmt: skip
+    job.display.note(f"mode {setting.mode}: {fibres:,} fibres, sorted and placed in {seconds:.3g} s")
+
+
+def _timed(job: Job, product: Product, setting: TtmSetting, repeat: int) -> None:
+    """Compute the product `repeat` times; report the median, and the norm of the result."""
+    comm, taken = job.comm, []
+    for _ in range(repeat):
+        begin = time.perf_counter()
+        product.compute()
+        product.synchronize()
+        taken.append(max(comm.allgather(time.perf_counter() - begin)))
+        split = job.metrics.spans(comm.allgather(product.clock.collect()))
+        job.metrics.event("ttm", mode=setting.mode, seconds=taken[-1], split=split)
+    parts = product.parts()
+
+    def add() -> float:
+        found = 0.0
+        for part in parts:
+            numbers = part.values.reshape(-1)
+            for begin in range(0, numbers.size, BLOCK):
+                found += float(np.square(numbers[begin : begin + BLOCK], dtype=np.float64).sum())
+        return found
+
+    norm, median = math.sqrt(sum(comm.allgather(together(comm, add)))), statistics.median(taken)
+    rate = setting.total / median / 1e6
+    job.display.note(f"mode {setting.mode}: {median * 1e3:.3f} ms, {rate:,.0f} million nonzeros/s, norm {norm:.9g}")
+    job.metrics.event("result", mode=setting.mode, fibres=int(product.rows[-1]), norm=norm, seconds=median)

@@ -1,0 +1,184 @@
+"""CP-APR: Poisson tensor factorisation by alternating updates of modes, over all ranks.
+
+The algorithms are MU of Chi and Kolda (On tensors, sparsity, and nonnegative factorizations, SIMAX 33(4), 2012,
+Algorithms 1 to 3), as `cp_apr` of the Tensor Toolbox and SparTen compute it, and PDNR and PQNR of Hansen, Plantenga and
+Kolda (Newton-based optimization for Kullback-Leibler nonnegative tensor factorizations, 2015). Each rank updates the
+rows that it owns. The updates of a mode need its own rows of B alone: only the last B is gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.device import Device, Replay
+from ..backend.exchange import Machine
+from ..backend.ops.solve import SolverBytes
+from ..backend.registry import multiplies
+from ..models.kruskal import KruskalTensor
+from ..operators.base import CountsOperator
+from ..operators.placement import Solving
+from .driver import MethodState
+from .initial import unit_sums
+from .poisson import Poisson, update_of
+from .updates import DivergedError
+
+
+class CpApr:
+    """See `Method`.
+
+    The state has two arrays and three series:
+
+    weights : (R,)
+        The sums of the components' counts; factor matrices have columns of unit sum.
+    facts : (N, 2)
+        Of each mode: the last KKT violation, and the updates, in the iteration at hand; of row problems the largest
+        violation before a row's first update, and the updates of all rows.
+    loglikelihood
+        ``sum x log m - sum of weights`` after each outer iteration, over the nonzeros.
+    kkt
+        The largest KKT violation over the modes, as last computed for each.
+    inner_iterations
+        How often modes, or rows, were updated.
+
+    Parameters
+    ----------
+    operator : CountsOperator
+        Placed for Phi, or for row problems; holds the factor matrices to start from, which are not negative.
+    asked : Poisson
+    """
+
+    norm = 1
+
+    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
+        self.operator, self.asked = operator, asked
+        device = operator.machine.device
+        self._update = update_of(operator, asked)
+        self.name: str = asked.method
+        exchange, alone = operator.machine.exchange, operator.machine.comm.size == 1
+        # The host asks how far shared rows are; MU asks nothing.
+        self._notes = device.queues and not self._update.streams and (alone or exchange.overlaps) and not asked.rows
+        self._replay: Replay | None = None  # of an iteration
+        self._warm = False  # whether all that an iteration takes has been compiled and loaded
+        self.restart()
+
+    def restart(self, state: MethodState | None = None) -> None:
+        """See `Restartable`."""
+        self.state = state or self._new_state()
+        self._loaded = False
+
+    def _new_state(self) -> MethodState:
+        series: dict[str, list[float]] = {"loglikelihood": [], "kkt": [], "inner_iterations": []}
+        arrays = {"weights": np.ones(self.operator.ranks[0]), "facts": np.zeros((self.operator.order, 2))}
+        return MethodState(arrays, series)
+
+    def merit(self) -> float:
+        """See `Restartable`: the log-likelihood."""
+        found = self.state.series["loglikelihood"]
+        return found[-1] if found else -np.inf
+
+    @property
+    def rank(self) -> int:
+        """See `Method`."""
+        return self.operator.ranks[0]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`."""
+        return {}
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """See `Method`: from what is not negative; the sums of columns become weights."""
+        scaled, self.state.arrays["weights"] = unit_sums(factors, how)
+        return scaled
+
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        state, first, update = self.state, self.state.mode, self._update
+        if not self._loaded:
+            update.told.load(state.arrays["weights"], state.arrays["facts"])
+            self._loaded = True
+        if self._notes and self._warm and state.iterations and not first:
+            self.take(update.told.read(self._launched()))
+            return True
+        if not first:
+            update.told.clear()
+        for mode in range(first, self.operator.order):
+            if mode > first and stop():
+                state.mode = mode
+                _, state.arrays["weights"], state.arrays["facts"] = update.told.read()
+                return False
+            update.queue(mode, state.iterations)
+        state.mode, self._warm = 0, self._warm or not first
+        self.operator.wait_comm()
+        self.take(update.told.read())
+        return True
+
+    def solve(self, mode: int) -> None:
+        """Solve one mode for the other modes' matrices, from the given start; the state counts no iteration."""
+        update = self._update
+        update.told.load(self.state.arrays["weights"], self.state.arrays["facts"])
+        update.queue(mode, self.asked.mu_iters)
+        self.operator.wait_comm()
+        _, self.state.arrays["weights"], self.state.arrays["facts"] = update.told.read()
+
+    def _launched(self) -> NDArray[np.uint8]:
+        """Compute an iteration as a whole; return what it tells."""
+        if self._replay is None:
+            operator, told = self.operator, self._update.told
+            operator.synchronize()
+            self._replay = operator.machine.device.capture(self._update.iteration, told.memory, operator.clock)
+        assert self._replay is not None
+        self._replay.launch()
+        return self._replay.wait()
+
+    def take(self, found: tuple[float, NDArray[np.float64], NDArray[np.float64]]) -> None:
+        """Note what an outer iteration has come to."""
+        state, (logs, weights, facts) = self.state, found
+        likelihood = logs - float(weights.sum())
+        if not np.isfinite(likelihood):
+            raise DivergedError(f"iteration {state.iterations + 1}: the log-likelihood is {likelihood}")
+        state.arrays["weights"], state.arrays["facts"] = weights, facts
+        state.series["loglikelihood"].append(likelihood)
+        state.series["kkt"].append(float(facts[:, 0].max()))
+        state.series["inner_iterations"].append(float(facts[:, 1].sum()))
+        state.iterations += 1
+
+    def change(self) -> float | None:
+        """See `Method`: of the log-likelihood."""
+        found = self.state.series["loglikelihood"]
+        return found[-1] - found[-2] if len(found) > 1 else None
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: no mode was updated."""
+        updates = self.state.series["inner_iterations"]
+        return bool(updates) and updates[-1] == 0
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """See `Method`."""
+        return self.operator.factor(mode)
+
+    def model(self) -> KruskalTensor:
+        """See `Method`: columns of unit sum, weights descending."""
+        weights = self.state.arrays["weights"]
+        order = np.argsort(-weights, kind="stable")
+        factors = [self.factor(mode)[:, order] for mode in range(self.operator.order)]
+        for factor in factors:  # the last bit of what is nearly zero is no number's
+            factor[factor <= np.finfo(factor.dtype).smallest_subnormal] = 0
+        return KruskalTensor(weights[order], factors, (), self.state.converged, self.state.series)
+
+
+def prepare(device: Device, dtype: np.dtype[Any]) -> None:
+    """Begin to compile what CP-APR needs beside Phi, and return at once."""
+    multiplies(device).prepare(dtype)
+
+
+def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
+    """Return how many bytes CP-APR of a tensor of so many modes takes on a device beside Phi."""
+
+    def takes(count: int, rank: int) -> SolverBytes:
+        return SolverBytes(8 * (5 + asked.inner_iters + 2 * rank + 2 * order) + multiplies(machine.device).bytes(rank))
+
+    return takes

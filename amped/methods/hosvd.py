@@ -1,0 +1,319 @@
+"""Factor matrices from the spectra of a tensor's unfoldings: HOSVD and ST-HOSVD, by ranks or by an error.
+
+HOSVD (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) takes the leading left singular vectors of each
+unfolding, ST-HOSVD (Vannieuwenhoven, Vandebril and Meerbergen, SISC 34(2), 2012) those of the tensor that the modes
+before have compressed already. The squared error is at most the sum of the squared singular values that are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.blas import CODE_BYTES, SCIPY_BYTES
+from ..backend.device import Device
+from ..backend.exchange import Machine
+from ..errors import InputError
+from ..operators.dense.block import DOUBLE, DenseBlock, contracted_bytes, summed_bytes
+from ..operators.dense.core import block_of, slices
+from ..operators.dense.unfolded import DenseUnfolded
+from ..operators.placement import INDEX_BYTES, MAX_RANK, Spectra
+from ..operators.sources.dense import DenseSource
+from ..operators.sources.grid import Grid
+from ..operators.sources.sparse import SparseSource
+from ..operators.sparse.grouped import LARGE
+from ..operators.sparse.unfolded import COPIES, Unfolded
+from .eigenvectors import LEAST_ON_DEVICE, eigenvectors, in_part, leading_bytes
+from .initial import Init, random_factor
+from .singular_vectors import MOST
+
+OVERSAMPLED, FIRST = 10, 16  # columns more than are wanted; columns to begin with where an error is wanted
+PASSES, SETTLED = 20, 1e-9  # of subspace iterations at most; the relative growth of what is captured, in the end
+ROUNDING = 8 * np.finfo(np.float64).eps  # of the sum of all squared singular values
+
+METHODS = ("hooi", "hosvd", "sthosvd")
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Compression:
+    """What a Tucker decomposition is asked for.
+
+    Attributes
+    ----------
+    method : {"hooi", "hosvd", "sthosvd"}
+    ranks : tuple of int, optional
+        Columns of each mode's factor matrix.
+    error : float, optional
+        Instead of ranks: these are as small as HOSVD ("hooi", too) or ST-HOSVD need to leave out at most this part of
+        the tensor's norm.
+    init : path, "nvecs", matrices, optional
+        What "hooi" starts from, if not from random matrices, or from those that have the error.
+
+    Raises
+    ------
+    InputError
+        If they do not go together.
+    """
+
+    method: str = "hooi"
+    ranks: tuple[int, ...] | None = None
+    error: float | None = None
+    init: Init | None = None
+
+    def __post_init__(self) -> None:
+        if self.error is not None and not 0 < self.error < 1:
+            raise InputError(f"error {self.error:g}: expected a number between 0 and 1")
+        if self.method != "hooi" and self.init is not None:
+            raise InputError(f"init goes with method 'hooi': {self.method!r} finds its factor matrices itself")
+        if self.ranks is not None and not all(1 <= rank <= MAX_RANK for rank in self.ranks):
+            raise InputError(f"rank {','.join(map(str, self.ranks))}: expected numbers from 1 to {MAX_RANK}")
+
+    @property
+    def from_spectra(self) -> bool:
+        """Whether factor matrices come from spectra, at first or for good."""
+        named = isinstance(self.init, str) and self.init == "nvecs"
+        return self.method != "hooi" or self.error is not None or named
+
+    @property
+    def sequential(self) -> bool:
+        """Whether each mode's spectrum is that of the tensor that the modes before have compressed."""
+        return self.method == "sthosvd"
+
+
+class Spectrum(Protocol):
+    """An unfolded tensor. Its methods are collective; see `Unfolded`."""
+
+    length: int
+    width: int
+
+    @property
+    def last(self) -> bool: ...
+
+    def gram(self) -> Matrix: ...
+
+    def products(self, basis: Matrix) -> Matrix: ...
+
+    def rows(self) -> Matrix: ...
+
+    def gathered(self, rows: Matrix) -> Matrix: ...
+
+
+def spectra_bytes(
+    shape: Sequence[int], ranks: Sequence[int], nnz: int, wanted: Compression, ranks_of_job: int, threads: int
+) -> Spectra:
+    """Return what finding the spectra of a sparse tensor takes: its nonzeros twice, sums of each thread, bases."""
+    most, most_of_root, done, library = 0, 0, 1, False
+    for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
+        width = done if wanted.sequential else 1
+        last = wanted.sequential and mode == len(shape) - 1
+        columns = length if length <= MOST else min(rank + OVERSAMPLED, length)
+        sums = 8 * length * columns
+        if last:  # rows of all ranks and their product
+            adding = sums + (1 + (ranks_of_job > 1)) * 8 * length * min(width, MOST)
+        else:
+            adding = min(threads * sums, max(sums, COPIES))
+            library |= length <= MOST and min(length, nnz) * width > LARGE
+        if length <= MOST:
+            solving = leading_bytes(length, _solved(length, rank, wanted))
+            most, most_of_root = max(most, adding), max(most_of_root, sums + solving)
+        else:
+            most = max(most, adding + 2 * sums, 4 * sums)
+        done *= rank
+    found = 8 * sum(length * rank for length, rank in zip(shape, ranks, strict=True))
+    nonzero = INDEX_BYTES * len(shape) + 8
+    return Spectra(
+        most + found + CODE_BYTES + library * SCIPY_BYTES, 2 * nonzero + 8, max(0, most_of_root - most), library
+    )
+
+
+def _solved(length: int, rank: int, wanted: Compression) -> int:
+    """Return how many eigenvectors of a Gram matrix are found."""
+    return length if wanted.ranks is None else rank
+
+
+def loads_scipy(shape: Sequence[int], ranks: Sequence[int], wanted: Compression, device: Device) -> bool:
+    """Return whether rank 0 solves an eigenproblem by SciPy, of a spectrum or in an iteration."""
+    every, largest = math.prod(ranks), MOST if device.on_host else LEAST_ON_DEVICE - 1
+    for length, rank in zip(shape, ranks, strict=True):
+        width = every // rank
+        sizes = [length if length <= MOST else width] if wanted.from_spectra else []
+        if wanted.method == "hooi":
+            sizes.append(length if length <= min(width, MOST) else width if width <= MOST else rank + OVERSAMPLED)
+        if any(size <= largest and in_part(size, _solved(size, rank, wanted)) for size in sizes):
+            return True
+    return False
+
+
+def dense_spectra_bytes(
+    source: DenseSource, ranks: Sequence[int], wanted: Compression, device: Device, dtype: np.dtype[Any]
+) -> Callable[[int, int, int], int]:
+    """Return a function of the rank, the number of ranks and the threads of each.
+
+    It returns the bytes of device memory that the spectra of a dense tensor take beside its elements, of type `dtype`.
+    """
+
+    def takes(part: int, count: int, threads: int) -> int:
+        shape, each, held, most = slices(source, count).shape(part), dtype, 0, 0
+        for place in [*range(len(shape) - 1, 0, -1), 0]:
+            length, rank = source.lengths[place], ranks[source.modes[place]]
+            columns = length if length <= MOST else min(rank + OVERSAMPLED, length)
+            sums, extra, read = 8 * length * columns, 0, None
+            if not place and wanted.sequential:  # the rows of all ranks
+                extra, adding = 8 * length * min(math.prod(shape[1:]), MOST), sums
+            else:
+                if not place and count > 1:
+                    shape = Grid(source.lengths, count, (1, min(count, source.lengths[1]))).shape(part)
+                    read = source.value_dtype if source.in_file else None
+                    extra = 0 if source.in_file else math.prod(shape) * source.value_dtype.itemsize
+                adding = summed_bytes(shape, int(not place), each, device, threads, (length, columns), read)
+            if length <= MOST and part:
+                solving = 0  # rank 0 does
+            elif length <= MOST:
+                solving = leading_bytes(length, _solved(length, rank, wanted)) if device.on_host else 3 * sums
+            else:
+                adding, solving = adding + 2 * sums, 3 * sums
+            most = max(most, held + extra + max(adding, sums + solving))
+            if wanted.sequential and place:
+                pieces = contracted_bytes(shape, place, rank, each, device, threads)
+                shape, each = (*shape[:place], rank, *shape[place + 1 :]), DOUBLE
+                made = 8 * math.prod(shape)
+                most, held = max(most, held + made + pieces), max(held, made)  # freed memory may stay the process's
+        return most + 8 * sum(n * r for n, r in zip(source.shape, ranks, strict=True))
+
+    return takes
+
+
+def sparse_factors(source: SparseSource, machine: Machine, wanted: Compression, seed: int = 0) -> list[Matrix]:
+    """Return factor matrices with orthonormal columns, the same on every rank. Collective.
+
+    Each mode may leave out an equal share of the squared error that is left.
+    """
+    order, done, sequential = len(source.shape), dict[int, Matrix](), wanted.sequential
+    left = allowed(source.norm, wanted)
+    squares = source.norm**2
+    for mode in range(order):
+        unfolded = Unfolded(source, machine.comm, mode, done if sequential else {})
+        cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - mode))
+        found, kept = truncated(unfolded, machine, cut, seed + mode)
+        left -= max(0.0, squares - kept)
+        squares = kept if sequential else squares
+        done[mode] = found
+    return [done[mode] for mode in range(order)]
+
+
+def dense_factors(source: DenseSource, machine: Machine, whole: DenseBlock, wanted: Compression) -> list[Matrix]:
+    """Do the same with a dense tensor, of which `whole` is a rank's block. Collective.
+
+    Modes are compressed from the last one in memory order to the slowest one, which ranks share.
+    """
+    comm, grid = machine.comm, slices(source, machine.comm.size)
+    sequential, order = wanted.sequential, len(source.modes)
+    left, squares = allowed(source.norm, wanted), source.norm**2
+    block = whole
+    found: dict[int, Matrix] = {}
+    for count, place in enumerate([*range(order - 1, 0, -1), 0]):
+        mode = source.modes[place]
+        unfolded = DenseUnfolded(block, place, machine, grid.rows(0) if not place and sequential else None)
+        if not place and not sequential and comm.size > 1:
+            columns = Grid(source.lengths, comm.size, (1, min(comm.size, source.lengths[1])))
+            unfolded = DenseUnfolded(block_of(source, columns, machine, whole.dtype, False, 1), 0, machine)
+        cut = Truncation(wanted.ranks[mode] if wanted.ranks else None, squares, left / (order - count))
+        found[mode], kept = truncated(unfolded, machine, cut, mode)
+        left -= max(0.0, squares - kept)
+        squares = kept if sequential else squares
+        if sequential and place:
+            block = block.contracted(machine.device.to_device(found[mode]), place)
+    return [found[mode] for mode in range(order)]
+
+
+def allowed(norm: float, wanted: Compression) -> float:
+    """Return the squared error that is wanted; raise `InputError` unless it is one of a tensor of that norm."""
+    if norm == 0:
+        raise InputError("the tensor is zero: there is nothing to compress")
+    return 0.0 if wanted.error is None else (wanted.error * norm) ** 2
+
+
+class Truncation(NamedTuple):
+    """Which singular vectors are wanted: `rank`, or as few as leave at most `budget` of the `squares` out."""
+
+    rank: int | None
+    squares: float
+    budget: float
+
+    def count(self, values: Matrix) -> int:
+        """Return how many of these squared singular values are wanted; one more than these if they do not suffice."""
+        if self.rank is not None:
+            return self.rank
+        captured = np.cumsum(np.maximum(values, 0))
+        enough = self.squares - captured <= max(self.budget, ROUNDING * self.squares)
+        return max(1, int(np.argmax(enough)) + 1) if enough.any() else len(values) + 1
+
+
+def truncated(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
+    """Return leading left singular vectors and the sum of their squared singular values. Collective."""
+    if unfolded.length <= MOST:
+        values, vectors = _eigen(unfolded.gram(), machine, cut)
+        return vectors, float(values[: vectors.shape[1]].sum())
+    if unfolded.last and unfolded.width <= MOST:
+        return _of_rows(unfolded, machine, cut, seed)
+    columns = FIRST if cut.rank is None else cut.rank
+    while True:
+        basis, values = _iterated(unfolded, machine, min(columns + OVERSAMPLED, unfolded.length), seed)
+        count = cut.count(values)
+        if count <= columns or len(values) == unfolded.length:
+            return orthonormal(basis[:, :count], values, seed), float(values[:count].sum())
+        columns *= 2
+
+
+def _eigen(gram: Matrix, machine: Machine, cut: Truncation) -> tuple[Matrix, Matrix]:
+    """Return the leading eigenvalues of a Gram matrix, and as many eigenvectors as are wanted."""
+    values, vectors = eigenvectors(gram, len(gram) if cut.rank is None else cut.rank, machine.device, machine.comm)
+    count = min(cut.count(values), len(values))
+    return values, np.ascontiguousarray(vectors[:, :count])
+
+
+def _of_rows(unfolded: Spectrum, machine: Machine, cut: Truncation, seed: int) -> tuple[Matrix, float]:
+    """Do the same with a matrix of few columns, by their Gram matrix."""
+    rows = unfolded.rows()
+    gram = rows.T @ rows
+    machine.comm.all_reduce(gram, "sum")
+    values, vectors = _eigen(gram, machine, cut)
+    largest = values[: vectors.shape[1]]
+    whole = unfolded.gathered(rows @ (vectors / np.sqrt(np.maximum(largest, np.finfo(np.float64).tiny))))
+    return orthonormal(whole, values, seed), float(largest.sum())
+
+
+def _iterated(unfolded: Spectrum, machine: Machine, columns: int, seed: int) -> tuple[Matrix, Matrix]:
+    """Return about the leading eigenvectors of the Gram matrix and, below, eigenvalues (Halko and others 2011)."""
+    basis = random_factor(unfolded.length, columns, seed, 0, np.dtype(np.float64)) - 0.5
+    captured = 0.0
+    for turn in range(PASSES):
+        basis = np.linalg.qr(basis)[0]
+        product = unfolded.products(basis)
+        small = machine.comm.bcast(basis.T @ product)
+        before, captured = captured, float(np.trace(small))
+        if captured - before <= SETTLED * captured or turn == PASSES - 1:
+            break
+        basis = product
+    values, vectors = eigenvectors((small + small.T) / 2, columns, machine.device, machine.comm)
+    return basis @ vectors, values
+
+
+def orthonormal(matrix: Matrix, values: Matrix, seed: int) -> Matrix:
+    """Return a matrix whose columns are orthonormal; those of no singular value are random ones."""
+    count = matrix.shape[1]
+    none = values[:count] <= np.finfo(np.float64).eps * max(8, len(values)) * max(float(values[0]), 0.0)
+    if none.any():
+        matrix = matrix.copy()
+        drawn = np.random.default_rng(seed).standard_normal((len(matrix), int(none.sum())))
+        matrix[:, none] = drawn / np.sqrt(len(matrix))
+        matrix = np.hstack([matrix[:, ~none], matrix[:, none]])
+    found: Matrix = np.linalg.qr(matrix)[0]
+    return found

@@ -1,0 +1,188 @@
+"""Several runs of CP-APR at once, by multiplicative updates; see `apr` and `side_by_side`.
+
+Each model has some columns (`backend.interleaved`), and all that is done row by row is done for all of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...backend.device import Array, Device
+from ...backend.exchange import Machine
+from ...backend.ops.interleaved import Groups, GroupShape
+from ...backend.ops.solve import SolverBytes
+from ...backend.registry import multiplies
+from ...operators.base import CountsOperators, in_turn
+from ...operators.columns import Columns
+from ...operators.placement import Solving
+from ..apr import CpApr
+from ..poisson import Poisson
+from .als import Key, SideBySide, columns_of
+
+Numbers = NDArray[np.float64]
+
+
+class Counting(SideBySide[Key, CpApr]):
+    """See `SideBySide`; groups of models have an equal number of columns."""
+
+    def __init__(self, operator: CountsOperators, start: Callable[[Columns, Key], CpApr], asked: Poisson) -> None:
+        super().__init__(operator, start)
+        self._counts, self._asked, self._how = operator, asked, operator.interleaved
+        self._dtype = operator.options.dtype
+        self._width, self._columns = self._how.width(self._dtype), operator.ranks[0]
+        machine = operator.machine
+        self._multiply = multiplies(machine.device).make(machine.device, self._columns, self._dtype)
+        self._told = _Told(machine.device, operator.order, self._columns, asked.inner_iters)
+        # See `Multiplicative`. Only a host leaves out what is done by asking for less.
+        self._on_host = machine.device.on_host
+        self._asks = self._on_host or any(machine.comm.allgather(operator.plan.slot > 0))
+        self._models: dict[int, list[int]] = {}  # by a group's first column: its models' ranks, 0 where there is none
+        self._used = set[int]()  # columns that may not be zero any more
+        self._places: dict[int, tuple[int, int]] = {}  # by a model's first column: its group's, and its number there
+
+    def _place(self, rank: int) -> Columns | None:
+        """See `SideBySide`: those of a model of a group, or of a new one."""
+        models = self._how.models(rank, self._dtype)
+        for first, taken in self._models.items():
+            if len(taken) == models and not all(taken):
+                return self._take(first, taken.index(0), rank)
+        free = [first for first in range(0, self._columns, self._width) if first not in self._models]
+        if not free:
+            return None
+        self._models[free[0]] = [0] * models
+        return self._take(free[0], 0, rank)
+
+    def _take(self, first: int, model: int, rank: int) -> Columns:
+        models = self._models[first]
+        models[model] = rank
+        place = self._how.columns(model, len(models), self._dtype)
+        begin, apart, every = first + place.start, place.step or 1, self._width // len(models)
+        self._places[begin] = first, model
+        if begin in self._used:  # columns that a smaller model does not have are zero
+            whole = Columns(self._counts, begin, every, apart)
+            for mode, length in enumerate(self._counts.shape):
+                whole.set_factor(mode, np.zeros((length, every), self._dtype))
+        return Columns(self._counts, begin, rank, apart)
+
+    def _leave(self, columns: Columns) -> None:
+        first, model = self._places.pop(columns.columns.start)
+        self._models[first][model] = 0
+        if not any(self._models[first]):
+            del self._models[first]
+            self._used.update(range(first, first + self._width))
+        self._used.add(columns.columns.start)
+
+    def _groups(self, columns: Sequence[slice]) -> Groups:
+        """Return the groups that these columns are in."""
+        found = defaultdict[GroupShape, list[int]](list)
+        for first in sorted({self._places[each.start][0] for each in columns}):
+            models = self._models[first]
+            found[GroupShape(len(models), max(models))].append(first)
+        return {kind: np.array(firsts, np.int64) for kind, firsts in found.items()}
+
+    def _iterate(self, methods: Sequence[CpApr]) -> None:
+        operator, told, places = self._counts, self._told, [columns_of(method).columns for method in methods]
+        self._load(methods, places)
+        groups, least = self._groups(places), self._asked.kappa_tol
+        for mode in range(operator.order):
+            operator.wait_comm()
+            with operator.span("solve", mode):
+                told.begin()
+                self._multiply.begin(operator.computed(mode), told.weights, told.kappa, least)
+            phi = self._update(mode, places, groups)
+            if mode == operator.order - 1:
+                operator.add_logs_of(mode, self._asked.eps, groups, told.logs, in_turn(mode, operator.order))
+            with operator.span("solve", mode):
+                self._multiply.add_columns(operator.owned(mode), told.sums)
+            operator.reduce(told.sums, "sum", mode)
+            with operator.span("solve", mode):
+                self._multiply.end(phi, operator.computed(mode), told.sums, least)
+                told.weights[...] = told.sums
+            operator.publish(mode)
+        operator.wait_comm()
+        logs, weights, facts = told.read()
+        for method, place in zip(methods, places, strict=True):
+            method.take((float(logs[place.start]), weights[place].copy(), facts[:, place.start].copy()))
+
+    def _load(self, methods: Sequence[CpApr], places: Sequence[slice]) -> None:
+        """Begin an outer iteration with the weights of each run."""
+        weights, kappa, idle = np.zeros(self._columns), np.zeros(self._columns), np.ones(self._columns, np.int32)
+        for method, place in zip(methods, places, strict=True):
+            weights[place] = method.state.arrays["weights"]
+            kappa[place] = self._asked.kappa if method.state.iterations else 0.0
+            idle[place.start] = 0
+        self._told.load(weights, kappa, idle)
+
+    def _update(self, mode: int, places: Sequence[slice], groups: Groups) -> Array:
+        """Multiply B with Phi until each run's violation is small; return the last Phi. See `Multiplicative.queue`."""
+        operator, asked, told, how = self._counts, self._asked, self._told, self._how
+        matrix, others = operator.computed(mode), in_turn(mode, operator.order)
+        for inner in range(asked.inner_iters):
+            violations, then = told.violations[inner], [mode] * (asked.inner_iters - inner - 1) + others
+            phi = operator.phis(mode, asked.eps, groups, then, told.done)
+            with operator.span("solve", mode):
+                how.measure(phi, matrix, groups, violations, told.done)
+            operator.reduce(violations, "max", mode)
+            with operator.span("solve", mode):
+                how.apply(phi, matrix, groups, violations, told.facts[mode], asked.tol, told.done)
+            if self._asks:
+                done = operator.machine.device.to_host(told.done)
+                left = [place for place in places if not done[place.start]]
+                if not left:
+                    break
+                if self._on_host and len(left) < len(places):
+                    places, groups = left, self._groups(left)
+        return phi
+
+
+class _Told:
+    """Device memory for what decides and what is told of an outer iteration; see `poisson.Told`.
+
+    What is of a model has the place of its first column.
+
+    Attributes
+    ----------
+    logs, weights, kappa, sums : (R,) float64 device arrays
+    facts : (order, R, 2) float64 device array
+    violations : (inner iterations, R) float64 device array
+    done : (R,) int32 device array
+        Not 0 once a model is done with the mode at hand, and in all columns that no run has.
+    """
+
+    def __init__(self, device: Device, order: int, columns: int, inner: int) -> None:
+        self._device = device
+        self._told = device.zeros((2 + 2 * order, columns), np.float64)
+        self.logs, self.weights, self.facts = self._told[0], self._told[1], self._told[2:].reshape(order, columns, 2)
+        self._of_mode = device.zeros((1 + inner, columns), np.float64)
+        self.sums, self.violations = self._of_mode[0], self._of_mode[1:]
+        self.kappa, self.done = device.zeros((columns,), np.float64), device.zeros((columns,), np.int32)
+        self._idle = device.zeros((columns,), np.int32)
+
+    def load(self, weights: Numbers, kappa: Numbers, idle: NDArray[np.int32]) -> None:
+        """Begin an outer iteration; `idle` is what `done` is when a mode begins."""
+        self._told.fill(0)
+        self._device.fill([self.weights, self.kappa, self._idle], [weights, kappa, idle])
+
+    def begin(self) -> None:
+        """Begin a mode."""
+        self._of_mode.fill(0)
+        self.done[...] = self._idle
+
+    def read(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Wait; return log-likelihoods, weights and facts."""
+        found = self._device.to_host(self._told)
+        return found[0], found[1], found[2:].reshape(self.facts.shape)
+
+
+def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
+    """Return how many bytes runs of so many columns in all take on a device beside Phi."""
+
+    def takes(count: int, columns: int) -> SolverBytes:
+        each = 8 * (5 + asked.inner_iters + 2 * order + 1)
+        return SolverBytes(each * columns + 2 * multiplies(machine.device).bytes(columns))
+
+    return takes

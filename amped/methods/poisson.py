@@ -1,0 +1,206 @@
+"""What CP-APR is asked for, and how a mode is updated: as a whole, by multiplicative updates, or row by row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.validate import real, whole
+
+from ..backend.device import Array, Device
+from ..backend.ops.rowproblems import ITERATIONS, KKT, RowLimits, RowMethod
+from ..backend.registry import multiplies
+from ..operators.base import CountsOperator, in_turn
+
+MOST_INNER = 1000
+PoissonMethod = Literal["mu", "pdnr", "pqnr"]
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """What CP-APR is asked for, beside the number of outer iterations; the names are the Tensor Toolbox's.
+
+    Attributes
+    ----------
+    tol : float
+        MU does not update a mode again where no KKT violation, max |min(B, 1 - Phi)|, is as large; PDNR and PQNR a row.
+    inner_iters : int
+        Updates of a mode, or of a row, in an outer iteration, at most.
+    kappa, kappa_tol : float
+        Of MU: what is added to entries that are below `kappa_tol` and should not be zero, as their Phi is above 1.
+    eps : float
+        The least that values are divided by.
+    method : str
+    mu_iters : int
+        Of PDNR and PQNR: the first outer iterations, which are MU's.
+    """
+
+    tol: float = 1e-4
+    inner_iters: int = 10
+    kappa: float = 1e-2
+    kappa_tol: float = 1e-10
+    eps: float = 1e-10
+    method: PoissonMethod = "mu"
+    mu_iters: int = 3
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inner_iters", whole("inner iters", self.inner_iters, 1, MOST_INNER))
+        object.__setattr__(self, "mu_iters", whole("mu iters", self.mu_iters, 0))
+        for name in ("tol", "kappa", "kappa_tol"):
+            number = real(name.replace("_", " "), getattr(self, name), "a number of at least 0")
+            object.__setattr__(self, name, number)
+        object.__setattr__(self, "eps", real("eps", self.eps, "a number above 0", above=True))
+
+    @property
+    def rows(self) -> RowMethod | None:
+        """The method of row problems, if it is one."""
+        return None if self.method == "mu" else self.method
+
+
+class Update(ABC):
+    """Queues the updates of modes. All begin and end alike: B is made of the mode's matrix, and the matrix of B."""
+
+    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
+        self._operator, self._asked = operator, asked
+        rank, device = operator.ranks[0], operator.machine.device
+        self._multiply = multiplies(device).make(device, rank, operator.options.dtype)
+        self.told = PoissonStatus(device, operator.order, rank, asked.inner_iters)
+
+    @abstractmethod
+    def queue(self, mode: int, iteration: int) -> None:
+        """Queue the update of a mode in an outer iteration, counted from 0."""
+
+    def iteration(self) -> None:
+        """Queue an outer iteration, but the first one."""
+        self.told.clear()
+        for mode in range(self._operator.order):
+            self.queue(mode, 1)
+        self._operator.wait_comm()
+
+    def _begin(self, mode: int, kappa: float, least: float) -> None:
+        operator, told = self._operator, self.told
+        operator.wait_comm()
+        with operator.span("solve", mode):
+            told.begin()
+            self._multiply.begin(operator.computed(mode), told.weights, kappa, least)
+
+    def _end(self, mode: int, phi: Array, least: float) -> None:
+        """Take the columns' sums out; see `Multiply.end`."""
+        operator, told = self._operator, self.told
+        if mode == operator.order - 1:
+            operator.add_logs(mode, self._asked.eps, told.likelihood, in_turn(mode, operator.order))
+        with operator.span("solve", mode):
+            self._multiply.add_columns(operator.owned(mode), told.sums)
+        operator.reduce(told.sums, "sum", mode)
+        with operator.span("solve", mode):
+            self._multiply.end(phi, operator.computed(mode), told.sums, least)
+            told.weights[...] = told.sums
+        operator.publish(mode)
+
+
+class Multiplicative(Update):
+    """MU: all rows of a mode are multiplied with Phi, until the largest KKT violation is small."""
+
+    def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
+        super().__init__(operator, asked)
+        # Where that costs little, or spares much, the host asks whether a mode is done: on all ranks, or on none.
+        self.streams = any(operator.machine.comm.allgather(operator.plan.slot > 0))
+        self._asks = operator.machine.device.on_host or self.streams
+
+    def queue(self, mode: int, iteration: int) -> None:
+        """See `Update`: wait for nothing that a device can decide."""
+        operator, asked, told, multiply = self._operator, self._asked, self.told, self._multiply
+        matrix, others = operator.computed(mode), in_turn(mode, operator.order)
+        self._begin(mode, asked.kappa if iteration else 0.0, asked.kappa_tol)
+        for inner in range(asked.inner_iters):
+            violation = told.violations[inner : inner + 1]
+            then = [mode] * (asked.inner_iters - inner - 1) + others
+            phi = operator.phi(mode, asked.eps, then, told.done)
+            with operator.span("solve", mode):
+                multiply.measure(phi, matrix, violation, told.done)
+            operator.reduce(violation, "max", mode)
+            with operator.span("solve", mode):
+                multiply.apply(phi, matrix, violation, told.facts[mode], asked.tol, told.done)
+            if self._asks and told.is_done():
+                break
+        self._end(mode, phi, asked.kappa_tol)
+
+
+class RowByRow(Multiplicative):
+    """PDNR and PQNR: each row is solved for itself. Zeros may rise again, so that nothing is shifted.
+
+    The first outer iterations are MU's: rows that are solved against random matrices become sparse by chance, and what
+    becomes zero in all rows of a mode never comes back.
+    """
+
+    def queue(self, mode: int, iteration: int) -> None:
+        """See `Update`."""
+        operator, asked, told = self._operator, self._asked, self.told
+        if iteration < asked.mu_iters:
+            super().queue(mode, iteration)
+            return
+        self._begin(mode, 0.0, asked.kappa_tol)  # MU leaves marks on entries that are nearly zero
+        limits = RowLimits(asked.inner_iters, asked.tol, asked.eps)
+        operator.solve_rows(mode, limits, told.seen, in_turn(mode, operator.order))
+        operator.reduce(told.seen[: KKT + 1], "max", mode)
+        operator.reduce(told.seen[ITERATIONS:], "sum", mode)
+        with operator.span("solve", mode):
+            told.facts[mode] = told.seen[: ITERATIONS + 1]
+        self._end(mode, operator.spare(mode), 0.0)
+
+
+def update_of(operator: CountsOperator, asked: Poisson) -> Multiplicative:
+    """Return the updates that were asked for."""
+    return RowByRow(operator, asked) if asked.rows else Multiplicative(operator, asked)
+
+
+class PoissonStatus:
+    """Device memory for what decides and what is told of an iteration.
+
+    Attributes
+    ----------
+    memory : (bytes,) uint8 device array
+        What is told: `likelihood`, (1,), the sum of ``x log m``; `weights`, (R,); `facts`, (order, 2), of each mode the
+        last violation and the updates.
+    sums, violations, done : device arrays
+        Sums of columns, (R,); of each update of a mode its violation; (1,) int32, not 0 once a mode is done.
+    seen : (3,) float64 device array
+        What is seen of the row problems of a mode; see `backend.rowproblems`.
+    """
+
+    def __init__(self, device: Device, order: int, rank: int, inner: int) -> None:
+        self._device, self._rank = device, rank
+        numbers = device.zeros((1 + rank + 2 * order,), np.float64)
+        self.memory, self.likelihood, self.weights = numbers.view(np.uint8), numbers[:1], numbers[1 : 1 + rank]
+        self.facts = numbers[1 + rank :].reshape(order, 2)
+        self._of_mode = device.zeros((rank + inner + 4,), np.float64)
+        self.sums, self.violations = self._of_mode[:rank], self._of_mode[rank:-4]
+        self.seen = self._of_mode[-4:-1]
+        self.done = self._of_mode[-1:].view(np.int32)[:1]
+
+    def clear(self) -> None:
+        """Begin an outer iteration."""
+        self.likelihood.fill(0)
+        self.facts.fill(0)
+
+    def begin(self) -> None:
+        """Begin a mode."""
+        self._of_mode.fill(0)
+
+    def is_done(self) -> bool:
+        """Wait; return whether the mode at hand is done."""
+        return bool(self._device.to_host(self.done)[0])
+
+    def load(self, weights: NDArray[np.float64], facts: NDArray[np.float64]) -> None:
+        """Take weights and facts from the host."""
+        self._device.fill([self.weights, self.facts.reshape(-1)], [weights, facts.reshape(-1)])
+
+    def read(self, memory: NDArray[np.uint8] | None = None) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+        """Return likelihood, weights and facts: those of a copy of `memory`, or as they are once all is done."""
+        numbers = np.array(self._device.to_host(self.memory) if memory is None else memory).view(np.float64)
+        end = 1 + self._rank
+        return float(numbers[0]), numbers[1:end].copy(), numbers[end:].reshape(-1, 2).copy()

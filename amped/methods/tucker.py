@@ -1,0 +1,276 @@
+"""Tucker decompositions over all ranks: HOOI, and the core tensor of factor matrices that are found otherwise.
+
+HOOI (De Lathauwer, De Moor and Vandewalle, SIMAX 21(4), 2000) replaces each factor matrix in turn by the leading left
+singular vectors of the tensor times all the others. Each rank computes the rows of that product that it owns; ranks add
+up small Gram matrices and all-gather new rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backend.device import Array
+from ..backend.exchange import Machine
+from ..backend.ops.solve import SolverBytes
+from ..errors import InputError
+from ..models.tucker import TuckerTensor
+from ..operators.base import CoreOperator, in_turn
+from ..operators.placement import Solving
+from .driver import MethodState
+from .queued_singular_vectors import ORTHONORMAL
+from .singular_vectors import LeadingRows, finding_bytes
+from .updates import DivergedError
+
+MOST_ROUNDING = 1e-6  # of a fit, at most
+LEAST_ERROR = {
+    "fp32": 1e-6,
+    "fp64": 2e-7,
+}  # the smallest `error`: about what factor matrices, or their spectra, resolve
+FEW = 8  # times what rounding changes: an error of less is worth products in double precision
+SPARED = 3e-7  # the part of an `error` that factor matrices from spectra leave to rounding
+PARTS_ROUNDED = 32  # terms whose sum is wrong by a last digit, unless most are rounded alike
+
+
+class TuckerMethod:
+    """See `Method`.
+
+    The state has an array and a series:
+
+    core : (R_0, R_1, ...)
+        The tensor times the transposed factor matrices.
+    fit
+        ``1 - ||X - M|| / ||X||`` after each iteration, within `MOST_ROUNDING`. Where products in the factor matrices'
+        precision do not suffice for that, the core's are in double precision, and it is the best one for the factor
+        matrices as they are rounded.
+
+    Parameters
+    ----------
+    operator : CoreOperator
+        Holds the factor matrices to start from. Their columns are made orthonormal before the first iteration.
+    name : {"hooi", "hosvd", "sthosvd"}
+        Of the last two factor matrices stay as they are: one iteration computes the core.
+    found : sequence of (I_n, R_n) arrays, optional
+        To start from, or to keep.
+    error : float, optional
+        The largest relative error that the result may have; `found` has it.
+    """
+
+    norm = 2
+
+    def __init__(
+        self,
+        operator: CoreOperator,
+        name: str = "hooi",
+        found: Sequence[NDArray[Any]] | None = None,
+        error: float | None = None,
+    ) -> None:
+        self.operator, self.name, self.found, self._most = operator, name, found, error
+        self._leading = LeadingRows(operator)
+        self._noise = product_noise(operator)
+        self._rounds = operator.summed > 1 and operator.options.precision == "fp32"
+        self.restart()
+
+    def restart(self, state: MethodState | None = None) -> None:
+        """See `Restartable`."""
+        self.state = state or MethodState({"core": np.zeros(self.operator.ranks)}, {"fit": []})
+
+    @property
+    def rank(self) -> list[int]:
+        """See `Method`."""
+        return list(self.operator.ranks)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """See `Method`."""
+        return {}
+
+    def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
+        """See `Method`: any; their columns are made orthonormal."""
+        return factors
+
+    def step(self, stop: Callable[[], bool], left: int = 1) -> bool:
+        operator, state, order = self.operator, self.state, self.operator.order
+        first = state.mode
+        if not state.iterations and not first:
+            self._begin()
+        modes = range(first, order) if self.name == "hooi" else range(order - 1, order)
+        for mode in modes:
+            if mode > first and stop() and self.name == "hooi":
+                state.mode = mode
+                return False
+            exact = self._in_double(mode)
+            found = operator.ttmc(mode, in_turn(mode, order), exact)
+            if self.name == "hooi":
+                with operator.span("solve", mode):
+                    self._leading.find(mode, found)
+                operator.publish(mode)
+        self._finish(found, exact)
+        return True
+
+    def _in_double(self, mode: int) -> bool:
+        """Return whether TTMc is to be in double precision at once, by the fit so far.
+
+        Of the last mode it makes the core. Of others it makes factor matrices: what rounding changes of them is an
+        error at right angles to the one that is there.
+        """
+        fits = self.state.series["fit"]
+        error = 1 - fits[-1] if fits else self._most
+        if self.name != "hooi" or error is None:
+            return self.name != "hooi"
+        if mode == self.operator.order - 1 and self._uncertain(1 - error):
+            return True
+        return error < FEW * self._noise or (self._most is not None and self._noise**2 > SPARED * error)
+
+    def _uncertain(self, fit: float) -> bool:
+        """Return whether rounded products may change a fit by more than is allowed; the nearer it is to 1, the more."""
+        error = max(0.0, 1 - fit)
+        return self._noise * (1 - error**2) > MOST_ROUNDING * error
+
+    def _begin(self) -> None:
+        """Make the columns of all factor matrices orthonormal."""
+        for mode, rank in enumerate(self.operator.ranks):
+            with self.operator.span("solve", mode):
+                held = self._leading.room(mode, rank)
+                held[...] = self.operator.owned(mode)
+                self._leading.orthonormalise(mode, held)
+                self.operator.owned(mode)[...] = held
+            self.operator.publish(mode)
+
+    def _finish(self, found: Array, exact: bool) -> None:
+        """Compute core and fit from the last mode's rows, of which `exact` ones are in double precision."""
+        operator, state, last = self.operator, self.state, self.operator.order - 1
+        core, fit = self._core(found, exact)
+        if not exact and self._uncertain(fit):
+            if self._rounds:
+                found = operator.ttmc(last, in_turn(last, operator.order), double=True)
+            core, fit = self._core(found, True)
+        state.arrays["core"] = core
+        state.series["fit"].append(fit)
+        state.mode = 0
+        state.iterations += 1
+
+    def _core(self, found: Array, exact: bool) -> tuple[NDArray[np.float64], float]:
+        """Return the core and the fit; an `exact` core is the best one for factor matrices that are rounded."""
+        operator, last = self.operator, self.operator.order - 1
+        with operator.span("solve", last):
+            whole = core_of(operator, found, self._leading.room(last, operator.ranks[last]))
+            if not np.all(np.isfinite(whole)):
+                raise DivergedError(f"iteration {self.state.iterations + 1}: the core tensor is not finite")
+            core = self._best(whole) if exact else whole
+        kept = float(np.sum(whole / operator.norm * (core / operator.norm)))  # of the squared norm
+        return core, 1 - float(np.sqrt(max(0.0, 1 - kept)))
+
+    def _best(self, whole: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the core of least error: the tensor times all transposed factor matrices, by their Gram matrices."""
+        device, comm, core = self.operator.machine.device, self.operator.machine.comm, whole
+        grams = [self._leading.gram_of_factor(mode) for mode in range(whole.ndim)]
+        for mode, gram in enumerate(grams):
+            rows = np.moveaxis(core, mode, 0)
+            solved = np.linalg.solve(comm.bcast(device.to_host(gram)), rows.reshape(len(rows), -1))
+            core = np.moveaxis(solved.reshape(rows.shape), 0, mode)
+        return np.ascontiguousarray(core)
+
+    def change(self) -> float | None:
+        """See `Method`: of the fit."""
+        fits = self.state.series["fit"]
+        return fits[-1] - fits[-2] if len(fits) > 1 else None
+
+    def settled(self, tol: float) -> bool:
+        """See `Method`: the fit has changed by less; without iterations, there is a core."""
+        if self.name != "hooi":
+            return self.state.iterations > 0
+        change = self.change()
+        return change is not None and abs(change) < tol
+
+    def merit(self) -> float:
+        """See `Restartable`: the fit."""
+        fits = self.state.series["fit"]
+        return fits[-1] if fits else -np.inf
+
+    def factor(self, mode: int) -> NDArray[Any]:
+        """See `Method`."""
+        return self.operator.factor(mode)
+
+    def model(self) -> TuckerTensor:
+        """See `Method`: each column's largest entry is positive."""
+        state, factors = self.state, [self.factor(mode) for mode in range(self.operator.order)]
+        return TuckerTensor(state.arrays["core"], factors, state.series["fit"], state.converged).arrange()
+
+
+def product_noise(operator: CoreOperator) -> float:
+    """Return by what part of it the squared norm of a core may be wrong, from rounded products and factor matrices."""
+    eps, order = float(np.finfo(operator.options.dtype).eps), operator.order
+    return eps * (order + operator.summed / PARTS_ROUNDED) + order * ORTHONORMAL * max(operator.ranks)
+
+
+def core_of(operator: CoreOperator, found: Array, room: Array) -> NDArray[np.float64]:
+    """Return the tensor times all transposed factor matrices, from the last mode's TTMc. Collective.
+
+    `room` is for the last factor matrix's owned rows, in double precision.
+    """
+    device, last = operator.machine.device, operator.order - 1
+    operator.wait_comm()
+    room[...] = operator.owned(last)
+    core = device.xp.ascontiguousarray(device.xp.matmul(found.T, room))
+    operator.reduce(core, "sum", last)
+    whole = operator.machine.comm.bcast(device.to_host(core)).reshape(operator.ranks)
+    return np.array(whole, np.float64)
+
+
+def consistency(core: NDArray[np.float64]) -> float:
+    """Return how near a core is to that of a CP decomposition, ones on its superdiagonal, in percent."""
+    rank = core.shape[0]
+    wanted = np.zeros(core.shape)
+    wanted[(np.arange(rank),) * core.ndim] = 1
+    off = float(np.sum(np.square(core - wanted)))
+    return 100 * (1 - off / float(rank))
+
+
+def check_ranks(shape: Sequence[int], ranks: Sequence[int]) -> tuple[int, ...]:
+    """Return the columns of each mode's factor matrix; raise `InputError` if a tensor cannot have so many."""
+    if len(ranks) != len(shape):
+        raise InputError(f"rank {shown(ranks)}: {len(ranks)} numbers for a tensor of {len(shape)} modes")
+    for mode, (length, rank) in enumerate(zip(shape, ranks, strict=True)):
+        others = int(np.prod([float(r) for m, r in enumerate(ranks) if m != mode]))
+        if rank > length:
+            raise InputError(
+                f"rank {shown(ranks)}: mode {mode} has length {length:,}, and so at most {length:,} columns"
+            )
+        if rank > others:
+            cause = f"the other modes' ranks leave at most {others:,} columns that count"
+            raise InputError(f"rank {shown(ranks)}: mode {mode}: {cause}")
+    return tuple(ranks)
+
+
+def shown(ranks: Sequence[int]) -> str:
+    """Return ranks as they are given."""
+    return ",".join(map(str, ranks))
+
+
+def attainable(error: float, precision: str) -> float:
+    """Return the error at which spectra are cut so that the result has at most `error` after rounding.
+
+    Raises
+    ------
+    InputError
+        If numbers of that precision cannot have so small an error.
+    """
+    least = LEAST_ERROR[precision]
+    if error < least:
+        finer = f"; precision fp64 holds {LEAST_ERROR['fp64']:g}" if precision == "fp32" else ""
+        raise InputError(f"error {error:g}: precision {precision} holds errors of at least {least:g}{finer}")
+    return error - min(SPARED, least / 4)
+
+
+def solving_bytes(machine: Machine, ranks: Sequence[int], shape: Sequence[int]) -> Solving:
+    """Return how many bytes a Tucker decomposition takes on a device beside TTMc."""
+    every = int(np.prod([float(rank) for rank in ranks]))
+
+    def takes(count: int, rank: int) -> SolverBytes:
+        return finding_bytes(machine, count, rank, every // rank, shape)
+
+    return takes

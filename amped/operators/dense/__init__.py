@@ -1,0 +1,1 @@
+"""Dense tensors on all ranks."""

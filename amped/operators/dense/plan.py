@@ -1,0 +1,316 @@
+"""What a rank holds of a dense tensor: planned, byte by byte, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from partitioner.shards.partition import Cut
+from partitioner.tensors.statistics import looked_at
+
+from ...backend.device import Device
+from ...backend.ops.dense import BlockForm, DenseKernel, RowLayout
+from ...backend.ops.mttkrp import Share
+from ...backend.registry import dense_kernels
+from ...backend.rows import block_rows
+from ...errors import InputError
+from ...options import Options
+from ..memory import SLOT_BYTES, SLOTS, ModePlan
+from ..placement import MAX_DENSE_RANK, Plan, Setting, check_rank, nothing
+from ..sources.dense import DenseSource
+from ..sources.grid import Grid
+from .load import PIECE
+
+SHARDS = 4  # slabs at least, where they are streamed: with fewer, copying and computing hardly overlap
+WORKSPACE = 350_000_000  # bytes of scratch memory, where none are asked for
+DOUBLE_BYTES = 1 << 24  # of a slab that is cast to double precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class DensePlan(Plan):
+    """What one rank holds of a dense tensor. Where modes are numbered by `form`, they are in memory order."""
+
+    grid: Grid
+    form: BlockForm  # of the rank's block
+    double: BlockForm | None  # of MTTKRPs in double precision, where elements are held in single precision
+    kernel: DenseKernel
+    streamed: bool
+    rows: RowLayout | None  # of elements on the device, if they are to have gaps
+    sent: np.dtype[Any]  # of elements on their way to the device, which converts them if it is not `dtype`
+    counted: ClassVar[str] = "elements"
+
+    @property
+    def read_bytes(self) -> int:
+        """See `Plan`: each mode may read all elements."""
+        return len(self.modes) * self.form.elements * self.form.dtype.itemsize
+
+
+def dense_kernel(options: Options, device: Device) -> DenseKernel:
+    """Return the kernel that the options ask for; raise `InputError` if the device has no such one."""
+    kernels = dense_kernels(device)
+    if options.gather != "full":
+        raise InputError(f"gather {options.gather!r} is for sparse tensors")
+    names = ", ".join(kernel.name for kernel in kernels)
+    if not kernels:
+        raise InputError(f"{device.name} has no kernels of dense tensors")
+    if options.kernel == "auto":
+        return kernels[0]
+    found = next((kernel for kernel in kernels if kernel.name == options.kernel), None)
+    if found is None:
+        raise InputError(f"kernel {options.kernel!r}: of dense tensors, {device.name} has auto, {names}")
+    if options.deterministic and not found.repeatable:
+        repeatable = ", ".join(kernel.name for kernel in kernels if kernel.repeatable)
+        raise InputError(f"kernel {found.name!r} is not deterministic: {repeatable} are")
+    return found
+
+
+def make_dense_plan(source: DenseSource, rank: int, ranks: int, setting: Setting) -> DensePlan:
+    """Decide what a rank of so many keeps on its device.
+
+    Raises
+    ------
+    InputError
+        If its memory cannot hold what has to be there, or it has no such kernel.
+    """
+    options, device = setting.options, setting.device
+    columns = setting.ranks[0]
+    check_rank(columns, MAX_DENSE_RANK)
+    kernel, grid = dense_kernel(options, device), Grid.of(source.lengths, ranks)
+    shape, item = grid.shape(rank), options.dtype.itemsize
+    modes = mode_plans(source, grid, rank, setting)
+    resident = BlockForm(
+        shape, shape[0], columns, device.stride(columns, item), options.dtype, options.workspace or WORKSPACE,
+        whole=grid.ranks == 1, pairs=not options.deterministic,
+    )  # fmt: skip
+    sent = sent_as(source.value_dtype, options.dtype, device)
+    if not kernel.suits(resident):
+        raise InputError(f"kernel {kernel.name!r} does not run on this device ({device.description}): auto does")
+    parts = _Parts(kernel, modes, _fixed_bytes(modes, resident, setting), setting)
+    elements = 0 if _in_place(source, ranks, setting) else math.prod(shape) * item
+    placed = _placed(resident, elements, sent, parts)
+    form, streamed = placed.form, placed.streamed
+    used = {
+        "resident elements": placed.elements,
+        "stream slots": placed.slots,
+        **parts.fixed,
+        "working memory": placed.working,
+    }
+    copies = parts.fixed["factor matrices"]
+    ahead = setting.ahead and not streamed and sum(used.values()) + copies <= setting.memory
+    if ahead:
+        used["factor matrices before"] = copies
+    model = 0 if setting.solving is nothing else sum(source.shape) * columns * item
+    host = device.host_bytes + 2 * device.code_bytes + model + given_bytes(source, grid, rank)
+    host += reading_bytes(source, math.prod(shape), sent, device, streamed) + (0 if rank else setting.root_bytes)
+    if device.on_host:
+        host += sum(used.values())
+    return DensePlan(
+        tuple(modes), options.dtype, form.slab if streamed else 0, form.elements, used, host,
+        ahead=ahead, sent=sent, grid=grid, form=form, double=_double(form, kernel), kernel=kernel, streamed=streamed,
+        rows=placed.rows,
+    )  # fmt: skip
+
+
+def reading_bytes(source: DenseSource, elements: int, sent: np.dtype[Any], device: Device, streamed: bool) -> int:
+    """Return the bytes of host memory that so many elements, `sent` as such a type, take on their way from a file."""
+    if not source.in_file:
+        return 0
+    own = source.value_dtype
+    if source.plain:
+        found = device.reading_bytes(elements * sent.itemsize, int(sent != own) + int(looked_at(own) != own))
+    else:  # a library reads a piece, which is looked at
+        found = min(elements, PIECE) * (own.itemsize + looked_at(own).itemsize * (looked_at(own) != own))
+    return found * (SLOTS if streamed and device.on_host else 1)  # threads that fill a slot each
+
+
+def given_bytes(source: DenseSource, grid: Grid, rank: int) -> int:
+    """Return the bytes of host memory that a rank's part takes as it was given; a file's pages are the system's."""
+    if source.in_file or source.on_gpu:
+        return 0
+    every, mine = math.prod(source.shape), math.prod(grid.shape(rank))
+    copied = every if rank == 0 and grid.parts[1] > 1 else 0
+    held = every if rank == 0 else 0
+    return (held + copied + (mine if grid.ranks > 1 else 0)) * source.value_dtype.itemsize
+
+
+def _in_place(source: DenseSource, ranks: int, setting: Setting) -> bool:
+    """Return whether the device computes with the elements where they are."""
+    there = source.on_gpu != setting.device.on_host and not source.in_file
+    return there and source.lends and not source.mapped and ranks == 1 and source.value_dtype == setting.options.dtype
+
+
+def mode_plans(source: DenseSource, grid: Grid, rank: int, setting: Setting) -> list[ModePlan]:
+    """Return what a rank owns and computes of each mode; of a TTMc with the other modes' columns."""
+    found, options = [], setting.options
+    elements = np.cumsum([0, *(math.prod(grid.shape(r)) for r in range(grid.ranks))]).astype(np.int64)
+    for mode, length in enumerate(source.shape):
+        place, columns = source.modes.index(mode), setting.ranks[mode]
+        rows = grid.rows(place)
+        owned = slice(int(rows[rank]), int(rows[rank + 1]))
+        computed = owned if grid.alone(place) else slice(0, length)
+        lengths = tuple(n for m, n in enumerate(source.shape) if m != mode)
+        nnz, stride = int(elements[rank + 1] - elements[rank]), setting.device.stride(columns, options.dtype.itemsize)
+        share = Share(lengths, computed, nnz, stride, options.dtype, setting.values)
+        cut = Cut(elements, rows, np.full(grid.ranks, -1, np.int64))
+        others = tuple(r for m, r in enumerate(setting.ranks) if m != mode) if setting.ttmc else ()
+        found.append(ModePlan(mode, columns, cut, owned, share, inputs=others, resident=nnz))
+    return found
+
+
+def _fixed_bytes(modes: Sequence[ModePlan], form: BlockForm, setting: Setting) -> dict[str, int]:
+    item = form.dtype.itemsize
+    takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
+    return {
+        "factor matrices": sum(int(m.cut.rows[-1]) for m in modes) * form.stride * item,
+        "MTTKRP output": max(m.rows.stop - m.rows.start for m in modes) * form.stride * 8,
+        "method": max(t.kept for t in takes),
+    }
+
+
+class _Parts(NamedTuple):
+    """What a plan is made of."""
+
+    kernel: DenseKernel
+    modes: Sequence[ModePlan]
+    fixed: dict[str, int]  # bytes that are there in any case, by use
+    setting: Setting
+
+    @property
+    def room(self) -> int:
+        """The bytes of device memory for elements and working memory."""
+        return self.setting.memory - sum(self.fixed.values())
+
+    def working(self, form: BlockForm) -> int:
+        """Return the bytes of what is there for a while, and of scratch memory."""
+        kernel, modes = self.kernel, self.modes
+        scratch, double = kernel.bytes(form) if form.elements else 0, _double(form, kernel)
+        if double is not None and form.elements:
+            cast = 0 if double.held else double.slab * math.prod(form.lengths[1:])
+            scratch = max(scratch, kernel.bytes(double)) + (cast + sum(form.lengths) * form.stride) * 8
+        moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * form.dtype.itemsize
+        passing = [self.setting.solving(m.owned.stop - m.owned.start, m.rank).passing for m in modes]
+        return scratch + max(moving, *passing)
+
+
+class _Placed(NamedTuple):
+    """How a block is held; bytes of its elements on the device, of slots, and of working memory."""
+
+    form: BlockForm
+    streamed: bool
+    elements: int
+    slots: int
+    working: int
+    rows: RowLayout | None = None
+
+
+def _placed(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+    """Return how a block is held that takes so many bytes of its own if it is `resident`."""
+    placement = parts.setting.options.placement
+    working = parts.working(resident)
+    streamed = placement == "stream" or elements + working > parts.room
+    if streamed and placement == "resident":
+        _refuse(sum(parts.fixed.values()) + working + elements, parts.setting, "the resident tensor")
+    if streamed and resident.elements:
+        resident = resident._replace(slab=-(-resident.lengths[0] // SHARDS), whole=False)
+    if not streamed:
+        spaced = _with_gaps(resident, elements, sent, parts) if elements else None
+        return spaced or _without_gaps(resident, elements, sent, parts)
+    form = _with_workspace(resident, parts, parts.room)
+    if not form.elements:
+        return _Placed(form, True, 0, 0, parts.working(form))
+    index = _index_bytes(form, sent)
+    form, working = _streamed_form(form, parts, index)
+    return _Placed(form, True, 0, form.slab * index, working)
+
+
+def _without_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed:
+    form = _with_workspace(resident, parts, parts.room - elements)
+    working = parts.working(form)
+    if sent != form.dtype:  # while elements are converted; kernels need theirs later
+        working = max(working, _piece_bytes(form, sent))
+    return _Placed(form, False, elements, 0, working)
+
+
+def _with_gaps(resident: BlockForm, elements: int, sent: np.dtype[Any], parts: _Parts) -> _Placed | None:
+    """Return how a block is held with gaps between rows of elements, if these are read faster then, and fit."""
+    form = _with_workspace(resident._replace(gaps=True), parts, parts.room - elements)
+    rows = parts.kernel.rows(form)
+    if rows is None:
+        return None
+    elements = rows.numbers(form) * form.dtype.itemsize
+    working = max(parts.working(form), sum(_piece_bytes(form, each) for each in {sent, form.dtype}))
+    return _Placed(form, False, elements, 0, working, rows) if elements + working <= parts.room else None
+
+
+def _piece_bytes(form: BlockForm, dtype: np.dtype[Any]) -> int:
+    """Return the bytes of elements that are converted, or looked at, at once."""
+    return min(PIECE, form.elements) * dtype.itemsize
+
+
+def _with_workspace(form: BlockForm, parts: _Parts, room: int) -> BlockForm:
+    """Return the form with a larger workspace, if elements are read less often then, and it is not asked for.
+
+    Without bounds CP-ALS reads them twice. An order-3 cube of side 800 has a partial result of 2.6 GB at rank 500: in
+    less memory it is computed twice, which takes half as long again.
+    """
+    if parts.setting.options.workspace is not None or not form.elements:
+        return form
+    least, found = parts.kernel.passes(form._replace(workspace=room)), form
+    while parts.kernel.passes(found) > least and found.workspace <= room // 4:
+        found = found._replace(workspace=2 * found.workspace)
+    return found if parts.kernel.passes(found) <= least else form
+
+
+def _streamed_form(form: BlockForm, parts: _Parts, index: int) -> tuple[BlockForm, int]:
+    """Return the form with slabs as large as is useful and fits, and the working memory that goes with it.
+
+    An index of mode 0 takes `index` bytes in all slots.
+    """
+    slab = max(1, min(-(-form.lengths[0] // SHARDS), SLOTS * SLOT_BYTES // index))
+    while True:
+        found = form._replace(slab=slab)
+        working = parts.working(found)
+        need = slab * index + working
+        if need <= parts.room:
+            return found, working
+        if slab == 1:
+            _refuse(sum(parts.fixed.values()) + need, parts.setting, "two slabs of one index")
+        slab = max(1, slab // 2)
+
+
+def sent_as(dtype: np.dtype[Any], wanted: np.dtype[Any], device: Device) -> np.dtype[Any]:
+    """Return the type of elements on their way to a device: their own, which it converts, unless that is larger."""
+    own = not device.on_host and dtype.itemsize <= wanted.itemsize and dtype.isnative
+    return dtype if own else wanted
+
+
+def _index_bytes(form: BlockForm, sent: np.dtype[Any]) -> int:
+    """Return the bytes of an index of mode 0 in all slots, and where it is converted."""
+    converted = form.dtype.itemsize if sent != form.dtype else 0
+    return max(1, math.prod(form.lengths[1:])) * (SLOTS * sent.itemsize + converted)
+
+
+def _double(form: BlockForm, kernel: DenseKernel) -> BlockForm | None:
+    """Return the form of the same block in double precision: a few indices at a time, where these are to be cast."""
+    if form.dtype == np.float64:
+        return None
+    mixed = form._replace(dtype=np.dtype(np.float64), pairs=False, held=form.dtype)
+    if kernel.mixes(mixed):
+        return mixed
+    index = max(1, math.prod(form.lengths[1:])) * 8
+    slab = max(1, min(form.slab, DOUBLE_BYTES // index))
+    return mixed._replace(slab=slab, gaps=False, held=None)
+
+
+def _refuse(need: int, setting: Setting, what: str) -> Any:
+    ways = "use more ranks, a lower rank, or a smaller workspace"
+    if setting.options.placement == "resident":
+        ways += "; placement 'stream' takes slabs in turn"
+    raise InputError(
+        f"device memory: the factor matrices, scratch memory and {what} need {need:,} bytes, "
+        f"{setting.memory:,} are there; {ways}"
+    )

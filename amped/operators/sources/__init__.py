@@ -1,0 +1,1 @@
+"""Sources: tensors in files, stores or memory, from which each rank gets its nonzeros or its block."""

@@ -1,0 +1,271 @@
+"""A tensor in device memory while it is loaded, whole on every rank: sorted there for each mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.stages import STAGES
+from partitioner.shards.partition import CountedRows, Cut, cut_mode, mode_order
+from partitioner.sorting.tables import Nonzeros
+from partitioner.tensors.sparse import SparseTensor, ValueRange, check_merged, norm
+from partitioner.tensors.used_indices import is_long
+
+from ...backend.device import Array
+from ...backend.exchange import Machine
+from ...backend.ops.sort import DeviceSorter
+from ...backend.registry import sorter
+from ...parallel.mpi import on_root
+from ..memory import Passing
+from ..placement import nonzero_bytes
+
+SMALL = 64  # a tensor may stay on a device beside what is made of it, whose memory is so many times as large
+LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
+PICKED = 16  # bytes for each nonzero of the tensor while those of a rank are picked: masks, and their places
+
+
+class TensorTraits(NamedTuple):
+    """What has to be known of nonzeros before there is memory for them."""
+
+    shape: tuple[int, ...]
+    nonzeros: int
+    dtype: np.dtype[Any]  # of the values
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return self.nonzeros * nonzero_bytes(len(self.shape), self.dtype)
+
+
+class SortedFacts(NamedTuple):
+    """What is known of a tensor once it is in order."""
+
+    nonzeros: int
+    norm: float
+    values: ValueRange
+    duplicates: int
+    zeros: int
+
+
+class DeviceRoom(NamedTuple):
+    """Where a tensor may be held: the ranks' devices, and how many bytes of memory each may use."""
+
+    machine: Machine
+    nbytes: int
+
+
+class Holding:
+    """A tensor that devices may hold while it is loaded, or as long as it is placed again and again."""
+
+    _held: DeviceTensor | None = None
+    _stays = False
+
+    def stay_on_device(self) -> None:
+        """See `Source`."""
+        self._stays = self._held is not None and self._held.small
+
+    def placed(self) -> None:
+        """See `Source`."""
+        if not self._stays:
+            self.leave_device()
+
+    def leave_device(self) -> None:
+        """See `Source`."""
+        self._held = None
+
+
+class DeviceTensor:
+    """Nonzeros in device memory, in any order until `merge`. Methods are not collective unless they say so."""
+
+    def __init__(self, kind: TensorTraits, room: DeviceRoom, sort: DeviceSorter) -> None:
+        self._machine, self._sort, self._shape = room.machine, sort, kind.shape
+        self.small = kind.nbytes * SMALL <= room.nbytes
+        empty, order = room.machine.device.empty, len(kind.shape)
+        self._columns: Array = empty((order, kind.nonzeros), np.dtype(np.int32))
+        self._values: Array = empty((kind.nonzeros,), kind.dtype)
+        self._nbytes = kind.nbytes
+
+    @property
+    def kind(self) -> TensorTraits:
+        """See `TensorTraits`."""
+        return TensorTraits(self._shape, int(self._values.size), self._values.dtype)
+
+    def fill(self, begin: int, nonzeros: Nonzeros) -> None:
+        """Copy nonzeros in host memory to the places from `begin` on."""
+        part = slice(begin, begin + nonzeros[1].size)
+        with STAGES.of("copy"):
+            self._machine.device.fill([*self._columns[:, part], self._values[part]], [*nonzeros[0], nonzeros[1]])
+
+    def gather(self, offsets: Sequence[int]) -> None:
+        """Give all ranks the nonzeros from ``offsets[r]`` on that rank ``r`` has. Collective."""
+        begin, end = (np.array(x, np.int64) for x in (offsets[:-1], offsets[1:]))
+        for array in (*self._columns, self._values):
+            numbers = array if array.dtype == np.float64 else array.view(np.float32)  # which NCCL is told to carry
+            self._machine.exchange.gather_rows(numbers.reshape(-1, 1), begin, end)
+        self._machine.exchange.wait_comm()
+
+    def merge(self) -> tuple[int, int]:
+        """Bring the nonzeros in lexicographic order; sum duplicates and drop zeros, and return how many of each.
+
+        Raises
+        ------
+        InputError
+            If no nonzero is left, or duplicates sum past the largest number.
+        """
+        sort, given = self._sort, int(self._values.size)
+        places = sort.places(self._columns, range(len(self._shape)), self._shape)
+        places, distinct = sort.merge(self._columns, self._values, places)
+        kept = int(places.size)
+        if kept:
+            for array in (*self._columns, self._values):  # one after the other: there is no room for all of them again
+                array[:kept] = sort.take(array, places)
+        self._columns, self._values = self._columns[:, :kept], self._values[:kept]
+        check_merged(kept, not kept or bool(np.isfinite(self.value_range().largest)))
+        return given - distinct, distinct - kept
+
+    def value_range(self) -> ValueRange:
+        """Return bounds on the values."""
+        return self._sort.value_range(self._values)
+
+    def facts(self, repaired: tuple[int, int]) -> SortedFacts:
+        """Return what is known of the tensor, in which so many duplicates were merged and zeros dropped."""
+        values = self.value_range()
+        found = norm(values[:2], self._sort.squares(self._values, values.largest))
+        return SortedFacts(int(self._values.size), found, values, *repaired)
+
+    def counts(self, mode: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]] | None]:
+        """Return how many nonzeros each row of a mode has; of a long mode only those that have any, and which."""
+        xp, host, column = self._machine.device.xp, self._machine.device.to_host, self._columns[mode]
+        if is_long(self._shape[mode], column.size):
+            rows, counts = xp.unique(column, return_counts=True)
+            return host(counts), host(rows)
+        return host(xp.bincount(column, minlength=self._shape[mode])), None
+
+    def used(self, mode: int) -> int:
+        """Return how many indices of a mode are used."""
+        return int(np.count_nonzero(self.counts(mode)[0]))
+
+    def cut(self, mode: int, parts: int, targets: NDArray[np.int64] | None) -> Cut:
+        """See `Source`."""
+        rows = CountedRows(*self.counts(mode)) if parts > 1 else CountedRows(np.array([self._values.size]))
+        return cut_mode(rows, self._shape[mode], parts, targets)
+
+    def share(self, mode: int, cut: Cut, part: int, dtype: np.dtype[Any]) -> Iterator[Array]:
+        """Yield the columns and values of part number `part` of a mode; see `Source.load`."""
+        begin, end = int(cut.nonzeros[part]), int(cut.nonzeros[part + 1])
+        if mode == 0:  # in order already
+            yield from self._columns[:, begin:end]
+            yield self._sort.cast(self._values[begin:end], dtype)
+            return
+        places = self._places(mode, begin, end, self._rows(cut, part) if cut.heads.size > 1 else None)
+        for m in mode_order(len(self._shape), mode):
+            yield self._sort.take(self._columns[m], places)
+        yield self._sort.cast(self._sort.take(self._values, places), dtype)
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any], part: int, parts: int) -> list[Array]:
+        """Return part number `part` of nonzeros in the order of a mode's fibres; see `Source.by_fibre`."""
+        order, offsets = len(self._shape), equal_parts(int(self._values.size), parts)
+        others, mine = [m for m in range(order) if m != mode], slice(int(offsets[part]), int(offsets[part + 1]))
+        if mode == order - 1:  # in order already
+            share = [column[mine] for column in (*self._columns, self._values)]
+            return [*share[:-1], self._sort.cast(share[-1], dtype)]
+        lengths = [self._shape[m] for m in others]
+        places = self._sort.places([self._columns[m] for m in others], range(len(others)), lengths)[mine]
+        share = [self._sort.take(array, places) for array in (*self._columns, self._values)]
+        return [*(share[m] for m in (*others, mode)), self._sort.cast(share[-1], dtype)]
+
+    def _rows(self, cut: Cut, part: int) -> tuple[int, int]:
+        """Return the first row of a part's nonzeros, and the last one at most."""
+        first, head = int(cut.rows[part]), int(cut.heads[part])
+        return (first if head < 0 else head), int(cut.rows[part + 1]) - 1
+
+    def _places(self, mode: int, begin: int, end: int, rows: tuple[int, int] | None) -> Array:
+        """Return where nonzeros `begin` to `end` of a mode's order are, in that order; they are in these `rows`."""
+        xp, sort, column, length = self._machine.device.xp, self._sort, self._columns[mode], self._shape[mode]
+        if begin == end:
+            return self._machine.device.empty((0,), np.dtype(np.uint32))
+        if rows is None:
+            return sort.places([column], [0], [length])
+        before = int(xp.count_nonzero(column < rows[0]))
+        picked = xp.flatnonzero((column >= rows[0]) & (column <= rows[1])).astype(np.uint32)
+        places = sort.places([sort.take(column, picked)], [0], [length])[begin - before : end - before]
+        return sort.take(picked, places)
+
+    def passing(self, ranks: int) -> Passing:
+        """Return the device memory that loading for so many ranks takes, beside what is loaded."""
+        nonzeros = int(self._values.size)
+        picking = PICKED * nonzeros if ranks > 1 else 0
+        each = nonzero_bytes(len(self._shape), self._values.dtype)
+        return Passing(self._nbytes, each, self._sort.scratch, picking)
+
+    def to_host(self) -> Nonzeros:
+        """Return the nonzeros in host memory."""
+        kind, device = self.kind, self._machine.device
+        columns, values = np.empty((len(kind.shape), kind.nonzeros), np.int32), np.empty(kind.nonzeros, kind.dtype)
+        for target, source in zip((*columns, values), (*self._columns, self._values), strict=True):
+            target[:] = device.to_host(source)
+        return columns, values
+
+
+def equal_parts(nonzeros: int, parts: int) -> NDArray[np.int64]:
+    """Return where parts of equal numbers of nonzeros begin, and the end, (parts + 1,)."""
+    return np.array([nonzeros * part // parts for part in range(parts + 1)], np.int64)
+
+
+def hold(
+    tensor: SparseTensor | None, kind: TensorTraits, room: DeviceRoom | None
+) -> tuple[DeviceTensor, SortedFacts] | None:
+    """Hold rank 0's `tensor` on the devices of all ranks; None if it is better on the host. Collective."""
+    sort = _sorter(kind, room)
+    if sort is None or room is None:
+        return None
+    comm = room.machine.comm
+
+    def first() -> tuple[DeviceTensor, SortedFacts]:
+        assert tensor is not None
+        nonzeros, ordered = tensor.given
+        held = DeviceTensor(kind, room, sort)
+        held.fill(0, nonzeros)
+        with STAGES.of("sort"):
+            facts = held.facts((tensor.duplicates, tensor.zeros) if ordered else held.merge())
+        tensor.merged(facts.duplicates, lambda: facts.values)
+        return held, facts
+
+    made = on_root(comm, first)
+    facts = comm.bcast(None if made is None else made[1])
+    assert facts is not None
+    held = DeviceTensor(kind._replace(nonzeros=facts.nonzeros), room, sort) if made is None else made[0]
+    if comm.size > 1:
+        held.gather([0] + [facts.nonzeros] * comm.size)
+    return held, facts
+
+
+def hold_together(
+    nonzeros: Nonzeros, kind: TensorTraits, room: DeviceRoom | None, merge: bool = False
+) -> tuple[DeviceTensor, SortedFacts] | None:
+    """Hold a tensor, of which each rank has some nonzeros, on all their devices, as `hold`. Collective.
+
+    Those of ranks 0, 1, ... in turn are in order, or will be by `DeviceTensor.merge`.
+    """
+    sort = _sorter(kind, room)
+    if sort is None or room is None:
+        return None
+    comm = room.machine.comm
+    offsets = [0, *accumulate(comm.allgather(int(nonzeros[1].size)))]
+    held = DeviceTensor(kind, room, sort)
+    held.fill(offsets[comm.rank], nonzeros)
+    held.gather(offsets)
+    return held, comm.bcast(held.facts(held.merge() if merge else (0, 0)))
+
+
+def _sorter(kind: TensorTraits, room: DeviceRoom | None) -> DeviceSorter | None:
+    """Return what sorts a tensor on the devices of all ranks, None if one lacks it, or room for it. Collective."""
+    if room is None or kind.nonzeros < LEAST:
+        return None
+    sort = sorter(room.machine.device)
+    fits = sort is not None and kind.nonzeros <= sort.most and kind.nbytes + sort.scratch * kind.nonzeros <= room.nbytes
+    return sort if all(room.machine.comm.allgather(fits)) else None

@@ -1,0 +1,270 @@
+"""A file that all ranks read together: each keeps some of its nonzeros, and they deal each mode among them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.distributed_reading import NonzeroCounts as ReadFacts
+from partitioner.distributed_reading import Reading
+from partitioner.host.threads import usable_cores
+from partitioner.readers import PLAIN, ReadOptions, is_table
+from partitioner.shards.partition import CountedRows, Cut, DistributedRows, cut_mode, mode_order
+from partitioner.shards.sorted_runs import MergedSlice, Runs
+from partitioner.sorting.sort import sort_bytes, sort_nonzeros
+from partitioner.sorting.tables import Nonzeros
+from partitioner.tensors.digest import digest
+from partitioner.tensors.labels import Labels
+from partitioner.tensors.sparse import SparseTensor, ValueRange, norm, squares
+from partitioner.tensors.used_indices import all_distinct, distinct, is_long
+
+from ...errors import InputError
+from ...parallel.mpi import Comm
+from ..placement import Loading, nonzero_bytes
+from .device_tensor import DeviceRoom, DeviceTensor, Holding, SortedFacts, TensorTraits, equal_parts, hold_together
+
+EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
+READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
+
+Progress = Callable[[int, int | None], None]
+Offsets = NDArray[np.int64]
+
+
+class DistributedFile(Holding):
+    """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `Source`."""
+
+    stored = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        comm: Comm,
+        progress: Progress | None = None,
+        form: ReadOptions = PLAIN,
+        room: DeviceRoom | None = None,
+    ) -> None:
+        """Read the file; hold its nonzeros on devices where they have `room`, or else bring them in order."""
+        self.path, self._comm, reading = path, comm, Reading(path, comm, progress, form)
+        self.value_dtype, self._threads = reading.dtype, reading.threads
+        self._in_parts = is_divisible(path, form)
+        nothing = np.empty((reading.order, 0), np.int32), np.empty(0, reading.dtype)
+        self._read: Nonzeros | None = next(((c, v) for c, v, _ in reading.chunks(EVERYTHING)), nothing)
+        self._share: Nonzeros | None = None  # this rank's equal share of the nonzeros in order, once somebody asks
+        self.shape = reading.shape()
+        self.labels: Labels | None = reading.labels
+        self._held: DeviceTensor | None = None
+        there = None if form.compact else self._hold(room)
+        if there is not None:
+            self._held, facts = there
+            reading.warn(facts.duplicates, lambda: facts.values)
+        else:
+            facts = self._facts(reading)
+            if self._renumber(reading):
+                there = hold_together(self._ordered(), self._kind(facts.nonzeros), room)
+                self._held = there[0] if there else None
+        self.nnz, self.norm, self.value_range, self.duplicates, self.zeros = facts
+
+    def _kind(self, nonzeros: int) -> TensorTraits:
+        return TensorTraits(self.shape, nonzeros, self.value_dtype)
+
+    def _hold(self, room: DeviceRoom | None) -> tuple[DeviceTensor, SortedFacts] | None:
+        """Bring the nonzeros in order on devices, if there is room. Collective."""
+        assert self._read is not None
+        whole = sum(self._comm.allgather(int(self._read[1].size)))
+        try:
+            return hold_together(self._read, self._kind(whole), room, merge=True)
+        except InputError as error:
+            raise InputError(error.cause, path=self.path) from None
+
+    def _facts(self, reading: Reading) -> SortedFacts:
+        """Bring the nonzeros in order on the host; return what is known of them. Collective."""
+        runs = self._ordering()
+        mine = ReadFacts(0, runs.duplicates, runs.zeros)
+        values = self._ordered()[1]
+        mine.add(values)
+        found = reading.facts(self._comm.allgather(mine))
+        sums = chain.from_iterable(self._comm.allgather(squares(values, found.ends)))
+        bounds = ValueRange(*found.ends, found.grain)
+        return SortedFacts(found.nnz, norm(found.ends, list(sums)), bounds, found.duplicates, found.zeros)
+
+    def _renumber(self, reading: Reading) -> bool:
+        """Number used indices anew if that is asked for; tell whether it is. Collective."""
+        if not reading.form.compact:
+            return False
+        columns = self._ordered()[0]
+        renumbering = reading.renumbering([distinct(column, n) for column, n in zip(columns, self.shape, strict=True)])
+        assert renumbering is not None
+        self.shape, self.labels = renumbering.shape, renumbering.labels
+        renumbering.apply(columns)
+        return True
+
+    def _ordering(self) -> Runs:
+        """Deal what was read so that each rank has an equal share in order. Collective."""
+        runs = self._runs(range(len(self.shape)), len(self.shape), self.value_dtype)
+        assert self._read is not None
+        (columns, values), self._read = self._read, None
+        if values.size:
+            runs.add(columns, values)
+        del columns, values
+        self._share = self._only(runs.pieces(runs.shares(), merge=True), self.value_dtype)
+        return runs
+
+    def _ordered(self) -> Nonzeros:
+        """Return this rank's share of the nonzeros in order. Collective, as it may have to be made."""
+        if self._share is None:
+            self._ordering()
+        assert self._share is not None
+        return self._share
+
+    def _runs(self, modes: Sequence[int], order: int, dtype: np.dtype[Any]) -> Runs:
+        return Runs(modes, order, dtype, EVERYTHING, self._comm, self._threads)
+
+    def _only(self, pieces: Iterable[Nonzeros], dtype: np.dtype[Any]) -> Nonzeros:
+        """Return the one piece that this rank has, if it has any."""
+        empty = np.empty((len(self.shape), 0), np.int32), np.empty(0, dtype)
+        return next(iter([*pieces, empty]))
+
+    def used(self, mode: int) -> int:
+        if self._held is not None:
+            return self._held.used(mode)
+        return int(all_distinct(self._ordered()[0][mode], self.shape[mode], self._comm).size)
+
+    def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
+        if self._held is not None:
+            return self._held.cut(mode, parts, targets)
+        column, length = self._ordered()[0][mode], self.shape[mode]
+        if is_long(length, self.nnz):
+            return cut_mode(DistributedRows(column, length, self._comm), length, parts, targets)
+        counts = np.bincount(column, minlength=length)
+        self._comm.all_reduce(counts, "sum")
+        return cut_mode(CountedRows(counts), length, parts, targets)
+
+    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
+        if self._held is not None:
+            yield from self._held.share(mode, cut, self._comm.rank, dtype)
+            return
+        columns, values = self._ordered()
+        runs, mine = self._runs([mode], len(self.shape), dtype), (columns, values.astype(dtype, copy=False))
+        if mode:
+            mine = sort_nonzeros(*mine, [mode], self.shape, threads=self._threads)[:2]
+        runs.add(*mine, in_order=True)
+        del mine
+        shares = runs.shares_at(cut.nonzeros, _keys_at(cut), as_is=mode == 0)
+        columns, values = self._only(runs.pieces(shares), dtype)
+        del runs
+        for m in mode_order(len(self.shape), mode):
+            yield columns[m]
+        yield values
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        if self._held is not None:
+            return self._held.by_fibre(mode, dtype, self._comm.rank, self._comm.size)
+        columns, values = self._ordered()
+        return deal_fibres(columns, values.astype(dtype, copy=False), mode, self._comm, self._threads)
+
+    def tensor(self) -> SparseTensor | None:
+        runs = self._runs(range(len(self.shape)), len(self.shape), self.value_dtype)
+        mine = self._ordered()
+        runs.add(*mine, in_order=True)
+        everything = MergedSlice(
+            np.zeros(self._comm.size, np.int64), np.array(self._comm.allgather(mine[1].size)), True
+        )
+        columns, values = self._only(
+            runs.pieces([[everything], *([] for _ in range(self._comm.size - 1))]), self.value_dtype
+        )
+        if self._comm.rank:
+            return None
+        tensor = SparseTensor.from_columns(columns, values, self.shape)
+        tensor.labels = self.labels
+        return tensor
+
+    def digest(self) -> int:
+        columns, values = self._ordered()
+        return sum(self._comm.allgather(digest(list(columns), values))) % (1 << 64)
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        loading = dealt_loading(self._kind(self.nnz), dtype, ranks, self._in_parts)
+        if self._held is None:
+            return loading
+        mine = loading._replace(dealing=0, sorting=0, streamed=0, device=self._held.passing(ranks))
+        return mine._replace(others=mine._replace(reading=(loading.others or loading).reading))
+
+
+def deal_fibres(
+    columns: NDArray[np.int32], values: NDArray[Any], mode: int, comm: Comm, threads: int | None = None
+) -> list[Any]:
+    """Return what `Source.by_fibre` does, from nonzeros of which ranks 0, 1, ... have some, in order. Collective."""
+    order = len(columns)
+    others = [m for m in range(order) if m != mode]
+    if mode < order - 1:
+        lengths = [int(column.max(initial=0)) + 1 for column in columns]
+        run = sort_nonzeros(columns, values, others, lengths, threads=threads)[:2] if values.size else (columns, values)
+        runs = Runs(others, order, values.dtype, EVERYTHING, comm, threads or usable_cores())
+        runs.add(*run, in_order=True)
+        del run
+        empty = np.empty((order, 0), np.int32), np.empty(0, values.dtype)
+        columns, values = next(iter([*runs.pieces(runs.shares()), empty]))
+    return evened([*(columns[m] for m in (*others, mode)), values], comm)
+
+
+def evened(arrays: list[NDArray[Any]], comm: Comm) -> list[NDArray[Any]]:
+    """Return equal shares of arrays of which ranks 0, 1, ... have parts, in turn. Collective."""
+    ends = np.cumsum([0, *comm.allgather(int(arrays[0].size))])
+    wanted = equal_parts(int(ends[-1]), comm.size)
+    if comm.size == 1 or np.array_equal(ends, wanted):
+        return arrays
+
+    def overlap(holder: int, owner: int) -> tuple[int, int]:
+        return max(int(ends[holder]), int(wanted[owner])), min(int(ends[holder + 1]), int(wanted[owner + 1]))
+
+    found = []
+    for array in arrays:
+        mine = np.empty(int(wanted[comm.rank + 1] - wanted[comm.rank]), array.dtype)
+        for shift in range(comm.size):
+            to, source = (comm.rank + shift) % comm.size, (comm.rank - shift) % comm.size
+            begin, end = overlap(comm.rank, to)
+            given = array[begin - ends[comm.rank] : max(begin, end) - ends[comm.rank]]
+            begin, end = overlap(source, comm.rank)
+            comm.swap(given, to, mine[begin - wanted[comm.rank] : max(begin, end) - wanted[comm.rank]], source)
+        found.append(mine)
+    return found
+
+
+def _keys_at(cut: Cut) -> NDArray[np.int32]:
+    """Return the row, (1, parts - 1), that each part but the first begins in, or an empty one before it."""
+    keys = np.where(cut.heads >= 0, cut.heads, cut.rows[:-1])
+    for p in reversed(range(keys.size - 1)):  # a part without nonzeros begins where the next one does
+        if cut.nonzeros[p] == cut.nonzeros[p + 1]:
+            keys[p] = keys[p + 1]
+    return keys[None, 1:].astype(np.int32)
+
+
+def dealt_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts: bool) -> Loading:
+    """Return what ranks need to load a file together, as values of `dtype`, `in_parts` or all on rank 0."""
+    order, share = len(kind.shape), -(-kind.nonzeros // ranks)
+    there, each = nonzero_bytes(order, kind.dtype), nonzero_bytes(order, dtype)
+    threads = max(1, usable_cores() // ranks)  # on one node
+
+    def of(read: int) -> Loading:
+        # A run is sorted, and then there while a slice is received and sorted.
+        run, merged = (sort_bytes(n, there, threads=threads) for n in (read, share))
+        sorting = read * there + max(run, share * there + merged)
+        dealing = share * each, sort_bytes(share, each, threads=threads)
+        return Loading(sorting, READER_BYTES + share * there, *dealing, streamed=each)
+
+    root = of(share if in_parts else kind.nonzeros)
+    return root._replace(others=of(share if in_parts else 0))
+
+
+def is_divisible(path: str | os.PathLike[str], form: ReadOptions = PLAIN) -> bool:
+    """Tell whether ranks read parts of a file: plain text."""
+    if not Path(path).is_file() or Path(path).suffix.lower() == ".npz" or is_table(path, form):
+        return False
+    with open(path, "rb") as file:
+        return file.read(2) != b"\x1f\x8b"

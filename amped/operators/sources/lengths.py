@@ -1,0 +1,60 @@
+"""Long modes: refused before anything of their length is allocated.
+
+An index can be a time stamp or an identifier: a mode then has billions of indices, of which a few are used. Factor
+matrices have a row for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psutil
+
+from ...errors import InputError
+from ...parallel.mpi import Comm
+from ..placement import Setting
+from .sparse import DescribedSource
+
+ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
+
+
+def check_lengths(source: DescribedSource, setting: Setting, comm: Comm, elsewhere: bool = False) -> None:
+    """Raise `InputError`, on every rank, unless memory has room for what is as long as a mode. Collective.
+
+    Counted are the factor matrices on the device, and matrices to start from in the host's memory; on a CPU both are
+    there. All else is for the plan to count. With `elsewhere`, the host's memory says nothing.
+    """
+    device, host = _bytes(source.shape, setting)
+    free = host if elsewhere else psutil.virtual_memory().available // comm.local_size
+    wanted = ((device, setting.memory, "device memory"), (host, free, "host memory"))
+    lacking = [each for each in wanted if each[0] > each[1]]
+    found = [each for ranks in comm.allgather(lacking) for each in ranks]
+    if not found:
+        return
+    (needed, there, place), shape = max(found), source.shape
+    mode = max(range(len(shape)), key=lambda m: shape[m])
+    used = source.used(mode)
+    raise InputError(
+        f"mode {mode} has length {shape[mode]:,}, of which {used:,} indices are used: factor matrices of "
+        f"{setting.ranks[mode]} columns need {needed:,} bytes of {place}, {max(0, there):,} are there; "
+        + (_compacting(source) if used < shape[mode] else "use more memory or a lower rank"),
+        path=source.path,
+    )
+
+
+def _compacting(source: DescribedSource) -> str:
+    if source.stored:
+        return "make the store anew from its file, with --compact, which numbers the used indices anew"
+    return "--compact (compact=True in amped.read) numbers the used indices anew and keeps their labels"
+
+
+def _bytes(shape: Sequence[int], setting: Setting) -> tuple[int, int]:
+    """Return the bytes of what has a mode's length: on the device, and in the host's memory."""
+    options, device = setting.options, setting.device
+    item, narrow = options.dtype.itemsize, 0 if options.gather == "full" else ROUNDED
+    rows = [
+        (length, rank, device.stride(rank, narrow or item)) for length, rank in zip(shape, setting.ranks, strict=True)
+    ]
+    placed = sum(length * stride * (item + narrow) for length, _, stride in rows)
+    start = sum(length * rank for length, rank, _ in rows) * item
+    return placed, start + (placed if device.on_host else 0)

@@ -1,0 +1,192 @@
+"""Where the nonzeros of a product come from: a sparse tensor, or a semi-sparse one that rank 0 has."""
+
+from __future__ import annotations
+
+import math
+import os
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.sorting.sort import stable_argsort
+from partitioner.tensors.labels import Labels
+from partitioner.tensors.sparse import ValueRange, ends
+
+from ...errors import InputError
+from ...models.semisparse import BLOCK, SemiSparseTensor
+from ...parallel.mpi import Comm, on_root, together
+from ..placement import INDEX_BYTES, Loading
+from .device_tensor import equal_parts
+from .sparse import SparseSource
+
+
+class ProductSource(Protocol):
+    """A tensor that is dealt to the ranks by the fibres of a mode. All methods are collective."""
+
+    shape: tuple[int, ...]
+    nnz: int  # values, each of which has numbers for all dense modes
+    value_range: ValueRange
+
+    @property
+    def sparse(self) -> tuple[int, ...]:
+        """The modes that have indices."""
+
+    @property
+    def dense(self) -> tuple[int, ...]:
+        """The other modes, in the order of a value's axes."""
+
+    @property
+    def labels(self) -> Labels | None:
+        """What indices stand for, if not for themselves."""
+
+    @property
+    def path(self) -> str | os.PathLike[str] | None:
+        """The file or store, if it is in one."""
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        """Return what `SparseSource.by_fibre` does; values of a semi-sparse tensor are (n, width)."""
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        """See `SparseSource`."""
+
+    def leave_device(self) -> None:
+        """See `SparseSource`."""
+
+
+class SparseProduct:
+    """A sparse tensor. See `ProductSource`."""
+
+    dense: tuple[int, ...] = ()
+
+    def __init__(self, source: SparseSource) -> None:
+        self._source, self.shape, self.nnz = source, source.shape, source.nnz
+        self.value_range, self.labels, self.path = source.value_range, source.labels, source.path
+        self.sparse = tuple(range(len(source.shape)))
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        return self._source.by_fibre(mode, dtype)
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        return self._source.loading(ranks, dtype, on_host)
+
+    def leave_device(self) -> None:
+        self._source.leave_device()
+
+
+class SemiSparseProduct:
+    """A semi-sparse tensor that rank 0 has; what the other ranks pass is not looked at. See `ProductSource`.
+
+    Values may be in a file: rank 0 reads one rank's part at a time.
+    """
+
+    path: str | os.PathLike[str] | None
+
+    def __init__(self, tensor: SemiSparseTensor | None, comm: Comm, path: str | os.PathLike[str] | None = None) -> None:
+        self._tensor, self._comm, self.path = tensor if comm.rank == 0 else None, comm, path
+        root = self._tensor
+        known = comm.bcast(on_root(comm, lambda: None if root is None else _kind(root)))
+        if known is None:
+            raise InputError("no tensor on rank 0")
+        self.shape, self.nnz, self.sparse, self.dense, self.value_range, self.labels = known
+        if not self.nnz:
+            raise InputError("no fibres", path=path)
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        others, at = [m for m in self.sparse if m != mode], self.sparse.index(mode)
+        root, order = self._tensor, None
+        if root is not None and others and at < len(self.sparse) - 1:  # or they are in order already
+            keys = [np.ascontiguousarray(root.indices[:, k]) for k in range(len(self.sparse)) if k != at]
+            order = stable_argsort(keys, [self.shape[m] for m in others])
+            del keys
+        wanted = [self.sparse.index(m) for m in (*others, mode)]
+        dealt = [self._dealt(None if root is None else root.indices[:, k], order, np.dtype(np.int32)) for k in wanted]
+        return [*dealt, self._values(order, dtype)]
+
+    def rows(self, dtype: np.dtype[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Return this rank's equal share of the fibres in order: their coordinates, and their values, (n, width)."""
+        root, sparse = self._tensor, len(self.sparse)
+        indices = self._dealt(None if root is None else root.indices, None, np.dtype(np.int32), sparse)
+        values = self._values(None, dtype)
+        return indices.reshape(len(values), sparse), values
+
+    def _values(self, order: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+        root = self._tensor
+        values = None if root is None else root if root.in_file else root.values.reshape(root.fibres, self._width)
+        return self._dealt(values, order, dtype, self._width).reshape(-1, self._width)
+
+    def _dealt(
+        self,
+        rows: NDArray[Any] | SemiSparseTensor | None,
+        order: NDArray[Any] | None,
+        dtype: np.dtype[Any],
+        width: int = 1,
+    ) -> NDArray[Any]:
+        """Return this rank's part of rank 0's rows, flat, in an order if there is one: a copy."""
+        comm, parts, ranks = self._comm, equal_parts(self.nnz, self._comm.size), np.arange(self._comm.size + 1)
+        mine = np.empty(0, dtype)
+
+        def picked(part: slice) -> NDArray[Any] | None:
+            if isinstance(rows, SemiSparseTensor):
+                return _read(rows, order, part, dtype)
+            return None if rows is None else _picked(rows, order, part, dtype)
+
+        for rank, (begin, end) in enumerate(pairwise(parts)):
+            piece = together(comm, lambda part=slice(int(begin), int(end)): picked(part))  # type: ignore[misc]
+            found = comm.scatter(piece, np.where(ranks > rank, (end - begin) * width, 0), dtype)
+            mine = found if rank == comm.rank else mine
+        return mine
+
+    @property
+    def _width(self) -> int:
+        return math.prod(self.shape[m] for m in self.dense)
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        """See `SparseSource`. Sorting takes an order of the fibres; beside rank 0's own part there is another one's."""
+        each, part = INDEX_BYTES * len(self.sparse) + self._width * dtype.itemsize, -(-self.nnz // ranks)
+        root = self._tensor
+        if root is None:
+            return Loading(streamed=each)
+        held = root.indices.nbytes if root.in_file else root.nbytes
+        return Loading(tensor=held, dealing=min(2, ranks) * part * each, sorting=16 * self.nnz, streamed=each)
+
+    def leave_device(self) -> None:
+        """See `SparseSource`: it is never there as a whole."""
+
+
+def _kind(root: SemiSparseTensor) -> Any:
+    found = [ends(block.reshape(-1)) for block in root.blocks() if block.size] or [(0.0, 0.0)]
+    low, high = min(low for low, _ in found), max(high for _, high in found)
+    return root.shape, root.fibres, root.sparse_modes, root.modes, ValueRange(low, high, 0.0), root.labels
+
+
+def _picked(rows: NDArray[Any], order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return a copy of some rows, flat, of those in an order if there is one."""
+    found = np.empty((part.stop - part.start, *rows.shape[1:]), dtype)
+    step = max(1, BLOCK // max(1, math.prod(rows.shape[1:])))
+    for begin in range(part.start, part.stop, step):
+        block = slice(begin, min(begin + step, part.stop))
+        found[begin - part.start : block.stop - part.start] = rows[block if order is None else order[block]]
+    return found.reshape(-1)
+
+
+def _read(tensor: SemiSparseTensor, order: NDArray[Any] | None, part: slice, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Do the same with values in a file, which is read from its begin to its end, whatever the order."""
+    found = np.empty((part.stop - part.start, tensor.width), dtype)
+    step = max(1, BLOCK // max(1, tensor.width))
+    if order is None:
+        for begin in range(part.start, part.stop, step):
+            end = min(begin + step, part.stop)
+            found[begin - part.start : end - part.start] = tensor.rows(begin, end).reshape(-1, tensor.width)
+        return found.reshape(-1)
+    wanted = order[part]
+    ascending = np.argsort(wanted)
+    starts = range(0, tensor.fibres, step)
+    cuts = np.searchsorted(wanted, [*starts, tensor.fibres], sorter=ascending)
+    for begin, (low, high) in zip(starts, pairwise(cuts), strict=True):
+        if low < high:
+            places = ascending[low:high]
+            rows = tensor.rows(begin, min(begin + step, tensor.fibres)).reshape(-1, tensor.width)
+            found[places] = rows[wanted[places] - begin]
+    return found.reshape(-1)

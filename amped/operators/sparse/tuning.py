@@ -1,0 +1,238 @@
+"""Choices made by timing: the kernel of each mode, and where modes are cut among the ranks.
+
+What kernels cost is remembered: a run goes on where those before it have stopped, on devices and nonzeros like its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.stages import STAGES
+from partitioner.shards.partition import even_offsets
+
+from ...backend.device import NOTHING, Clock
+from ...backend.exchange import Machine
+from ...backend.ops.mttkrp import Kernel, Shard
+from ...options import Options
+from ..memory import ModePlan
+from ..placement import Plan
+from ..workspace import Workspace
+from .tuning_cache import recall, remember, rounded
+
+RUNS, MOST_RUNS, SECONDS = 3, 10, 0.05  # the fastest run counts; there are more of them where they are short
+FLOOR = 1e-10  # of Phi, while it is timed
+CHOOSING = 0.1  # of a run, at most, where it is known how often each mode will be computed
+KIND, TRIAL = "kernel", "a trial"  # names of what is remembered; see `Known`
+UNEVEN = 0.01  # of a sweep: by how much a rank may compute longer than all on average before modes are cut anew
+LEAST_SWEEP = 5e-4  # seconds; the times of shorter sweeps vary too much
+
+Make = Callable[[Kernel, int], Shard]
+"""Make a shard for a kernel from the first nonzeros of a mode, at most so many."""
+
+
+@dataclass
+class Budget:
+    """What a run may spend on choosing kernels: a part of what it takes as a whole.
+
+    Attributes
+    ----------
+    repeats : int or None
+        How often each mode will be computed, at most; None: nobody knows, and nothing is spared.
+    began : float
+        When the run began, on the clock of `time.perf_counter`.
+    spent : float
+        Seconds of choosing so far.
+    computing : float
+        Seconds of all repeats, of the modes that were timed so far.
+    """
+
+    repeats: int | None = None
+    began: float = field(default_factory=time.perf_counter)
+    spent: float = 0.0
+    computing: float = 0.0
+
+    def expect(self, seconds: float) -> None:
+        """Count that a mode takes so many seconds whenever it is computed."""
+        self.computing += seconds * (self.repeats or 0)
+
+    def affords(self, seconds: float) -> bool:
+        """Tell whether so many seconds more may be spent."""
+        run = time.perf_counter() - self.began - self.spent + self.computing
+        return self.repeats is None or self.spent + seconds <= CHOOSING * run
+
+
+class Known(NamedTuple):
+    """What runs before have found out about the kernels of a mode."""
+
+    costs: Mapping[str, float]  # by the names of those that were timed: seconds of a nonzero, or bytes if streamed
+    left: Sequence[Kernel]  # those that were not
+    trial: float  # seconds a nonzero that making and timing one has taken at most; 0 if nobody knows
+
+
+class Tuner:
+    """Times shards on the factor matrices as they stand, and keeps the times for later runs."""
+
+    def __init__(self, work: Workspace, machine: Machine, clock: Clock, options: Options, budget: Budget) -> None:
+        self._work, self._machine, self._clock, self.budget = work, machine, clock, budget
+        self._by_time = options.kernel == "auto" and not options.deterministic
+        self._loading = time.perf_counter()  # when it began
+
+    def prepare(self, modes: Sequence[ModePlan]) -> None:
+        """Begin to compile the kernels that will be timed or used, before modes are loaded."""
+        self._loading = time.perf_counter()
+        for mode in modes:
+            known = self._known(mode)
+            for kernel in mode.kernels if known.left else [_cheapest(mode.kernels, known.costs)]:
+                if mode.ttmc:
+                    mode.ttmc.prepare(mode.share, mode.inputs)
+                else:
+                    kernel.prepare(mode.share)
+                if mode.interleaved:
+                    mode.interleaved.prepare(kernel, mode.share)
+                if mode.phis:
+                    mode.phi(kernel).prepare(kernel, mode.share)
+
+    def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
+        """Choose a kernel by timing the candidates on a mode's first shard; a single one is only compiled.
+
+        Those that were timed before, on a device like this one and for nonzeros like these, are not timed again. No
+        more are timed than the budget affords. Return the kernel, and the whole first shard if it was made.
+        """
+        with STAGES.of("choose"):
+            if len(mode.kernels) == 1:
+                return self._compiled(mode, make), None
+            known = self._known(mode)
+            if known.costs and mode.resident:
+                self.budget.expect(min(known.costs.values()) * mode.nnz)
+            return self._timed(mode, make, known) if known.left else (_cheapest(mode.kernels, known.costs), None)
+
+    def _compiled(self, mode: ModePlan, make: Make) -> Kernel:
+        shard = make(mode.kernels[0], 1)
+        self._reserve([shard], mode)
+        self._compute(shard, mode)
+        del shard
+        self._machine.device.synchronize()
+        self._work.reserve(0)
+        return mode.kernels[0]
+
+    def _timed(self, mode: ModePlan, make: Make, known: Known) -> tuple[Kernel, Shard | None]:
+        """Time kernels whose costs are not known, while the budget affords it, and keep their costs."""
+        plain, costs, trial = mode.kernels[0], dict(known.costs), known.trial * mode.nnz
+        best: Shard | None = None
+        if plain.name not in costs:
+            began = time.perf_counter()
+            best = make(plain, mode.nnz)  # what it takes counts for loading: it is made in any case
+            trial = time.perf_counter() - began + RUNS * self._once(best, mode)
+        for kernel in known.left:
+            if not self.budget.affords(trial):
+                break
+            began = time.perf_counter()
+            self._work.reserve(0)  # making a shard takes that memory
+            shard = best if best and kernel is plain else make(kernel, mode.nnz)
+            if kernel is plain or shard.nbytes <= mode.room(shard.nnz):
+                self._compare(costs, best, shard, mode)
+                best = shard if _cheapest(mode.kernels, costs) is kernel else best
+            del shard  # there is memory for the best and another one
+            seconds = time.perf_counter() - began
+            self.budget.spent += seconds
+            trial = max(trial, seconds)
+        self._work.reserve(0)
+        if self._machine.device.steady and len(costs) > len(known.costs):
+            remember(KIND, _facts(mode), self._machine.device, {**costs, TRIAL: trial / mode.nnz})
+        chosen = _cheapest(mode.kernels, costs or {plain.name: 0.0})
+        return chosen, best if best and best.kernel is chosen else None
+
+    def _once(self, shard: Shard, mode: ModePlan) -> float:
+        """Return how long a mode's first shard takes, and count on it; 0 if it is streamed."""
+        seconds = self._run([shard], mode) if mode.resident else 0.0
+        self.budget.expect(seconds * mode.nnz / shard.nnz)
+        return seconds
+
+    def _compare(self, costs: dict[str, float], best: Shard | None, shard: Shard, mode: ModePlan) -> None:
+        """Put what a nonzero of a shard costs into `costs`, and that of the best shard so far as it costs now."""
+        name, nnz = shard.kernel.name, shard.nnz
+        if not mode.resident:
+            costs[name] = shard.nbytes / nnz  # what is streamed is copied for longer than it is computed
+        elif self._machine.device.steady or best is None or best is shard:
+            costs[name] = self._seconds([[shard]], mode)[0] / nnz
+        else:  # the machine may be slower than it was when the best one was timed
+            costs[best.kernel.name], costs[name] = (s / nnz for s in self._seconds([[best], [shard]], mode))
+
+    def _known(self, mode: ModePlan) -> Known:
+        steady = self._machine.device.steady and len(mode.kernels) > 1
+        found = recall(KIND, _facts(mode), self._machine.device) if steady else {}
+        costs = {k.name: found[k.name] for k in mode.kernels if k.name in found}
+        return Known(costs, [k for k in mode.kernels if k.name not in costs], found.get(TRIAL, 0.0))
+
+    def uneven(self, plan: Plan, shards: Sequence[Sequence[Shard]]) -> dict[int, NDArray[np.int64]]:
+        """Return where modes are to be cut instead, if ranks computed them for unequal times. Collective.
+
+        A nonzero takes as long as its row is long and its factor rows are near: equal numbers are not equal times.
+        `shards` are this rank's resident ones, by mode. Modes are loaded again for it: the budget has to afford that.
+        """
+        comm = self._machine.comm
+        if comm.size == 1 or not self._machine.device.steady or not self._by_time:
+            return {}
+        if any(comm.allgather(bool(plan.slot))):  # what is streamed waits for its link
+            return {}
+        if not comm.bcast(self.budget.affords(time.perf_counter() - self._loading)):
+            return {}
+        mine = [self._seconds([shards[m.mode]], m)[0] for m in plan.modes]
+        self._work.reserve(0)
+        seconds = np.array(comm.allgather(mine)).T
+        slowest, mean = seconds.max(axis=1), seconds.mean(axis=1)
+        if mean.sum() < LEAST_SWEEP or slowest.sum() <= (1 + UNEVEN) * mean.sum():
+            return {}
+        modes = np.flatnonzero(slowest > (1 + UNEVEN) * mean).tolist()
+        return {mode: even_offsets(plan.modes[mode].cut.nonzeros, seconds[mode]) for mode in modes}
+
+    def _seconds(self, candidates: Sequence[Sequence[Shard]], mode: ModePlan) -> list[float]:
+        """Return how long each candidate's shards take, the fastest of several runs, all in turn."""
+        rounds, limit = list[list[float]](), SECONDS * len(candidates)
+        while len(rounds) < RUNS or (len(rounds) < MOST_RUNS and np.sum(rounds) < limit):
+            rounds.append([self._run(shards, mode) for shards in candidates])
+        return [min(runs) for runs in zip(*rounds, strict=True)]
+
+    def _run(self, shards: Sequence[Shard], mode: ModePlan) -> float:
+        self._reserve(shards, mode)
+        self._clock.collect()
+        with self._clock.span("tune", mode.mode):
+            for shard in shards:
+                self._compute(shard, mode)
+        return self._clock.collect()["tune", mode.mode]
+
+    def _compute(self, shard: Shard, mode: ModePlan) -> None:
+        """Queue what will be computed of the shards: TTMc, Phi, or else an MTTKRP."""
+        if mode.ttmc:
+            self._work.add_ttmc(mode, shard)
+        elif mode.interleaved:
+            self._work.add_phis(mode.interleaved, shard, mode.mode, FLOOR, NOTHING, None)
+        elif mode.phis:
+            self._work.add_phi(mode.phi(shard.kernel), shard, mode.mode, FLOOR, NOTHING, None)
+        else:
+            self._work.compute(shard, mode.mode)
+
+    def _reserve(self, shards: Sequence[Shard], mode: ModePlan) -> None:
+        running = (mode.running(shard.kernel, shard.nnz) for shard in shards)
+        self._work.reserve(max(running, default=0))
+
+
+def _cheapest(kernels: Sequence[Kernel], costs: Mapping[str, float]) -> Kernel:
+    return min((k for k in kernels if k.name in costs), key=lambda kernel: costs[kernel.name])
+
+
+def _facts(mode: ModePlan) -> dict[str, Any]:
+    """Return all that a choice depends on, beside the device and the code."""
+    share, rows = mode.share, mode.rows.stop - mode.rows.start
+    return {
+        "mode": mode.mode, "lengths": share.lengths, "rows": rounded(rows), "nonzeros": rounded(share.nnz),
+        "stride": share.stride, "type": share.dtype.name, "gather": share.gather,
+        "values": [float(value) for value in share.values],
+        "kernels": [kernel.name for kernel in mode.kernels], "resident": mode.resident > 0, "phi": bool(mode.phis),
+    }  # fmt: skip

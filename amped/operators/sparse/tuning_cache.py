@@ -1,0 +1,58 @@
+"""What was measured before on a device like this one, and is kept on disk for later runs.
+
+What is kept is small and in JSON, a file for each measurement, named by a digest of all that it depends on. What is
+missing, damaged or another user's is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from partitioner import __version__
+from partitioner.host.cache import keep, kept
+
+from ...backend.device import Device
+
+DIGITS = 2  # of numbers of nonzeros and rows that count: those of ranks, and of runs, differ by a few
+
+
+def recall(kind: str, facts: Mapping[str, Any], device: Device) -> dict[str, float]:
+    """Return the numbers that were kept for these facts, or none."""
+    try:
+        numbers = json.loads(kept(_name(kind, facts, device)) or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    items = numbers.items() if isinstance(numbers, dict) else ()
+    return {name: number for name, number in items if isinstance(number, float) and 0 < number < math.inf}
+
+
+def remember(kind: str, facts: Mapping[str, Any], device: Device, numbers: Mapping[str, float]) -> None:
+    """Keep numbers, finite and above 0, for these facts."""
+    keep(_name(kind, facts, device), json.dumps(numbers).encode())
+
+
+def rounded(count: int) -> str:
+    """Return a number of nonzeros or rows as one of the facts that a measurement depends on."""
+    return f"{count:.{DIGITS}g}"
+
+
+def _name(kind: str, facts: Mapping[str, Any], device: Device) -> str:
+    whole = {**facts, "device": device.model, "version": __version__, "code": _code(device.name)}
+    return f"{kind}-{sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:40]}.json"
+
+
+@cache
+def _code(device: str) -> str:
+    """Return a digest of the source of a device and its kernels."""
+    folder, digest = files(f"amped.backend.{device}"), sha256()
+    for place in (folder, folder / "kernels"):
+        for each in sorted(place.iterdir(), key=lambda each: each.name):
+            if each.name.endswith((".py", ".cu")):
+                digest.update(each.name.encode() + b"\0" + each.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,160 @@
+"""A sparse tensor unfolded in one mode, on the hosts of all ranks: what spectra are found from.
+
+Some of the other modes may be compressed already, by factor matrices that all ranks hold. Each rank has whole groups of
+nonzeros (see `grouped`), so that no matrix of the mode's length squared is needed, nor one as wide as the unfolding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.threads import fair_threads, side_by_side
+from partitioner.shards.partition import Cut, mode_order
+from partitioner.sorting.sort import stable_argsort
+
+from ...parallel.mpi import Comm
+from ..sources.sparse import SparseSource
+from .grouped import add_grams, add_products, add_rows, group_starts
+
+Matrix = NDArray[np.float64]
+DOUBLE = np.dtype(np.float64)
+COPIES = 1 << 30  # bytes of sums that threads have for themselves, at most
+
+
+class Unfolded:
+    """A tensor ``X x_m U_m^T ...`` unfolded in a mode; making one is collective, and so are its methods.
+
+    Parameters
+    ----------
+    source : Source
+    comm : Comm
+    mode : int
+    done : mapping of int to (I_m, R_m) arrays
+        The factor matrices of the modes that are compressed.
+    """
+
+    def __init__(self, source: SparseSource, comm: Comm, mode: int, done: Mapping[int, Matrix]) -> None:
+        self._comm, self._threads = comm, fair_threads(comm)
+        self.length, order = source.shape[mode], len(source.shape)
+        left = [m for m in range(order) if m != mode and m not in done]
+        along, cut = _whole(source, comm, left or [mode])
+        columns, self._values = _loaded(source, comm, along, cut)
+        if left:
+            by = stable_argsort([columns[m] for m in left], [source.shape[m] for m in left])
+            columns, self._values = [column[by] for column in columns], self._values[by]
+        self._rows = columns[mode]
+        self._columns = tuple(columns[m] for m in sorted(done))
+        self._factors = tuple(np.ascontiguousarray(done[m], DOUBLE) for m in sorted(done))
+        self.width = int(np.prod([float(f.shape[1]) for f in self._factors]))
+        empty = np.zeros(1, np.int64)
+        self._starts = group_starts(tuple(columns[m] for m in left)) if left and self._values.size else empty
+        self._owned = None if left else slice(int(cut.rows[comm.rank]), int(cut.rows[comm.rank + 1]))
+        self._cut = cut
+
+    @property
+    def last(self) -> bool:
+        """Whether all other modes are compressed: the matrix has `width` columns."""
+        return self._owned is not None
+
+    @property
+    def _weights(self) -> tuple[Any, ...]:
+        """What the kernels know of nonzeros; without compressed modes, of a factor matrix of ones."""
+        if self._columns:
+            return self._rows, self._values, self._columns, self._factors, self.width
+        nothing = np.zeros(self._rows.size, np.int32)
+        return self._rows, self._values, (nothing,), (np.ones((1, 1)),), 1
+
+    def gram(self) -> Matrix:
+        """Return the product of the matrix with its transpose, (length, length)."""
+
+        def work(begin: int, end: int, out: Matrix) -> None:
+            add_grams(begin, end, self._starts, *self._weights, out)
+
+        if self.last:
+            mine = self.rows()
+            whole = np.zeros((self.length, self.width))
+            whole[self._owned] = mine
+            self._comm.all_reduce(whole, "sum")
+            return whole @ whole.T
+        return self._summed(work, (self.length, self.length))
+
+    def products(self, basis: Matrix) -> Matrix:
+        """Return the product of `gram` with a basis, (length, columns), without `gram`."""
+
+        def work(begin: int, end: int, out: Matrix) -> None:
+            add_products(begin, end, self._starts, *self._weights, basis, out)
+
+        if self.last:
+            mine = self.rows()
+            across = mine.T @ basis[self._owned]
+            self._comm.all_reduce(across, "sum")
+            return self.gathered(mine @ across)
+        return self._summed(work, basis.shape)
+
+    def rows(self) -> Matrix:
+        """Return the rows that this rank owns of the matrix, where it is the `last`."""
+        assert self._owned is not None
+        first, count = self._owned.start, self._owned.stop - self._owned.start
+        out = np.zeros((count, self.width))
+        add_rows(0, self._values.size, *self._weights, first, out)
+        return out
+
+    def gathered(self, rows: Matrix) -> Matrix:
+        """All-gather owned rows, as `rows` has them, into a whole matrix."""
+        whole = np.empty((self.length, rows.shape[1]))
+        whole[self._owned] = rows
+        self._comm.all_gather_rows(whole, self._cut.rows[:-1], self._cut.rows[1:])
+        return whole
+
+    def _summed(self, work: Callable[[int, int, Matrix], object], shape: tuple[int, ...]) -> Matrix:
+        """Return what all groups of all ranks add up to, by threads with sums of their own."""
+        groups = self._starts.size - 1
+        threads = max(1, min(self._threads, groups, COPIES // (8 * int(np.prod(shape)))))
+        cuts = np.searchsorted(self._starts, [int(self._starts[-1]) * t // threads for t in range(threads + 1)])
+        cuts[0], cuts[-1] = 0, groups
+
+        def part(number: int) -> Matrix:
+            out = np.zeros(shape)
+            work(int(cuts[number]), int(cuts[number + 1]), out)
+            return out
+
+        parts = side_by_side(part, range(threads), threads)
+        total = parts[0]
+        for other in parts[1:]:
+            total += other
+        self._comm.all_reduce(total, "sum")
+        return total
+
+
+def _whole(source: SparseSource, comm: Comm, modes: list[int]) -> tuple[int, Cut]:
+    """Return the mode by whose rows nonzeros are dealt: the one of which fewest rows are split."""
+    cuts = {mode: source.cut(mode, comm.size) for mode in modes}
+    along = min(modes, key=lambda m: (cuts[m].split_rows.size, -source.shape[m]))
+    return along, cuts[along]
+
+
+def _loaded(source: SparseSource, comm: Comm, along: int, cut: Cut) -> tuple[list[NDArray[Any]], Matrix]:
+    """Return this rank's nonzeros, those of all rows that it owns: the columns by mode, and the values."""
+    arrays = [_on_host(column) for column in source.load(along, cut, DOUBLE)]
+    *indices, values = arrays
+    head = int(cut.heads[comm.rank])
+    theirs = int(np.searchsorted(indices[0], head, "right")) if head >= 0 else 0
+    if cut.split_rows.size:  # the nonzeros of rows that other ranks own
+        sent = comm.allgather([array[:theirs] for array in arrays])
+        begin, end = int(cut.rows[comm.rank]), int(cut.rows[comm.rank + 1])
+        mine = [part for part in sent if part[0].size and begin <= part[0][0] < end]
+        arrays = [np.concatenate([array[theirs:], *(p[k] for p in mine)]) for k, array in enumerate(arrays)]
+        *indices, values = arrays
+    order = mode_order(len(source.shape), along)
+    return [indices[order.index(m)] for m in range(len(order))], values
+
+
+def _on_host(column: Any) -> NDArray[Any]:
+    """Return a column, which may be in device memory or in a file, as an array."""
+    if hasattr(column, "part"):
+        return np.asarray(column.part(0, column.size))
+    return np.ascontiguousarray(column.get() if hasattr(column, "get") else column)

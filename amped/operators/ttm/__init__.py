@@ -1,0 +1,1 @@
+"""Products of sparse tensors with matrices (SpTTM)."""

@@ -1,0 +1,144 @@
+"""What a person is told of a run: alike by the command line and by Python functions that are `verbose`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from signal import Signals
+from typing import Any, Protocol
+
+from partitioner.host.stages import STAGES
+
+from ..backend.exchange import Machine
+from ..methods.driver import Method, Spans, StopRule
+from ..models.kruskal import KruskalTensor
+from ..operators.sources.sparse import DescribedSource
+from ..parallel.mpi import Comm
+from . import components, text
+from .dense import source_line
+from .metrics import Metrics, peak_resident_bytes, resident_bytes
+from .progress import Display, display
+
+SHOWN = 10  # components that a terminal shows once a model is there
+WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "looking at spectra"}
+"""What a terminal calls the stages; others are loading."""
+
+
+class PlanSummary(Protocol):
+    """What is placed on devices by a plan."""
+
+    @property
+    def plan(self) -> Any:
+        """Has `device_bytes`, by use, and `host_bytes`."""
+
+
+class RunReporter:
+    """Tells rank 0's display, and metrics, of a run.
+
+    Parameters
+    ----------
+    comm : Comm
+    shown : Display, optional
+        By default one that shows nothing.
+    metrics : Metrics, optional
+    speaks : bool
+        Whether anything is told, on all ranks alike: what is collective is left out otherwise.
+    """
+
+    def __init__(
+        self, comm: Comm, shown: Display | None = None, metrics: Metrics | None = None, speaks: bool = True
+    ) -> None:
+        self.comm, self.speaks = comm, speaks
+        self.display, self.metrics = shown or Display(), metrics or Metrics()
+        self._resting = resident_bytes()
+
+    def rest(self) -> None:
+        """Count memory from now on: what the process holds by itself is there."""
+        self._resting = resident_bytes()
+
+    def source(self, name: str, source: DescribedSource) -> None:
+        """Say what the tensor is. Collective."""
+        if self.speaks:
+            self.display.note(source_line(name, source))
+
+    def machine(self, machine: Machine, precision: str) -> None:
+        """Say what the tensor was placed on. Collective."""
+        if not self.speaks:
+            return
+        devices = self.comm.allgather(machine.device.description)
+        ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
+        over = f"; exchange over {machine.exchange.name}" if self.comm.size > 1 else ""
+        self.display.note(f"{ranks}{over}; {precision}")
+
+    def start(self, number: int, of: int, seed: int) -> None:
+        """Say which start begins, if there are several."""
+        if of > 1:
+            self.display.note(f"start {number + 1} of {of}: seed {seed}")
+            self.metrics.event("seed", seed=seed)
+
+    def best(self, of: int, seed: int) -> None:
+        """Say which start is kept, if there were several."""
+        if of > 1:
+            self.display.note(f"best of {of} starts: seed {seed}")
+
+    def iteration(self, method: Method, spans: Spans, seconds: float, of: int) -> None:
+        """Tell of an iteration; see `Observer`. Collective."""
+        metrics, state = self.metrics, method.state
+        by_rank = self.comm.allgather(spans)
+        self.display.iteration(state.iterations, of, text.iteration_facts(state, method.change()))
+        split = metrics.spans(by_rank)
+        metrics.iterations.append(seconds)
+        latest = {name: numbers[-1] for name, numbers in state.series.items()}
+        metrics.event("iteration", iteration=state.iterations, **latest, seconds=seconds, split=split)
+
+    def memory(self, machine: Machine, placed: PlanSummary) -> str:
+        """Return the memory used and planned, each of the rank that used most. Collective."""
+        used, plan = machine.device.peak_bytes(), placed.plan
+        mine = {"host": (peak_resident_bytes() - self._resting, plan.host_bytes)}
+        if used is not None:
+            mine["device"] = used, sum(plan.device_bytes.values())
+        by_rank = self.comm.allgather(mine)
+        self.metrics.event("memory", used_and_planned_bytes=by_rank)
+        return text.memory_line(by_rank)
+
+    def end(
+        self,
+        method: Method,
+        rule: StopRule,
+        seconds: float,
+        memory: str,
+        signal: Signals | None = None,
+        result: str = "",
+    ) -> None:
+        """Say how a decomposition went; the live display is taken away."""
+        self.display.close()
+        self.display.note(f"{text.time_line(self.metrics.totals, seconds)}; {memory}")
+        if self.metrics.usual:
+            self.display.note(f"iterations took {self.metrics.usual * 1e3:.3g} ms")
+        fits = method.state.series.get("fit", [])
+        # Python functions warn of it by themselves.
+        if result and (warning := text.low_fit(method.state.converged, fits, rule.tol)) is not None:
+            self.display.note(f"warning: {warning}")
+        self.display.note("; ".join(filter(None, [text.end_line(method.state, signal, rule), result])))
+
+    def model(self, model: Any) -> None:
+        """Show a person what a model says."""
+        if isinstance(model, KruskalTensor):
+            self.display.components(lambda: components.text(model, most=SHOWN))
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Show on a terminal what is done within, before there are iterations: loading, choosing kernels, ..."""
+        with STAGES.told(lambda stage: self.display.stage(WORDS.get(stage or "", "loading"))):
+            self.display.stage("loading")
+            try:
+                yield
+            finally:
+                self.display.stage(None)
+
+
+@contextmanager
+def telling(comm: Comm, verbose: int) -> Iterator[RunReporter]:
+    """Yield who tells of a call of the Python interface, if it is `verbose`."""
+    with display(comm.rank, not verbose) as shown:
+        yield RunReporter(comm, shown, speaks=bool(verbose))

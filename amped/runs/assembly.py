@@ -1,0 +1,376 @@
+"""The one place where a run is put together: options become ranks, device, exchange, tensor and operator."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from partitioner.host.jit import load_compiler
+from partitioner.host.stages import STAGES
+from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
+from partitioner.readers.text.negative import first_negative
+from partitioner.shards.sorters import wake
+from partitioner.tensors.dense import DenseTensor, sparse_of
+from partitioner.tensors.sparse import SparseTensor, ValueRange
+
+from ..backend.blas import callers_blas
+from ..backend.choose import choose
+from ..backend.device import Device
+from ..backend.exchange import Machine, connect
+from ..backend.ops.solve import SolverBytes
+from ..backend.registry import batches, dense_kernels, interleaved, ttm_kernels
+from ..errors import InputError
+from ..methods import als, apr
+from ..methods.constraints import NONE, Constraints
+from ..methods.driver import Method
+from ..methods.initial import Init, initial_factors, start_bytes
+from ..methods.multi_run import apr as counts_side_by_side
+from ..methods.multi_run.als import Alternating
+from ..methods.multi_run.apr import Counting
+from ..methods.multi_run.equations import Batched
+from ..methods.poisson import Poisson
+from ..methods.tucker import TuckerMethod
+from ..operators.base import Operator
+from ..operators.columns import Columns
+from ..operators.dense.operator import DenseOperator
+from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
+from ..operators.sources.dense import DenseSource, of_array, open_dense_source
+from ..operators.sources.device_tensor import DeviceRoom
+from ..operators.sources.distributed import Progress
+from ..operators.sources.lengths import check_lengths
+from ..operators.sources.sparse import DescribedSource, SparseSource, TensorSource, open_source
+from ..operators.sparse.operator import SparseOperator
+from ..operators.sparse.tuning import Budget
+from ..options import Options
+from ..parallel.mpi import Comm, on_root, together
+from ..parallel.progress import CURRENT, LOADING_SECONDS
+from ..parallel.watchdog import Watchdog
+from ..report.console import RunReporter
+
+Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
+AnySource = SparseSource | DenseSource
+
+
+def bring_up(options: Options, comm: Comm) -> Machine:
+    """Bring up the device and what carries rows between ranks; refuse options that the device has not. Collective."""
+    wake(options.device, comm.local_rank)
+    load_compiler()  # meanwhile
+    device = together(comm, lambda: choose(options.device, comm, options.threads))
+    together(comm, lambda: _check_options(options, device))
+    return connect(device, comm)
+
+
+def _check_options(options: Options, device: Device) -> None:
+    """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
+    dense, products = [k.name for k in dense_kernels(device)], [k.name for k in ttm_kernels(device)]
+    if options.kernel == "auto" or options.kernel not in (*dense, *products):
+        told = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
+        check_options(options, device, told)
+
+
+def open_tensor(tensor: Tensor, machine: Machine, options: Options, progress: Progress | None = None) -> AnySource:
+    """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
+    comm, room = machine.comm, room_of(machine, options)
+    held = isinstance(tensor, (SparseTensor, DenseTensor))
+    path, dense = comm.bcast((None if tensor is None or held else os.fspath(tensor), isinstance(tensor, DenseTensor)))  # type: ignore[arg-type]
+    if path is not None:
+        return open_path(path, comm, progress, room=room)
+    if dense:
+        return of_array(tensor if isinstance(tensor, DenseTensor) else None, comm)
+    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm, room=room)
+
+
+def open_path(
+    path: str | os.PathLike[str],
+    comm: Comm,
+    progress: Progress | None = None,
+    verify: bool = True,
+    form: ReadOptions = PLAIN,
+    room: DeviceRoom | None = None,
+) -> AnySource:
+    """Open the tensor in a file or store, whatever kind it is of. Collective."""
+    if is_dense(path):
+        return open_dense_source(path, comm, form)
+    if not form.dense:
+        return open_source(path, comm, progress, verify, form, room)
+
+    def whole() -> DenseTensor:
+        return with_zeros(read_sparse(path, form, progress=progress), path)
+
+    return of_array(on_root(comm, whole), comm, path)
+
+
+NO_VALUES = ValueRange(0.0, 0.0, 0.0)  # of dense tensors, whose plans do not depend on them
+
+
+def room_of(machine: Machine, options: Options) -> DeviceRoom:
+    """Return where a tensor may be held while it is loaded."""
+    if options.placement == "stream":  # its shards are made on the host
+        return DeviceRoom(machine, 0)
+    return DeviceRoom(machine, options.device_memory or machine.device.memory(machine.comm.local_size))
+
+
+def setting_for(
+    source: DescribedSource,
+    rank: int | Sequence[int],
+    machine: Machine,
+    options: Options,
+    solving: Solving = nothing,
+    asked: Poisson | None = None,
+) -> Setting:
+    """Return what plans have in common for factor matrices of `rank` columns, with the memory that there is now."""
+    memory = options.device_memory or machine.device.memory(machine.comm.local_size)
+    ranks = (rank,) * len(source.shape) if isinstance(rank, int) else tuple(rank)
+    ahead = solving is not nothing and machine.device.queues and asked is None
+    values = NO_VALUES if isinstance(source, DenseSource) else source.value_range
+    overlaps = machine.exchange.overlaps
+    return Setting(
+        ranks,
+        options,
+        machine.device,
+        values,
+        memory,
+        overlaps,
+        solving,
+        ahead,
+        asked is not None,
+        asked.rows if asked else None,
+    )
+
+
+def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
+    """Return what a decomposition of a tensor of so many modes takes on the device beside an MTTKRP."""
+    return als.solving_bytes(machine, options.dtype, order)
+
+
+def place(
+    source: AnySource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    solving: Solving = nothing,
+    budget: Budget | None = None,
+    late: bool = False,
+) -> Operator:
+    """Place a tensor for factor matrices of `rank` columns; choose kernels within a budget. Collective.
+
+    `late`: see `Setting`.
+    """
+    setting = setting_for(source, rank, machine, options, solving)
+    return _placed(source, machine, setting._replace(late=late), budget)
+
+
+def _placed(source: AnySource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
+    """Place a tensor as plans say, once memory has room for what is as long as a mode. Collective."""
+    if isinstance(source, DenseSource):
+        check_lengths(source, setting, machine.comm)
+        return DenseOperator(source, machine, setting)
+    return placed_sparse(source, machine, setting, budget)
+
+
+def placed_sparse(source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
+    check_lengths(source, setting, machine.comm)
+    return SparseOperator(source, machine, setting, budget)
+
+
+def decomposition(
+    source: AnySource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    budget: Budget | None = None,
+    constraints: Constraints = NONE,
+    init: Init | None = None,
+) -> als.CpAls:
+    """Place a tensor and return the method that decomposes it, without its start, `init`, yet. Collective."""
+    solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
+    setting = setting_for(source, rank, machine, options, solving)
+    setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
+    return als.CpAls(_placed(source, machine, setting, budget), constraints)
+
+
+Key = TypeVar("Key")
+
+
+def decompositions(
+    source: AnySource,
+    ranks: Mapping[Key, int],
+    columns: int,
+    machine: Machine,
+    options: Options,
+    budget: Budget,
+    constraints: Constraints,
+    seed: Callable[[Key], int],
+) -> Alternating[Key]:
+    """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
+    most, order, provider = max(ranks.values()), len(source.shape), batches(machine.device)
+    if provider and most > provider.most:
+        provider = None
+    each = als.solving_bytes(machine, options.dtype, order, constraints)
+
+    def solving(rows: int, together: int) -> SolverBytes:
+        kept, passing = (-(-together // most) * size for size in each(rows, most))
+        if provider:
+            kept += provider.bytes(order, most, machine.comm.size, min(len(ranks), together), rows)
+        return SolverBytes(kept, passing)
+
+    setting = setting_for(source, columns, machine, options, solving)
+
+    def start(place: Columns, key: Key) -> als.CpAls:
+        method = als.CpAls(place, constraints)
+        begin(method, source, seed(key))
+        return method
+
+    operator = _placed(source, machine, setting, budget)
+    if provider:
+        return Batched(operator, start, provider, most, len(ranks), constraints)
+    return Alternating(operator, start)
+
+
+def widest(device: Device) -> int:
+    """Return how many components a run has, at most, that gains by sharing passes with others."""
+    provider = batches(device)
+    return min(device.together, provider.most) if provider else device.together
+
+
+def counts_together(
+    source: AnySource,
+    ranks: Mapping[Key, int],
+    machine: Machine,
+    options: Options,
+    asked: Poisson,
+    seed: Callable[[Key], int],
+) -> Counting[Key]:
+    """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
+    source = as_counts(source, machine, options)
+    how = interleaved(machine.device)
+    assert how is not None
+    groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
+    width = how.width(options.dtype)
+    # An odd number of groups: else rows of one group would fall into the same few sets of a cache.
+    columns = min(sum(-(-runs // models) for models, runs in groups.items()) | 1, MAX_RANK // width - 1) * width
+    solving = counts_side_by_side.solving_bytes(machine, asked, len(source.shape))
+    setting = setting_for(source, columns, machine, options, solving, asked)
+
+    def start(place: Columns, key: Key) -> apr.CpApr:
+        operator: Any = place  # whose Phi is computed with that of others
+        method = apr.CpApr(operator, asked)
+        begin(method, source, seed(key))
+        return method
+
+    operator = placed_sparse(source, machine, setting._replace(phi=False, interleaved=True), Budget())
+    return Counting(operator, start, asked)
+
+
+def as_counts(source: AnySource, machine: Machine, options: Options) -> SparseSource:
+    """Return a tensor of counts as a sparse one: an absent count is 0, so a dense tensor's zeros are left out.
+
+    Raise `InputError` if a value is negative. Collective.
+    """
+    comm = machine.comm
+    _refuse_negative(source, comm)
+    if not isinstance(source, DenseSource):
+        return source
+    tensor = source.tensor()
+    nonzeros = on_root(comm, lambda: None if tensor is None else sparse_of(tensor))
+    return TensorSource(nonzeros, comm, source.path, room_of(machine, options))
+
+
+def _refuse_negative(source: AnySource, comm: Comm) -> None:
+    """Raise `InputError` if a tensor has negative values: a Poisson model has none. Collective."""
+    if source.value_range.low >= 0:
+        return
+
+    def refuse() -> None:
+        cause = f"a value is {source.value_range.low:g}: counts are not negative (loss 'poisson')"
+        line = None if isinstance(source, DenseSource) else first_negative(source.path)
+        raise InputError(cause, path=source.path, line=line)
+
+    on_root(comm, refuse)
+
+
+def counts(
+    source: AnySource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    asked: Poisson,
+    budget: Budget | None = None,
+    init: Init | None = None,
+) -> apr.CpApr:
+    """Place a tensor of counts and return the method that decomposes it, without factor matrices yet. Collective.
+
+    Raises
+    ------
+    InputError
+        If a value is negative, or the device does not have the method.
+    """
+    source = as_counts(source, machine, options)
+    solving = apr.solving_bytes(machine, asked, len(source.shape))
+    setting = setting_for(source, rank, machine, options, solving, asked)
+    setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))
+    return apr.CpApr(placed_sparse(source, machine, setting, budget), asked)
+
+
+def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
+    """Put the factor matrices to start from in place, as the method wants them. Collective."""
+    operator = method.operator
+    comm, dtype = operator.machine.comm, operator.options.dtype
+    found = method.found if isinstance(method, TuckerMethod) else None
+    if isinstance(method, TuckerMethod) and (found is not None or (isinstance(init, str) and init == "random")):
+        init = None
+    if found is not None:
+        factors = list(found)
+    else:
+        factors = initial_factors(source, operator.ranks, comm, dtype, seed, init)
+    how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
+    for mode, factor in enumerate(together(comm, lambda: method.started(factors, how))):
+        operator.set_factor(mode, factor)
+
+
+def start(operator: Operator, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
+    """Put factor matrices in place as they are: random ones, or those given. Collective."""
+    rank, comm, dtype = operator.ranks[0], operator.machine.comm, operator.options.dtype
+    for mode, factor in enumerate(initial_factors(source, rank, comm, dtype, seed, init, as_is=True)):
+        operator.set_factor(mode, factor)
+
+
+@contextmanager
+def watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
+    """End the job if a call of the Python interface does not go on; give the list of what to call then. Collective.
+
+    Afterwards the caller's linear algebra has as many threads as before.
+    """
+    with callers_blas(), _watched(comm, deadline) as aborts:
+        yield aborts
+
+
+@contextmanager
+def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], object]]]:
+    if comm.size == 1 and deadline is None:  # nobody to wait for, and perhaps a notebook that is not to be ended
+        yield []
+    else:
+        with CURRENT.limited(deadline or LOADING_SECONDS), Watchdog(comm, deadline) as watchdog:
+            yield watchdog.aborts
+
+
+@contextmanager
+def opened(
+    tensor: Tensor, comm: Comm, options: Options, deadline: float | None, teller: RunReporter | None = None
+) -> Iterator[tuple[Machine, AnySource]]:
+    """Bring up what a call of the Python interface computes with, and open its tensor; see `watched`. Collective."""
+    teller = teller or RunReporter(comm, speaks=False)
+    with watched(comm, deadline) as aborts:
+        machine = bring_up(options, comm)
+        aborts.append(machine.exchange.abort)
+        teller.rest()
+        with STAGES.of("read"):
+            source = open_tensor(tensor, machine, options, teller.display.reading if teller.speaks else None)
+        teller.source(Path(tensor).name if isinstance(tensor, str) else "X", source)
+        yield machine, source

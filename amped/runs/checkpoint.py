@@ -1,0 +1,352 @@
+"""Checkpoints of a decomposition by any method: it goes on from them on any number of ranks and any device.
+
+A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, under checksums (`partitioner.host.checksums`). The last
+two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
+folder: it claims the name `CLAIMED` there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host import checksums
+from partitioner.readers.arrays.npz import DAMAGED
+from partitioner.store.shared_fs import REMEDY
+from partitioner.store.staging import OLD, draft_of
+from partitioner.tensors.labels import Labels, find, mode_names, named
+from partitioner.tensors.relabel import same_labels
+
+from ..errors import InputError, OutputError
+from ..files import factors_in, read_array
+from ..methods.driver import Method, MethodState
+from ..operators.sources.sparse import DescribedSource
+from ..parallel.mpi import Comm
+
+KIND = "checkpoint"
+FORMAT, VERSION, FIRST_VERSION = "amped-checkpoint", 2, 1
+CLAIMED = "checkpoints"
+KEPT = 2
+NAME = re.compile(r"iteration-(\d+)(?:-mode-(\d+))?")
+DRAFT = re.compile(rf"\.{NAME.pattern}\.[0-9a-f]+\.(part|old)")
+
+
+class Origin(NamedTuple):
+    """What a run, and so each of its checkpoints, belongs to."""
+
+    facts: dict[str, Any]  # what a run that goes on must share: the method, the tensor's shape and digest, the rank
+    seed: int
+    init: str | None  # the start, if it was not random; empty if it is not known, as in old checkpoints
+    options: dict[str, Any]  # how the run computes; another may go on otherwise
+
+
+class Checkpoint(NamedTuple):
+    """A decomposition as it stood when some modes were solved."""
+
+    state: MethodState
+    factors: list[NDArray[Any]]  # (I_n, R), as the operator holds them
+    origin: Origin
+    labels: Labels | None = None  # of the tensor's indices; old checkpoints have none
+
+    @property
+    def name(self) -> str:
+        """The name of its folder: how far it is."""
+        return name_of(self.state)
+
+
+def name_of(state: MethodState) -> str:
+    """Return the name of the checkpoint of `state`."""
+    return f"iteration-{state.iterations}" + (f"-mode-{state.mode}" if state.mode else "")
+
+
+def facts_of(source: DescribedSource, rank: int | list[int], method: str) -> dict[str, Any]:
+    """Return what a checkpoint must share with the run that resumes it. Collective."""
+    tensor = {"shape": list(source.shape), "nonzeros": source.nnz, "hash": f"{source.digest():016x}"}
+    labels = {"labels": source.labels.checksum()} if source.labels else {}
+    return {"method": method, **tensor, **labels, "rank": rank}
+
+
+def take(method: Method, origin: Origin, labels: Labels | None = None) -> Checkpoint:
+    """Return a checkpoint that does not change when the run goes on."""
+    factors = [method.factor(mode) for mode in range(method.operator.order)]
+    return Checkpoint(method.state.copy(), factors, origin, labels)
+
+
+def check_hosts(folder: Path | None, comm: Comm) -> None:
+    """Refuse to go on from `folder` if it has checkpoints on another host and none on rank 0's. Collective.
+
+    Rank 0 alone reads them: the run would begin anew, and nobody would notice.
+    """
+    seen = comm.allgather((names_in(folder)[:1] if folder else [], os.uname().nodename))
+    for rank, (names, host) in enumerate(seen):
+        if names and not seen[0][0]:
+            cause = f"rank {rank} on {host} sees {names[0]} there, rank 0 on {seen[0][1]} no checkpoint: {REMEDY}"
+            raise InputError(cause, path=folder)
+
+
+def check_removable(folder: Path) -> None:
+    """Raise `InputError` if a folder by a checkpoint's name holds what no checkpoint does: it is somebody else's."""
+    for path in (folder / name for name in names_in(folder)):
+        for name in sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else [path.name]:
+            if name != checksums.MANIFEST and not name.endswith(".npy"):
+                raise InputError(f"holds {name}, which no checkpoint does: not replaced", path=path)
+
+
+class CheckpointWriter:
+    """Writes checkpoints into a folder in a thread of its own, one at a time, until it is closed.
+
+    The checkpoint that the run goes on from is `known` by its name; any other is replaced.
+    """
+
+    def __init__(self, folder: Path, known: str | None = None) -> None:
+        self._folder = folder
+        self._names = [known] if known else []
+        self._thread = ThreadPoolExecutor(1, "amped-checkpoint")
+        self._writing: Future[None] | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last checkpoint is still on its way; raise `OutputError`, once, if it could not be written."""
+        if self._writing is not None and self._writing.done():
+            self.finish()
+        return self._writing is not None
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Start to write a checkpoint once the last one is written."""
+        self.finish()
+        self._writing = self._thread.submit(self._write, checkpoint)
+
+    def finish(self) -> None:
+        """Wait until the last checkpoint is on the disk; raise `OutputError`, once, if it could not be written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def close(self) -> None:
+        """Wait for the thread to end."""
+        self._thread.shutdown()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        target = self._folder / checkpoint.name
+        draft = draft_of(target)
+        try:
+            self._remove_all_but(self._names)
+            draft.mkdir()
+            _write_files(checkpoint, draft)
+            os.rename(draft, target)
+            checksums.sync_folder(self._folder)
+            self._names = [*self._names, checkpoint.name][-KEPT:]
+            self._remove_all_but(self._names)
+        except OSError as error:
+            raise OutputError(f"cannot write: {error.strerror or error}", path=target) from None
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _remove_all_but(self, names: list[str]) -> None:
+        """Remove checkpoints, and what runs that were killed have left; half removed they have another name."""
+        check_removable(self._folder)
+        for name in set(names_in(self._folder)) - set(names):
+            os.rename(self._folder / name, draft_of(self._folder / name, OLD))
+        for left in os.listdir(self._folder):
+            if DRAFT.fullmatch(left):
+                shutil.rmtree(self._folder / left, ignore_errors=True)
+
+
+class Saver:
+    """Saves the state of a run in checkpoints, `every` so many iterations; a context manager. See `Saving`.
+
+    A `folder` of None saves nothing. A state that was `resumed` is that of a checkpoint there, which is kept; any other
+    is replaced. A checkpoint that cannot be written is told at once, and the run goes on to the next one.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        method: Method,
+        origin: Origin,
+        every: int = 1,
+        resumed: bool = False,
+        labels: Labels | None = None,
+    ) -> None:
+        self._method, self._origin, self._every, self._labels = method, origin, every, labels
+        self._saved = name_of(method.state) if resumed else None
+        root = method.operator.machine.comm.rank == 0
+        self._writer = CheckpointWriter(folder, self._saved) if root and folder is not None else None
+        self._told = False
+        self.failed = False  # once it is finished, on rank 0: whether the last state could not be saved
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer:
+            self._writer.close()
+
+    def save(self) -> None:
+        """Start to write a checkpoint if it is time; where the last one is still on its way, none is needed yet."""
+        if self._writer and self._method.state.iterations % self._every == 0:
+            with self._telling("; the run goes on"):
+                if not self._writer.busy:
+                    self._write(self._writer)
+
+    def finish(self) -> None:
+        """See `Saving`."""
+        if self._writer:
+            with self._telling("; the run goes on"):
+                self._writer.finish()
+            if name_of(self._method.state) != self._saved:
+                with self._telling():
+                    self._write(self._writer)
+                    self._writer.finish()
+            self.failed = self._saved is None
+
+    def _write(self, writer: CheckpointWriter) -> None:
+        writer.write(take(self._method, self._origin, self._labels))
+        self._saved = name_of(self._method.state)
+
+    @contextmanager
+    def _telling(self, then: str = "") -> Iterator[None]:
+        """Tell of a checkpoint that could not be written."""
+        try:
+            yield
+        except OutputError as error:
+            if not self._told:
+                print(f"amped: {error}{then}", file=sys.stderr, flush=True)
+            self._told, self._saved = True, None
+
+
+def _write_files(checkpoint: Checkpoint, folder: Path) -> None:
+    state, origin = checkpoint.state, checkpoint.origin
+    series = {name: np.array(numbers) for name, numbers in state.series.items()}
+    factors = {f"factor_{mode}": factor for mode, factor in enumerate(checkpoint.factors)}
+    arrays = {**state.arrays, **series, **factors, **named(checkpoint.labels)}
+    body = {
+        "format": FORMAT, "version": VERSION, "block_bytes": checksums.BLOCK,
+        "iterations": state.iterations, "mode": state.mode, "arrays": list(state.arrays), "series": list(series),
+        **origin._asdict(),
+        "files": {name: checksums.write_array(folder / f"{name}.npy", array) for name, array in arrays.items()},
+    }  # fmt: skip
+    checksums.write_manifest(folder, body)
+
+
+def names_in(folder: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the checkpoints in `folder`, the newest first."""
+    try:
+        found = [match for name in os.listdir(folder) if (match := NAME.fullmatch(name))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [m[0] for m in sorted(found, key=lambda m: (int(m[1]), int(m[2] or 0)), reverse=True)]
+
+
+def newest_facts(folder: Path) -> dict[str, Any]:
+    """Return the facts of the newest checkpoint in `folder` whose manifest is whole; nothing if there is none."""
+    for name in names_in(folder):
+        with suppress(InputError, KeyError, TypeError, ValueError):
+            return dict(checksums.read_manifest(folder / name, KIND, FORMAT, VERSION, FIRST_VERSION)["facts"])
+    return {}
+
+
+def load_newest(folder: Path, verify: bool = True) -> tuple[Checkpoint | None, list[InputError]]:
+    """Return the newest checkpoint in `folder` that is whole, None if there is none, and what is wrong with newer ones.
+
+    Raise `InputError` if there are checkpoints and none is whole.
+    """
+    damages: list[InputError] = []
+    for name in names_in(folder):
+        try:
+            return load(folder / name, verify), damages
+        except InputError as error:
+            damages.append(error)
+    if damages:
+        raise damages[0]
+    return None, []
+
+
+def load(path: Path, verify: bool = True) -> Checkpoint:
+    """Return the checkpoint at `path`, checked against its checksums if `verify`; raise `InputError` if damaged."""
+    manifest = checksums.read_manifest(path, KIND, FORMAT, VERSION, FIRST_VERSION)
+    try:
+        if manifest["block_bytes"] != checksums.BLOCK:
+            raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
+        arrays = {}
+        for name, entry in dict(manifest["files"]).items():
+            file = path / f"{name}.npy"
+            checksums.check_entry(file, entry, KIND)
+            if verify:
+                checksums.verify(file, entry, KIND)
+            with checksums.open_regular(file) as content:
+                arrays[name] = read_array(content, entry["bytes"])
+        if manifest["version"] == FIRST_VERSION:
+            manifest, arrays = _of_first_version(manifest, arrays)
+        factors = factors_in(arrays, path)
+        init = manifest.get("init", "")
+        began = int(manifest["seed"]), None if init is None else str(init)
+        origin = Origin(dict(manifest["facts"]), *began, dict(manifest["options"]))
+        labels = find(arrays, len(factors))
+        return Checkpoint(_state(manifest, arrays, len(factors)), factors, origin, labels)
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"damaged checkpoint: {error!r}", path=path) from None
+
+
+def _of_first_version(
+    manifest: dict[str, Any], arrays: dict[str, NDArray[Any]]
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return a checkpoint of the first version, which knew CP-ALS alone, as one of the present version."""
+    known = {"arrays": ["weights", "norms", "scales"], "series": ["fit"], "iterations": arrays["fits"].size}
+    return {**manifest, **known, "facts": {"method": "als", **manifest["facts"]}}, {**arrays, "fit": arrays["fits"]}
+
+
+def _state(manifest: dict[str, Any], arrays: dict[str, NDArray[Any]], order: int) -> MethodState:
+    iterations, mode = int(manifest["iterations"]), int(manifest["mode"])
+    for name in (*manifest["arrays"], *manifest["series"]):
+        array = arrays[name]
+        if array.dtype != np.float64 or not np.all(np.isfinite(array)):
+            raise ValueError(f"{name} is not finite, or {array.dtype}")
+    for name in manifest["series"]:
+        if arrays[name].shape != (iterations,):
+            raise ValueError(f"{name} of shape {arrays[name].shape} after {iterations} iterations")
+    if not 0 <= mode < order:
+        raise ValueError(f"mode {mode} of {order}")
+    series = {name: [float(number) for number in arrays[name]] for name in manifest["series"]}
+    return MethodState({name: arrays[name] for name in manifest["arrays"]}, series, iterations, mode)
+
+
+def _which(before: Labels, now: Labels) -> str:
+    """Return which modes' labels have changed, as words."""
+    names = mode_names(now, len(now))
+    pairs = enumerate(zip(before, now, strict=False))
+    return ", ".join(f" of {names[mode]}" for mode, both in pairs if not same_labels(*both))
+
+
+def check(
+    checkpoint: Checkpoint, facts: dict[str, Any], like: MethodState, folder: Path, labels: Labels | None = None
+) -> None:
+    """Refuse a checkpoint of another tensor, rank or method, or whose state is not `like` a new one of it."""
+    path = folder / checkpoint.name
+    for name in {**facts, **checkpoint.origin.facts}:  # constraints are among the facts of those alone that have some
+        found, wanted = (each.get(name, "none") for each in (checkpoint.origin.facts, facts))
+        if found != wanted and name == "labels" and labels is not None and checkpoint.labels is not None:
+            raise InputError(f"was made with other labels{_which(checkpoint.labels, labels)}", path=path)
+        if found != wanted:
+            raise InputError(f"was made with {name} {found}, this run has {wanted}", path=path)
+    shapes = [f.shape for f in checkpoint.factors]
+    shape, rank = facts["shape"], facts["rank"]
+    ranks = rank if isinstance(rank, list) else [rank] * len(shape)
+    if shapes != list(zip(shape, ranks, strict=True)):
+        raise InputError(f"holds factor matrices of shapes {shapes}", path=path)
+    state = checkpoint.state
+    held, wanted = ({name: array.shape for name, array in each.arrays.items()} for each in (state, like))
+    if held != wanted or state.series.keys() != like.series.keys():
+        raise InputError(f"holds {held} and {[*state.series]}, expected {wanted} and {[*like.series]}", path=path)

@@ -1,0 +1,193 @@
+"""Sort nonzeros on a GPU: `CudaSorter` those in host memory; the functions those that are on the device already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, Unpack
+
+import cupy
+import numpy as np
+
+from ..errors import InputError
+from ..sorting.sort import How, Sorted, result_room, sort_nonzeros
+from ..sorting.tables import Indices, Values
+from ..tensors.sparse import BLOCK, FINEST_GRAIN, ValueRange
+from .code import load
+from .copies import Array, copies
+from .cubins import CudaSource
+from .sort_keys import KERNELS, MOST, OPTIONS, passes, place_bits, text
+
+SORTING = 44  # scratch bytes a nonzero: words, radix sort and positions, or positions and the gathered nonzeros
+FREE_SHARE = 0.9  # of the device's free memory
+THREADS = 256  # of a block
+BLOCKS = 1024  # of threads, for what is reduced
+
+
+class CudaSorter:
+    """The `Sorter` of one GPU: `local_rank`, this rank's number on its node, modulo the number of GPUs.
+
+    Nonzeros that do not fit its memory are sorted on the CPU. Its `identity`, the PCI bus ID, is unique on its node.
+    """
+
+    def __init__(self, local_rank: int, threads: int) -> None:
+        self._device = cupy.cuda.Device(local_rank % cupy.cuda.runtime.getDeviceCount())
+        self.identity = str(self._device.pci_bus_id)
+        with _memory_errors(), self._device:
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+            self._copies = copies(self._device.id, threads)
+        # A first sort loads and compiles the kernels, so that free memory is measured after it.
+        self._room = self._copies.nbytes
+        self.sort(np.array([[0, 1, 1]], np.int32), np.array([0.0, 1.0, 1.0]), [0], [2], merge=True)
+
+    def share_memory(self, ranks: int) -> None:
+        """Limit this rank to an equal share of the GPU's free memory, among `ranks` ranks."""
+        with self._device:
+            free: int = cupy.cuda.runtime.memGetInfo()[0]
+        self._room = int(FREE_SHARE * free) // ranks
+
+    def most(self, order: int, dtype: np.dtype[Any]) -> int:
+        """See `Sorter`."""
+        return min(MOST, self._room // (4 * order + dtype.itemsize + SORTING))
+
+    def sort(
+        self, columns: Indices, values: Values, modes: Sequence[int], lengths: Sequence[int], **how: Unpack[How]
+    ) -> Sorted:
+        """See `sort_nonzeros`."""
+        order, nonzeros = columns.shape
+        dtype = how.get("dtype") or values.dtype
+        if not 0 < nonzeros <= self.most(order, dtype):
+            return sort_nonzeros(columns, values, modes, lengths, **how)
+        with _memory_errors(), self._device, self._stream:
+            table, numbers = cupy.empty(columns.shape, np.int32), cupy.empty(nonzeros, dtype)
+            needed = [*reversed(modes), *(m for m in range(order) if m not in modes)]
+            sent = {m: self._copies.send(columns[m], table[m]) for m in needed}
+            sent_values = self._copies.send(values, numbers)
+            places = sorted_places(table, modes, lengths, lambda mode: self._copies.wait(sent[mode]))
+            self._copies.wait([*(piece for each in sent.values() for piece in each), *sent_values])
+            distinct = nonzeros
+            if how.get("merge"):
+                places, distinct = merge(table, numbers, places)
+            result = result_room(columns, values, places.size, dtype, how.get("overwrite", False))
+            gathered = [take(array, places) for array in (*table, numbers)]
+            self._copies.fetch(gathered, [*result[0], result[1]])
+        return Sorted(*result, self._copies.nbytes, nonzeros - distinct, distinct - places.size)
+
+
+def sorted_places(
+    columns: Sequence[Array], modes: Sequence[int], lengths: Sequence[int], wait: Callable[[int], None] | None = None
+) -> Array:
+    """Return the permutation that sorts nonzeros stably by their indices of `modes`, the most significant first.
+
+    `wait` is called with each mode before its column is read.
+    """
+    nonzeros = columns[0].size
+    places, mask = None, np.uint64((1 << place_bits(nonzeros)) - 1)
+    for fields in passes(modes, lengths, nonzeros):
+        words = cupy.empty(nonzeros, np.uint64)
+        _launch("number", nonzeros, words)
+        for mode, down, bits, up in fields:
+            if wait is not None:
+                wait(mode)
+            low = np.uint64((1 << bits) - 1)
+            _launch("join", nonzeros, columns[mode], _pointer(places), np.int32(down), low, np.int32(up), words)
+        words.sort()  # a radix sort, as the words are integers
+        after = cupy.empty(nonzeros, np.uint32)
+        _launch("split", nonzeros, words, mask, _pointer(places), after)
+        places = after
+        del words
+    return places
+
+
+def merge(table: Array, numbers: Array, places: Array) -> tuple[Array, int]:
+    """Sum nonzeros of equal indices into the first of them.
+
+    Parameters
+    ----------
+    table, numbers : (order, nonzeros) and (nonzeros,) arrays
+        Indices, and values, which are changed.
+    places : (nonzeros,) uint32 array
+        What puts them in order.
+
+    Returns
+    -------
+    places : array
+        Without those merged into others and zero sums.
+    distinct : int
+        How many coordinates there are.
+    """
+    order, nonzeros = table.shape
+    first = cupy.empty(nonzeros, np.bool_)
+    _launch("mark", nonzeros, table, np.int32(order), places, first)
+    starts = cupy.flatnonzero(first)
+    del first
+    kept = cupy.empty(starts.size, np.bool_)
+    _launch(f"add_up_{8 * numbers.itemsize}", starts.size, numbers, places, starts, np.int64(nonzeros), kept)
+    if starts.size < nonzeros:
+        places = places[starts]
+    return (places if kept.all() else places[kept]), int(starts.size)
+
+
+def take(array: Array, places: Array) -> Array:
+    """Return the elements of a 1-d array at some places."""
+    taken = cupy.empty(places.size, array.dtype)
+    if places.size:
+        _launch(f"gather_{8 * array.itemsize}", places.size, array, places, taken)
+    return taken
+
+
+def cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Return values as another floating-point type, or as they are if they have it."""
+    if values.dtype == dtype:
+        return values
+    found = cupy.empty(values.size, dtype)
+    if values.size:
+        _launch(f"to_{8 * dtype.itemsize}", values.size, values, found)
+    return found
+
+
+def value_range(values: Array) -> ValueRange:
+    """Return what `SparseTensor.value_range` does."""
+    found = cupy.empty((BLOCKS, 3), np.float64)
+    _functions(values.device.id)[f"bounds_{8 * values.itemsize}"](
+        (BLOCKS,), (THREADS,), (values, np.int32(FINEST_GRAIN + 1), found, np.int64(values.size))
+    )
+    low, high, digits = found.get().T
+    exponent = int(digits.max())
+    return ValueRange(float(low.min()), float(high.max()), 0.0 if exponent > FINEST_GRAIN else 2.0**-exponent)
+
+
+def squares(values: Array, largest: float) -> list[float]:
+    """Return what `partitioner.tensors.sparse.squares` does, but for the order in which a block's squares are added."""
+    blocks = -(-values.size // BLOCK)
+    found = cupy.empty(blocks, np.float64)
+    _functions(values.device.id)[f"squares_{8 * values.itemsize}"](
+        (blocks,), (THREADS,), (values, np.float64(largest), np.int64(BLOCK), found, np.int64(values.size))
+    )
+    sums: list[float] = found.get().tolist()
+    return sums
+
+
+def _launch(name: str, threads: int, *arguments: Any) -> None:
+    """Launch a kernel on the current stream; the number of threads is appended to its arguments."""
+    function = _functions(cupy.cuda.runtime.getDevice())[name]
+    function((-(-threads // THREADS),), (THREADS,), (*arguments, np.int64(threads)))
+
+
+def _pointer(array: Array | None) -> Any:
+    return np.uint64(0) if array is None else array
+
+
+@cache
+def _functions(device: int) -> dict[str, Any]:
+    module = load(CudaSource("cuda_sort", text(), OPTIONS))
+    return {name: module.get_function(name) for name in KERNELS}
+
+
+@contextmanager
+def _memory_errors() -> Iterator[None]:
+    try:
+        yield
+    except cupy.cuda.memory.OutOfMemoryError as error:
+        raise InputError(f"--device cuda: {error}") from None

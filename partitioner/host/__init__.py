@@ -1,0 +1,1 @@
+"""The host: threads, ranks, signals, checksums, caches and compiled code."""

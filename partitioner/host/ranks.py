@@ -1,0 +1,294 @@
+"""The group of ranks that partition a tensor, and their collective operations.
+
+MPI is imported only under a launcher: a single process needs no MPI library.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import EXIT_FAILURE, InputError, UnreadError
+from .signals import LAST_WORDS_SECONDS, LAUNCHER_RANKS, described, exit_code, number_of, raising
+
+T = TypeVar("T")
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
+
+LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PALS_SIZE")
+LAUNCHED_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+ENDING_SECONDS = 5.0  # time for all ranks to report the same error
+STOPPING_SECONDS = 1.0  # the same for ranks that a signal has ended, which launchers give little time
+LONGEST_SLEEP = 0.005  # seconds between two looks at whether the other ranks have come
+MESSAGE = 1 << 30  # bytes of a message at most; MPI counts are 32-bit in many libraries
+
+
+class Ranks(Protocol):
+    """The group operations that partitioning needs; this process's rank, and the number of processes."""
+
+    rank: int
+    size: int
+    host: str  # the name of this one if ranks run on several, else empty
+
+    def allgather(self, item: T) -> list[T]:
+        """Return every rank's `item`, by rank."""
+
+    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+        """Send a 1-d array of any size to rank `to` and receive another from rank `source`. Collective."""
+
+    def all_end(self, seconds: float) -> bool:
+        """Return whether all ranks made this call within `seconds`, and so can exit without `abort`."""
+
+    def abort(self, code: int) -> None:
+        """End the processes of all ranks with this exit code."""
+
+
+class SingleRank:
+    """One process."""
+
+    rank = 0
+    size = 1
+    host = ""
+
+    def allgather(self, item: T) -> list[T]:
+        """See `Ranks`."""
+        return [item]
+
+    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+        """See `Ranks`."""
+        np.copyto(into, array)
+
+    def all_end(self, seconds: float) -> bool:
+        """See `Ranks`."""
+        return True
+
+    def abort(self, code: int) -> None:
+        """See `Ranks`."""
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class MpiRanks:
+    """The ranks of an mpi4py communicator."""
+
+    def __init__(self, comm: Any) -> None:
+        from mpi4py import MPI
+
+        self._mpi = MPI
+        self._comm = comm
+        self._ending = comm.Dup()  # others may still wait in a collective call on `comm`
+        self.rank: int = comm.Get_rank()
+        self.size: int = comm.Get_size()
+        hosts = comm.allgather(os.uname().nodename)
+        self.host: str = hosts[self.rank] if len(set(hosts)) > 1 else ""
+
+    def allgather(self, item: T) -> list[T]:
+        """See `Ranks`."""
+        self.meet()
+        result: list[T] = self._comm.allgather(item)
+        return result
+
+    def meet(self) -> None:
+        """Wait for the other ranks in a way that signals can end, unless these are only noted. Collective."""
+        if raising():
+            request, seconds = self._comm.Ibarrier(), 0.0
+            while not request.Test():
+                time.sleep(seconds)
+                seconds = min(LONGEST_SLEEP, seconds + 1e-5)
+
+    def swap(self, array: NDArray[Any], to: int, into: NDArray[Any], source: int) -> None:
+        """See `Ranks`."""
+        if to == self.rank:
+            np.copyto(into, array)
+            return
+        requests = [self._comm.Irecv(piece, source) for piece in messages(into)]
+        requests += [self._comm.Isend(piece, to) for piece in messages(np.ascontiguousarray(array))]
+        self._mpi.Request.Waitall(requests)
+
+    def all_end(self, seconds: float) -> bool:
+        """See `Ranks`."""
+        request = self._ending.Ibarrier()
+        if seconds == math.inf:
+            request.Wait()
+            return True
+        deadline = time.monotonic() + seconds
+        while not (here := bool(request.Test())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return here
+
+    def abort(self, code: int) -> None:
+        """See `Ranks`."""
+        sys.stderr.flush()
+        self._comm.Abort(code)
+
+
+def messages(array: NDArray[Any]) -> list[NDArray[Any]]:
+    """Cut a 1-d array into pieces of at most `MESSAGE` bytes."""
+    step = MESSAGE // array.itemsize
+    return [array[k : k + step] for k in range(0, array.size, step)]
+
+
+def launched() -> bool:
+    """Return whether an MPI launcher started this process."""
+    env = os.environ
+    if "mpi4py.MPI" in sys.modules or any(name in env for name in LAUNCHER_SIZES + LAUNCHER_RANKS):
+        return True
+    return "SLURM_STEP_NUM_TASKS" in env and int(env["SLURM_STEP_NUM_TASKS"]) > 1
+
+
+def load_mpi() -> Any:
+    """Return ``mpi4py.MPI``; raise `InputError` if it finds no MPI library, or one that does not match the launcher."""
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise InputError(
+            f"started by an MPI launcher, but mpi4py cannot load MPI ({str(error).splitlines()[0]}): install a system "
+            "MPI, or amped[mpi] and use its mpirun"
+        ) from None
+    started = max(int(os.environ.get(name, "1")) for name in LAUNCHED_SIZES)
+    if started > MPI.COMM_WORLD.Get_size() == 1:
+        raise InputError(
+            f"{started} processes were started, but MPI sees one: launcher and MPI library do not match "
+            "(under Slurm, see `srun --mpi=list`)"
+        )
+    return MPI
+
+
+@cache
+def world() -> Ranks:
+    """Return the group of all processes of this launch; see `load_mpi` for errors."""
+    return MpiRanks(load_mpi().COMM_WORLD) if launched() else SingleRank()
+
+
+def refuse(ranks: Ranks, program: str, error: InputError | OSError) -> int:
+    """Print the error once and end all ranks, even if only this one found it (a full disk, say).
+
+    Returns the exit code. An `OSError` without a file name is a defect and is raised again.
+    """
+    if isinstance(error, OSError):  # an inaccessible path, a name that is too long
+        if error.filename is None:
+            raise error
+        error = InputError(error.strerror or str(error), path=error.filename)
+    if ranks.rank == 0 and not isinstance(error, UnreadError):
+        print(f"{program}: error: {error}", file=sys.stderr, flush=True)
+    if not ranks.all_end(ENDING_SECONDS):
+        if ranks.rank:
+            print(f"{program}: error: rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        ranks.abort(error.exit_code)
+    return error.exit_code
+
+
+def end_stopped(ranks: Ranks, program: str, error: KeyboardInterrupt, saved: str) -> int:
+    """Say once that a signal has ended the run, and what was `saved`, and end all ranks; return the exit code."""
+    number = number_of(error)
+    if ranks.rank == 0:
+        print(f"{program}: {described(number)}; {saved}", file=sys.stderr, flush=True)
+    if ranks.size > 1:
+        time.sleep(LAST_WORDS_SECONDS)
+    if not ranks.all_end(STOPPING_SECONDS):
+        if ranks.rank:
+            print(f"{program}: rank {ranks.rank} was {described(number)}; {saved}", file=sys.stderr, flush=True)
+        ranks.abort(exit_code(number))
+    return exit_code(number)
+
+
+def abort_all(ranks: Ranks, program: str, where: Callable[[], str] = str) -> Hook:
+    """Return an excepthook that aborts all ranks when this one fails, as the others would wait for it for ever.
+
+    `where` may return lines that describe what this rank was doing.
+    """
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, (ArithmeticError, MemoryError, KeyboardInterrupt)):
+            text = f"{kind.__name__}: {error}\n" if str(error) else f"{kind.__name__}\n"
+        else:
+            text = "".join(traceback.format_exception(kind, error, trace))
+        sys.stderr.write(f"{program}: rank {ranks.rank} failed: {text}{where()}")
+        sys.stderr.flush()
+        code = exit_code(number_of(error)) if isinstance(error, KeyboardInterrupt) else EXIT_FAILURE
+        ranks.abort(code)
+        os._exit(code)
+
+    return hook
+
+
+def together(ranks: Ranks, action: Callable[[], T]) -> T:
+    """Run `action` on every rank; if it raises `InputError` on any, raise the same one on all. Collective.
+
+    If it raises any other error on a rank, the others raise an `InputError` that names it. Otherwise the other ranks
+    would wait for ever for the one that failed.
+    """
+    fault: InputError | None = None
+    own: Exception | None = None
+    try:
+        result = action()
+    except InputError as error:
+        fault = error
+    except Exception as error:
+        own, fault = error, InputError(f"{type(error).__name__} on rank {ranks.rank}: {error}")
+    faults = ranks.allgather(fault)
+    if own is not None:
+        raise own
+    for found in faults:
+        if found is not None:
+            raise found
+    return result
+
+
+def agree(ranks: Ranks, call: str, take: Callable[[], Mapping[str, str | None]]) -> None:
+    """Raise on every rank unless all make the same `call` with the same arguments. Collective.
+
+    `take` checks this rank's arguments, and returns them by name as text; None, for one that is as rank 0 has it. If it
+    raises `InputError` or `TypeError` on any rank, every rank raises that; any other error, as of an object that a
+    caller made, the others raise as an `InputError`.
+    """
+    fault: InputError | TypeError | None = None
+    own: Exception | None = None
+    facts: Mapping[str, str | None] = {}
+    try:
+        facts = take()
+    except (InputError, TypeError) as error:
+        fault = error
+    except Exception as error:  # the others would wait for this rank
+        own, fault = error, InputError(f"{call}: {type(error).__name__} on rank {ranks.rank}: {error}")
+    told = ranks.allgather((call, facts, fault))
+    if own is not None:
+        raise own
+    for _, _, found in told:
+        if found is not None:
+            raise found
+    call, facts, _ = told[0]
+    for rank, (other, theirs, _) in enumerate(told):
+        if other != call:
+            raise InputError(f"rank 0 calls {call}, rank {rank} {other}: all ranks must make the same call")
+        for name, mine in facts.items():
+            if theirs[name] not in (None, mine):
+                difference = f"{name} is {mine} on rank 0 and {theirs[name]} on rank {rank}"
+                raise InputError(f"{call}: {difference}; all ranks must be given the same")
+
+
+def on_root(ranks: Ranks, action: Callable[[], T]) -> T | None:
+    """Run `action` on rank 0 only, with errors as in `together`; the other ranks get None. Collective.
+
+    Where ranks run on several hosts, an error of a path says on which one.
+    """
+
+    def there() -> T:
+        try:
+            return action()
+        except InputError as error:
+            if error.path is None or not ranks.host:
+                raise
+            cause = f"{error.cause} (on {ranks.host}, rank 0's host)"
+            raise type(error)(cause, path=error.path, line=error.line) from None
+
+    return together(ranks, lambda: there() if ranks.rank == 0 else None)

@@ -1,0 +1,1 @@
+"""Readers of arrays: NumPy, HDF5, netCDF and Zarr."""

@@ -1,0 +1,76 @@
+"""Dense tensors in HDF5, netCDF-4 and Zarr files, through their own libraries; elements are read when used."""
+
+from __future__ import annotations
+
+import math
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...tensors.dense import DenseTensor, Stored
+from ..pieces import cause_of, naming
+from . import hdf5, zarrs
+from .opened import Opened, Place
+
+ENDINGS = (*zarrs.ARCHIVES, *zarrs.FOLDERS, *hdf5.ENDINGS)
+
+
+def split(path: str | PathLike[str]) -> tuple[str, str] | None:
+    """Return the file, or folder, and the array's name in it, which may be empty; None if it is no such file."""
+    text = fspath(path).rstrip("/")
+    for ending in ENDINGS:
+        if text.lower().endswith(ending):
+            return text, ""
+        at = text.lower().rfind(f"{ending}:")
+        if at >= 0:
+            at += len(ending)
+            return text[:at], text[at + 1 :]
+    return None
+
+
+def read_chunked(path: str | PathLike[str]) -> DenseTensor:
+    """Return the tensor in an HDF5, netCDF-4 or Zarr file: ``FILE``, if it holds one array, or ``FILE:NAME``."""
+    found = split(path)
+    assert found is not None
+    file, name = found[0], found[1].strip("/")
+    if not Path(file).exists():
+        raise InputError("no such file", path=path)
+    with naming(path):
+        is_hdf5 = file.lower().endswith(hdf5.ENDINGS)
+        opened = hdf5.open_hdf5(file, name, path) if is_hdf5 else zarrs.open_zarr(file, name)
+        _check_chunk(opened)
+        return DenseTensor(Stored(opened.plain or Chunked(opened, path)), path)
+
+
+def _check_chunk(opened: Opened) -> None:
+    """Refuse chunks that memory has no room for: libraries take each as a whole."""
+    need = math.prod(opened.chunk or ()) * opened.array.dtype.itemsize
+    if need > (room := psutil.virtual_memory().total):
+        raise InputError(f"has chunks of {need:,} bytes, each of which is read as a whole: memory has {room:,}")
+
+
+class Chunked:
+    """The elements of an array that its library reads: whatever it raises is an `InputError` that names the file."""
+
+    def __init__(self, opened: Opened, path: str | PathLike[str]) -> None:
+        self.shape, self.dtype = tuple(opened.array.shape), opened.packing.dtype
+        self._opened, self._path = opened, path
+
+    def __getitem__(self, place: Place) -> NDArray[Any]:
+        with naming(self._path):
+            return self._opened.packing.unpacked(self._numbers(place), place)
+
+    def _numbers(self, place: Place) -> NDArray[Any]:
+        try:
+            found = np.asarray(self._opened.array[place])
+        except Exception as error:
+            self._opened.check(place)  # perhaps that is why
+            short = "not enough memory for them, or for their chunks: " * isinstance(error, MemoryError)
+            raise InputError(f"elements cannot be read: {short}{cause_of(error)}") from None
+        self._opened.check(place)
+        return found

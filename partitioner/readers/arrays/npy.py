@@ -1,0 +1,32 @@
+"""Dense tensors in ``.npy`` files: elements are read where they are used."""
+
+from __future__ import annotations
+
+import math
+import os
+from os import PathLike
+
+from ...errors import InputError
+from ...host.checksums import open_regular
+from ...tensors.dense import DenseTensor, Stored, check_elements
+from ...tensors.npy_file import FileElements
+from ..pieces import cause_of, naming
+from .headers import read_header
+from .npz import DAMAGED
+
+
+def read_dense(path: str | PathLike[str]) -> DenseTensor:
+    """Return the tensor in an ``.npy`` file, which stays there until it is used; raise `InputError` if it is none."""
+    with naming(path), open_regular(path) as file:
+        try:
+            shape, fortran, dtype = read_header(file)
+        except DAMAGED as error:
+            raise InputError(f"damaged header of an .npy file: {cause_of(error)}") from None
+        check_elements(shape, dtype)
+        begin, size = file.tell(), os.fstat(file.fileno()).st_size
+        need = math.prod(shape) * dtype.itemsize
+        if size - begin < need:
+            raise InputError(f"truncated: its header promises {need:,} bytes of elements, {size - begin:,} are there")
+        elements = FileElements(file, begin, shape[::-1] if fortran else shape, dtype, path)
+        modes = range(len(shape))
+        return DenseTensor(Stored(elements, tuple(reversed(modes) if fortran else modes)), path)

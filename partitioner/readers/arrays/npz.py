@@ -1,0 +1,390 @@
+"""Tensors in NumPy archives: ``indices`` (nnz, order) from 0, ``values`` (nnz,), perhaps ``shape`` and labels."""
+
+from __future__ import annotations
+
+import math
+import os
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from os import PathLike
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError
+from ...host.checksums import open_regular
+from ...host.threads import side_by_side
+from ...sorting.tables import Indices, Nonzeros, Pile, Values
+from ...tensors.labels import Labels, find
+from ...tensors.sparse import MAX_MODE_LENGTH, check_order
+from ..pieces import Outcome, Progress, naming, usable_threads
+from .headers import check_sizes, read_header
+from .members import Member
+
+# The errors of zipfile and NumPy for a damaged member or one of another kind.
+DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    tokenize.TokenError,
+    EOFError,
+    KeyError,
+    MemoryError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    SystemError,  # Python 3.12's tokenizer, with which NumPy reads invalid headers
+    TypeError,
+    ValueError,
+)
+ROWS = 1 << 17  # nonzeros read at a time
+BATCH = 64  # times as many are read by threads before progress is told
+SHOWN, LONGEST = 10, 60  # arrays of an archive that a message names, and characters of each
+CUT_SHORT = "the data stop before its end"
+_CHUNK = 1 << 20  # bytes
+
+
+class ArchivePart:
+    """The nonzeros of an archive, all of them in part 0. See `Part` and `open_part`.
+
+    One reader takes all, as an archive has one checksum per array: in threads, unless it is compressed. Nothing is
+    unpickled.
+    """
+
+    _plain = True  # whether a row of the arrays is a nonzero
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        part: int = 0,
+        *,
+        progress: Progress | None = None,
+        no_values: bool = False,
+        base: int | None = None,
+        rows: int = ROWS,
+        threads: int | None = None,
+    ) -> None:
+        self._progress, self._rows, self._threads = progress, rows, threads or usable_threads()
+        self._base = base or 0  # the lowest index
+        self._fault: InputError | None = None
+        with naming(path), ExitStack() as files:
+            file = files.enter_context(open_regular(path))
+            self._total = os.fstat(file.fileno()).st_size
+            with _damage("damaged archive"):
+                if not zipfile.is_zipfile(file):
+                    raise InputError("not an .npz archive, or one cut short")
+                archive = files.enter_context(zipfile.ZipFile(file))
+                check_sizes(archive, self._total)
+            self._indices = _Array(archive, "indices")
+            self._values = _ones(archive, self._indices) if no_values else _Array(archive, "values")
+            self._check_forms(archive)
+            self.lengths = _lengths(archive, self.order)
+            self._check_lengths()
+            self._labels = _labels(archive, self.lengths) if self._plain and part == 0 else None
+            self._members = self._plain and _members(file.fileno(), self._indices, self._values)
+            self._files = files.pop_all()
+        self._nonzeros = 0
+        self.expected = self._values.shape[0] if part == 0 else 0
+        self._pieces = self._read() if part == 0 else iter(list[Nonzeros]())
+        self._left: Nonzeros | None = None  # did not fit the last pile
+
+    def _check_lengths(self) -> None:
+        """Refuse lengths of modes that do not go with the arrays."""
+
+    def _check_forms(self, archive: zipfile.ZipFile) -> None:
+        indices, values = self._indices, self._values
+        if len(indices.shape) != 2 or indices.dtype.kind not in "iu":
+            raise InputError(f"'indices' is {indices}, expected (nnz, order) integers")
+        if len(values.shape) != 1 or values.dtype.kind not in "iuf":
+            raise InputError(f"'values' is {values}, expected (nnz,) real numbers")
+        (nonzeros, self.order), (count,) = indices.shape, values.shape
+        if nonzeros < 1:
+            raise InputError("no nonzeros")
+        check_order(self.order)
+        if count != nonzeros:
+            raise InputError(f"{count} values for {nonzeros} rows of indices")
+        self.dtype = kept_as(values.dtype)
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `Part`."""
+        read = self.order, self.lengths, self._nonzeros
+        return Outcome(*read, fault=self._fault, base=self._base, labels=self._labels)
+
+    def fill(self, pile: Pile) -> bool:
+        """See `Part`."""
+        if self._members:
+            return self.expected > 0 and self._fill_in_threads(pile)
+        while (piece := self._left or next(self._pieces, None)) is not None:
+            self._left = pile.add(*piece)
+            if self._left is not None:
+                return True
+        return False
+
+    def _fill_in_threads(self, pile: Pile) -> bool:
+        whole = self._values.shape[0]
+        try:
+            self._indices.check_length()
+            self._values.check_length()
+            while self._nonzeros < whole:
+                places = pile.reserve(min(BATCH * self._rows, whole - self._nonzeros))
+                if not places:
+                    return True
+                for to_columns, to_values in places:
+                    self._take(to_columns, to_values)
+            for array in (self._indices, self._values):
+                array.verify()
+        except InputError as error:
+            self._fault = error
+        self._files.close()
+        return False
+
+    def _take(self, to_columns: Indices, to_values: Values) -> None:
+        """Fill arrays with the next nonzeros."""
+        first, count = self._nonzeros, to_values.size
+
+        def take(at: int) -> None:
+            part = slice(at, min(at + self._rows, count))
+            place = first + at, part.stop - at
+            to_columns[:, part], to_values[part] = self._checked(
+                self._indices.read(*place), self._values.read(*place)[0], first + at
+            )
+
+        begins = range(0, count, self._rows)
+        side_by_side(take, begins, min(self._threads, len(begins)))
+        self._count(count)
+
+    def _count(self, nonzeros: int) -> None:
+        self._nonzeros += nonzeros
+        if self._progress:
+            self._progress(self._total * self._nonzeros // self._values.shape[0], self._total)
+
+    def _read(self) -> Iterator[Nonzeros]:
+        with self._files:
+            try:
+                for indices, values in zip(self._indices.rows(self._rows), self._values.rows(self._rows), strict=True):
+                    piece = self._checked(indices, values[0], self._nonzeros)
+                    self._count(values.size)
+                    yield piece
+            except InputError as error:
+                self._fault = error
+
+    def _checked(self, indices: NDArray[Any], given: NDArray[Any], first: int) -> Nonzeros:
+        """Return nonzeros, number `first` of the file and the next ones, as they are kept; refuse wrong ones."""
+        lengths, base = self.lengths or (MAX_MODE_LENGTH,) * self.order, self._base
+        if base:
+            indices = indices.astype(np.int64) - base
+        with np.errstate(over="ignore"):
+            values = given.astype(self.dtype)
+        wrong = ~np.isfinite(values)
+        for column, length in zip(indices, lengths, strict=True):
+            if column.min() < 0 or column.max() >= length:
+                wrong |= (column < 0) | (column >= length)
+        if wrong.any():
+            at = int(wrong.argmax())
+            self._refuse(first + at, (indices[:, at] + base).tolist(), values[at], lengths)
+        return indices.astype(np.int32, order="C"), values
+
+    def _refuse(self, nonzero: int, indices: list[int], value: np.floating, lengths: tuple[int, ...]) -> None:
+        for mode, (index, length) in enumerate(zip(indices, lengths, strict=True)):
+            what = f"index {index} of mode {mode} in nonzero {nonzero}"
+            if index < self._base:
+                raise InputError(f"{what}: indices count from {self._base}")
+            if index >= length + self._base:
+                raise InputError(f"{what} is outside its length {length}")
+        raise InputError(f"value {value} of nonzero {nonzero} is not finite")
+
+
+def kept_as(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that values of an archive are kept in."""
+    return np.dtype(np.float32 if dtype.kind == "f" and dtype.itemsize == 4 else np.float64)
+
+
+class _Ones:
+    """Values of an archive that has none. See `_Array`."""
+
+    by_columns = False
+    dtype = np.dtype(np.float64)
+
+    def __init__(self, count: int) -> None:
+        self.shape = (count,)
+
+    def rows(self, count: int) -> Iterator[NDArray[Any]]:
+        for start in range(0, self.shape[0], count):
+            yield np.ones((1, min(count, self.shape[0] - start)))
+
+    def open_member(self, handle: int) -> bool:
+        return True
+
+    def check_length(self) -> None:
+        """See `_Array`."""
+
+    def read(self, begin: int, count: int) -> NDArray[Any]:
+        return np.ones((1, count))
+
+    def verify(self) -> None:
+        """See `_Array`."""
+
+
+def _members(handle: int, *arrays: _Array | _Ones) -> bool:
+    """Return whether threads can read these arrays of an open archive."""
+    return all(array.open_member(handle) for array in arrays)
+
+
+def _ones(archive: zipfile.ZipFile, indices: _Array) -> _Ones:
+    if {"values", "values.npy"} & set(archive.namelist()):
+        raise InputError("holds 'values': --no-values (no_values=True) is for files without")
+    return _Ones(indices.shape[0] if indices.shape else 0)
+
+
+class _Array:
+    """An array of an archive: its shape and type, and its rows."""
+
+    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+        members = archive.namelist()
+        found = [member for member in (name, f"{name}.npy") if member in members]
+        if not found:
+            shown = [*(member.removesuffix(".npy")[:LONGEST] for member in members[:SHOWN]), "..."]
+            names = ", ".join(shown[: len(members)]) or "nothing"
+            advice = "; --no-values (no_values=True) counts each as 1" if name == "values" else ""
+            raise InputError(f"no array '{name}' in the archive, which holds {names}{advice}")
+        self._archive, self._name, self._member = archive, name, found[0]
+        self._trouble = f"cannot read '{name}'"
+        with _damage(self._trouble):
+            self._open().close()
+
+    def __str__(self) -> str:
+        return f"a {self.shape} array of {self.dtype}"
+
+    def _open(self) -> IO[bytes]:
+        """Open the member and read its header."""
+        stream = self._archive.open(self._member)
+        if stream.read(6) != b"\x93NUMPY":
+            raise InputError(f"'{self._name}' is not an array")
+        stream.seek(0)
+        self.shape, self.by_columns, self.dtype = read_header(stream)
+        if self.dtype.hasobject:
+            raise InputError(f"{self._trouble}: an array of objects")
+        self._begin = stream.tell()
+        return stream
+
+    def open_member(self, handle: int) -> bool:
+        """Have `read` read an open archive; return whether it can: only what is not compressed."""
+        info = self._archive.getinfo(self._member)
+        plain = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+        if plain:
+            with _damage(self._trouble):
+                self._bytes = Member(handle, info)
+        return plain
+
+    def check_length(self) -> None:
+        """Raise `InputError` if the member is shorter than its header says."""
+        with _damage(self._trouble):
+            if self._begin + math.prod(self.shape) * self.dtype.itemsize > self._bytes.size:
+                raise EOFError(CUT_SHORT)
+
+    def read(self, begin: int, count: int) -> NDArray[Any]:
+        """Return `count` rows, transposed as by `rows`; by any thread, each row once."""
+        rows, columns = (*self.shape, 1)[:2]
+        with _damage(self._trouble):
+            if self.by_columns:
+                return np.stack([self._at(column * rows + begin, count) for column in range(columns)])
+            return self._at(begin * columns, count * columns).reshape(count, columns).T
+
+    def _at(self, begin: int, count: int) -> NDArray[Any]:
+        size = self.dtype.itemsize
+        return self._bytes.read(self._begin + begin * size, count * size).view(self.dtype)
+
+    def verify(self) -> None:
+        """Raise `InputError` unless what was read is what the archive's checksum is of."""
+        with _damage(self._trouble):
+            self._bytes.verify()
+
+    def rows(self, count: int) -> Iterator[NDArray[Any]]:
+        """Yield `count` rows at a time, transposed to (columns, n); a vector is one column."""
+        rows, columns = (*self.shape, 1)[:2]
+        with _damage(self._trouble), ExitStack() as files:
+            # A Fortran-order array is read by one stream per column.
+            streams = [files.enter_context(self._open()) for _ in range(columns if self.by_columns else 1)]
+            for column, stream in enumerate(streams):
+                _skip(stream, column * rows * self.dtype.itemsize)
+            for start in range(0, rows, count):
+                n = min(count, rows - start)
+                if self.by_columns:
+                    yield np.stack([self._numbers(stream, n) for stream in streams])
+                else:
+                    yield self._numbers(streams[0], n * columns).reshape(n, columns).T
+            _skip(streams[-1], None)  # zipfile verifies the checksum at the member's end
+
+    def _numbers(self, stream: IO[bytes], count: int) -> NDArray[Any]:
+        size = count * self.dtype.itemsize
+        data = stream.read(size)
+        if len(data) < size:
+            raise EOFError(CUT_SHORT)
+        return np.frombuffer(data, self.dtype)
+
+
+def _skip(stream: IO[bytes], size: int | None) -> None:
+    """Read and discard `size` bytes, or all to the end: seeking would skip the checksum."""
+    while size is None or size > 0:
+        got = len(stream.read(_CHUNK if size is None else min(size, _CHUNK)))
+        if not got:
+            return
+        size = None if size is None else size - got
+
+
+@contextmanager
+def _damage(trouble: str) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except DAMAGED as error:
+        raise InputError(f"{trouble}: {' '.join(str(error).split()) or type(error).__name__}") from None
+
+
+def small_integers(archive: zipfile.ZipFile, name: str, most: int) -> list[int]:
+    """Return a whole number, or a vector of at most so many, of an archive."""
+    array = _Array(archive, name)
+    if len(array.shape) > 1 or array.dtype.kind not in "iu" or math.prod(array.shape) > most:
+        raise InputError(f"'{name}' is {array}, expected a whole number or a few")
+    array.shape = (math.prod(array.shape),)
+    return [int(number) for piece in array.rows(most) for number in piece[0]]
+
+
+def _lengths(archive: zipfile.ZipFile, order: int) -> tuple[int, ...] | None:
+    if not {"shape", "shape.npy"} & set(archive.namelist()):
+        return None
+    shape = _Array(archive, "shape")
+    if len(shape.shape) != 1 or shape.dtype.kind not in "iu":
+        raise InputError(f"'shape' is {shape}, expected (order,) integers")
+    if shape.shape[0] != order:
+        raise InputError(f"'shape' has {shape.shape[0]} modes, 'indices' has {order}")
+    lengths = tuple(int(length) for piece in shape.rows(order) for length in piece[0])
+    for mode, length in enumerate(lengths):
+        if not 1 <= length <= MAX_MODE_LENGTH:
+            raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
+    return lengths
+
+
+def _labels(archive: zipfile.ZipFile, lengths: tuple[int, ...] | None) -> Labels | None:
+    """Return labels that are there by the names that models give them; see `partitioner.tensors.labels.named`."""
+    names = [member.removesuffix(".npy") for member in archive.namelist()]
+    if "labels_0" not in names:
+        return None
+    if lengths is None:
+        raise InputError("holds labels, but no 'shape'")
+    with _damage("cannot read labels"):
+        arrays = {name: _vector(archive, name) for name in names if name.startswith(("labels_", "names"))}
+        return Labels.of(find(arrays, len(lengths)), lengths)
+
+
+def _vector(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    array = _Array(archive, name)
+    if len(array.shape) != 1:
+        raise InputError(f"'{name}' is {array}, expected a vector")
+    return np.concatenate([np.empty(0, array.dtype), *(piece[0] for piece in array.rows(ROWS))])

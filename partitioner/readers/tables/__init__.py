@@ -1,0 +1,1 @@
+"""Readers of tables: CSV, Parquet, JSON, Arrow and data frames, through DuckDB."""

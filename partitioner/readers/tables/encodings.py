@@ -1,0 +1,100 @@
+"""Text in other encodings than UTF-8, copied to UTF-8, which is what DuckDB reads."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+from collections.abc import Sequence
+from os import PathLike
+from os.path import join
+from stat import S_ISREG
+from typing import Any
+
+from ...errors import InputError
+from .database import ending
+
+BOMS = {codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+PIECE = 1 << 20
+WESTERN = "cp1252"
+
+
+def readable(paths: Sequence[str], folder: str, every: bool) -> tuple[list[str], list[str]]:
+    """Return texts that DuckDB reads instead of some others, and which of these are taken for Windows-1252.
+
+    Parameters
+    ----------
+    paths : sequence of str
+    folder : str
+        Where to copy texts to.
+    every : bool
+        Whether to look at each text as a whole, as one of them is not UTF-8; else at how it begins.
+    """
+    found, western = [], []
+    for number, path in enumerate(paths):
+        encoding = wide_encoding(path) if S_ISREG(os.stat(path).st_mode) else None
+        target = join(folder, f"{number}{(ending(path) or '.csv').removesuffix('.gz').removesuffix('.zst')}")
+        copied = (encoding is not None or every) and recode(path, encoding, target)
+        found.append(target if copied else path)
+        western += [path] if copied and encoding is None else []
+    return found, western
+
+
+def wide_encoding(path: str | PathLike[str]) -> str | None:
+    """Return the encoding of a text of two or four bytes a character, by how it begins; None if it is none."""
+    with _opened(path) as file:
+        start = file.read(64)
+    marked = next((name for bom, name in BOMS.items() if start.startswith(bom)), None)
+    if marked or len(start) < 4:
+        return marked
+    even, odd = start[::2], start[1::2]
+    if 2 * odd.count(0) > len(odd) and not even.count(0):
+        return "utf-16-le"
+    return "utf-16-be" if 2 * even.count(0) > len(even) and not odd.count(0) else None
+
+
+def recode(path: str | PathLike[str], encoding: str | None, target: str | PathLike[str]) -> bool:
+    """Copy a text to UTF-8: from `encoding`, or from Windows-1252 if it is None; return whether it was not UTF-8.
+
+    Raise `InputError` if it is a mixture of UTF-8 and something else.
+    """
+    with _opened(path) as source, open(target, "wb") as copy:
+        if encoding is None:
+            return _copy_western(source, copy)
+        try:
+            with io.TextIOWrapper(source, encoding, newline="") as text:
+                while piece := text.read(PIECE):
+                    copy.write(piece.encode())
+        except UnicodeError as error:
+            raise InputError(f"is not {encoding.upper()}, as its first bytes say: {error}") from None
+    return True
+
+
+def _copy_western(source: Any, copy: Any) -> bool:
+    other = wrong = 0  # the first lines that are UTF-8 and not ASCII, and that are not UTF-8
+    for number, line in enumerate(source, 1):
+        if not line.isascii():
+            try:
+                line.decode()
+                other = other or number
+            except UnicodeDecodeError:
+                wrong = wrong or number
+                line = _western(line).encode()
+            if other and wrong:
+                cause = f"is not UTF-8, but line {other} is: save it in one encoding"
+                raise InputError(cause, line=wrong)
+        copy.write(line)
+    return wrong > 0
+
+
+def _western(line: bytes) -> str:
+    try:
+        return line.decode(WESTERN)
+    except UnicodeDecodeError:  # five bytes stand for nothing
+        return line.decode("latin-1")
+
+
+def _opened(path: str | PathLike[str]) -> Any:
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.input_stream(path, compression="detect"))

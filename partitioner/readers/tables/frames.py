@@ -1,0 +1,221 @@
+"""Tables in memory, of which DuckDB sees the columns that are used: those of no type that it knows do no harm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...errors import InputError
+from ..pieces import cause_of
+from .categories import of_chunks, of_polars, of_relation, of_series
+from .database import EVENTS, Database
+from .expressions import TableColumns, Usage
+
+FRAMES = {"pandas": ("DataFrame", "Series"), "polars": ("DataFrame",), "pyarrow": ("Table",)}
+ONCE = {"polars": ("LazyFrame",), "pyarrow": ("RecordBatchReader",), "duckdb": ("DuckDBPyRelation",)}
+POLARS = {"polars": ("DataFrame", "LazyFrame")}
+SERIES = "value"
+"""What the values of a Series without a name are called."""
+
+
+def is_frame(given: Any) -> bool:
+    """Tell whether an object is a table in memory, without importing what is not imported already."""
+    return _is_of(given, FRAMES) or _is_of(given, ONCE) or hasattr(given, "__arrow_c_stream__")
+
+
+def _is_of(given: Any, kinds: Mapping[str, tuple[str, ...]]) -> bool:
+    """Tell whether an object is of one of some types, by the names of libraries and types."""
+    known = (getattr(sys.modules.get(module), name, None) for module, names in kinds.items() for name in names)
+    return isinstance(given, tuple(kind for kind in known if kind is not None))
+
+
+def series_name(given: Any) -> str | None:
+    """Return the name of a Series of pandas, None if an object is none."""
+    if not _is_of(given, {"pandas": ("Series",)}):
+        return None
+    return str(given.name or SERIES)
+
+
+def arrow_table(paths: Sequence[str]) -> Any:
+    """Return Arrow's files (Feather, IPC) as one table, of which memory has as much as is used."""
+    import pyarrow
+
+    tables = [_arrow_table(pyarrow, path) for path in paths]
+    try:
+        return pyarrow.concat_tables(tables, promote_options="default")
+    except pyarrow.ArrowInvalid as error:
+        raise InputError(f"the files do not go together: {cause_of(error)}") from None
+
+
+def _arrow_table(pyarrow: Any, path: str) -> Any:
+    for opened in (pyarrow.ipc.open_file, pyarrow.ipc.open_stream):
+        try:
+            return opened(pyarrow.memory_map(path)).read_all()
+        except pyarrow.ArrowInvalid as error:
+            fault = error
+    raise InputError(f"no file of Arrow's (Feather 2, IPC): {cause_of(fault)}")
+
+
+class FrameTable:
+    """A table in memory as the table `EVENTS`, of which `columns` are known; `use` them before they are read.
+
+    Its levels of an index are columns, too, if they have names.
+    """
+
+    relation = EVENTS
+
+    def __init__(self, database: Database, frame: Any) -> None:
+        self._database = database
+        self._seen = dict[int, list[Any]]()  # dictionaries of columns that can be read once only
+        self.once = not _is_of(frame, FRAMES)
+        """Whether it can be read once only, or had better be."""
+        relation = False
+        if (name := series_name(frame)) is not None:
+            frame = frame.to_frame(name)
+        elif relation := _is_of(frame, {"duckdb": ("DuckDBPyRelation",)}):  # of another connection
+            self._seen = of_relation(frame.types)
+            frame = (getattr(frame, "to_arrow_reader", None) or frame.fetch_record_batch)()
+        elif self.once and not _is_of(frame, ONCE):
+            import pyarrow
+
+            frame = pyarrow.RecordBatchReader.from_stream(frame)
+        self._frame = frame
+        self.columns = TableColumns(_names(frame))
+        self.notes: list[str] = []
+        """Warnings about the columns that are used."""
+        self.columns.renamed = relation
+        database.allow([])
+
+    def use(self, usage: Usage) -> None:
+        """Make the table of the columns that are used."""
+        columns = self.columns
+        used = sorted(usage.values | usage.texts)
+        chosen = list(range(len(columns.names))) if usage.any or not used else used
+        try:
+            names = self._names_in_sql(chosen)
+        except InputError:
+            self._name_unreadable(chosen)
+            raise
+        for k, name in zip(chosen, names, strict=True):
+            columns.sql[k] = name
+        if _is_of(self._frame, {"pandas": ("DataFrame",)}):
+            self.notes = [
+                f"column {columns.names[k]} holds values of several types: they become text"
+                for k in used
+                if k < self._frame.shape[1] and _is_mixed(self._frame.iloc[:, k])
+            ]
+
+    def categories(self, k: int) -> list[Any]:
+        """Return the dictionaries of a column's categories, if these have an order; of a stream once it is read."""
+        if _is_of(self._frame, {"pandas": ("DataFrame",)}):
+            return of_series(_picked_of_pandas(self._frame, [k]).iloc[:, 0])
+        if _is_of(self._frame, POLARS):
+            return of_polars(self._frame.collect_schema().dtypes()[k])
+        if _is_of(self._frame, {"pyarrow": ("Table",)}):
+            return of_chunks(self._frame.column(k).chunks)
+        return self._seen.get(k, [])
+
+    def _names_in_sql(self, chosen: Sequence[int]) -> list[str]:
+        import pyarrow
+
+        if _is_of(self._frame, POLARS) and any(_type(self._frame, k) == "Object" for k in chosen):
+            raise InputError("a column holds Python objects")  # before DuckDB 2, these would be bytes of no meaning
+        try:
+            with self._database.naming(None):
+                self._database.register(_picked(self._frame, chosen, self._seen))
+                return [name for name, _ in self._database.describe(f"FROM {EVENTS}")]
+        except (pyarrow.ArrowException, TypeError) as error:
+            raise InputError(cause_of(error)) from None
+
+    def _name_unreadable(self, chosen: Sequence[int]) -> None:
+        """Raise `InputError` that names the first column that DuckDB cannot read, if that can be found."""
+        if _is_of(self._frame, {"pyarrow": ("RecordBatchReader",)}):
+            return
+        for k in chosen:
+            try:
+                self._names_in_sql([k])
+            except InputError:
+                raise InputError(
+                    f"column {self.columns.names[k]} is of type {_type(self._frame, k)}, which DuckDB does not read: "
+                    "convert it to text, numbers or dates first"
+                ) from None
+
+
+def _names(frame: Any) -> list[str]:
+    """Return the names of a table's columns."""
+    if _is_of(frame, {"polars": ("LazyFrame",)}):
+        names = frame.collect_schema().names()
+    elif _is_of(frame, {"pyarrow": ("Table", "RecordBatchReader")}):
+        names = frame.schema.names
+    else:
+        names = [str(name) for name in frame.columns]
+        names += [level for level, _ in _levels(frame) if level not in names]
+    return list(names)
+
+
+def _levels(frame: Any) -> list[tuple[str, Any]]:
+    """Return the names of the levels of a frame's index, and their names or places there; polars has no index."""
+    names = getattr(getattr(frame, "index", None), "names", ())
+    numbered = len(names) > 1  # as by `reset_index`
+    levels = [(f"level_{k}" if name is None else str(name), k) for k, name in enumerate(names)]
+    return [(name, k) for name, k in levels if numbered or names[k] is not None]
+
+
+def _picked(frame: Any, chosen: Sequence[int], seen: dict[int, list[Any]]) -> Any:
+    """Return some columns of a table, by position; of a stream, note the dictionaries that are `seen` in it."""
+    if _is_of(frame, {"pandas": ("DataFrame",)}):
+        return _picked_of_pandas(frame, chosen)
+    if _is_of(frame, {"polars": ("LazyFrame",)}):
+        return frame.select(sys.modules["polars"].nth(list(chosen)))
+    if _is_of(frame, {"polars": ("DataFrame",)}):
+        return frame[:, list(chosen)]
+    if _is_of(frame, {"pyarrow": ("Table",)}):
+        return frame.select(list(chosen))
+    pyarrow = sys.modules["pyarrow"]
+    schema = pyarrow.schema([frame.schema.field(k) for k in chosen])
+
+    def batches() -> Iterator[Any]:
+        for batch in frame:
+            for k in chosen:
+                seen[k] = of_chunks([batch.column(k)], seen.get(k, []))
+            yield pyarrow.RecordBatch.from_arrays([batch.column(k) for k in chosen], schema=schema)
+
+    return pyarrow.RecordBatchReader.from_batches(schema, batches())
+
+
+def _picked_of_pandas(frame: Any, chosen: Sequence[int]) -> Any:
+    """Return some columns of a frame, and levels of its index, without copying them."""
+    names, levels = _names(frame), dict(_levels(frame))
+    arrays = {}
+    for k in chosen:
+        whole = frame.iloc[:, k] if k < frame.shape[1] else frame.index.get_level_values(levels[names[k]])
+        arrays[k] = _plain_categories(whole.array)
+    picked = sys.modules["pandas"].DataFrame(arrays, copy=False)
+    picked.columns = [names[k] for k in chosen]
+    return picked
+
+
+def _plain_categories(array: Any) -> Any:
+    """Return an array whose categories, if they are intervals or periods (as of ``cut``), are their names."""
+    categories = getattr(array.dtype, "categories", None)
+    if categories is None or type(categories).__name__ not in ("IntervalIndex", "PeriodIndex"):
+        return array
+    return array.rename_categories([str(each) for each in categories])
+
+
+def _is_mixed(series: Any) -> bool:
+    """Tell whether a column of Python objects holds several types, of which DuckDB makes text."""
+    if series.dtype != object:
+        return False
+    kind: str = sys.modules["pandas"].api.types.infer_dtype(series, skipna=True)
+    return kind.startswith("mixed")
+
+
+def _type(frame: Any, k: int) -> str:
+    """Return the name of a column's type."""
+    if _is_of(frame, {"pandas": ("DataFrame",)}):
+        return str(_picked_of_pandas(frame, [k]).dtypes.iloc[0])
+    if _is_of(frame, {"pyarrow": ("Table",)}):
+        return str(frame.schema.field(k).type)
+    return str(frame.collect_schema().dtypes()[k])

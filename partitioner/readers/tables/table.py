@@ -1,0 +1,382 @@
+"""Tables: rows of keys become nonzeros, in a stream of integer indices.
+
+DuckDB looks at the table twice: for the labels of each key, and for the rows, whose keys it replaces by the places of
+their labels. Text is parsed once, into a table that may spill to a disk. Where there can be far fewer coordinates than
+rows DuckDB adds these up, too; otherwise that is left to the sort.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import InputError, InputWarning
+from ...sorting.tables import Nonzeros, Pile, mapped
+from ...store.packed import HALF, LOWER, bits_of, layout_of
+from ...tensors.labels import Labels, TableQuery
+from ...tensors.sparse import MAX_MODE_LENGTH, MAX_ORDER, MIN_ORDER
+from ..form import ReadOptions
+from ..pieces import Outcome, Progress, naming, usable_threads
+from .categories import merged
+from .database import EVENTS, Database, EncodingError, MisreadError, is_arrow, is_text
+from .encodings import readable
+from .files import FileTable
+from .frames import FrameTable, arrow_table
+from .keys import Key, keys_of
+from .losses import doubtful_dates, lost_texts, staged
+from .rows import ROWS, RowCounts, facts_of, kept_rows, labels_column, listed, state_of
+from .sums import Value
+
+BATCH = 1 << 17  # rows that DuckDB hands over together
+FEWER = 4  # times as many rows as possible coordinates: from there on DuckDB adds up
+UNIQUE = 20  # rows from which a key with as many labels is told of
+CHANGED = "was changed while it was read"
+
+
+class TablePart:
+    """The nonzeros of a table, all of them in part 0. See `Part` and `open_part`.
+
+    Parameters
+    ----------
+    source : path or table in memory
+        A frame, as `FrameTable` takes them; of files, the first.
+    form : Form
+        Its keys, and what else is said of it.
+    part : int
+    memory : int, optional
+        Bytes that DuckDB may use.
+    threads : int, optional
+    progress : callable, optional
+        Called with the number of rows that are read, and how many there are.
+    folder : path, optional
+        Where to spill what memory has no room for.
+    """
+
+    dtype = np.dtype(np.float64)
+
+    def __init__(
+        self,
+        source: Any,
+        form: ReadOptions,
+        part: int = 0,
+        *,
+        memory: int | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        folder: str | PathLike[str] | None = None,
+    ) -> None:
+        self._form, self._progress, self.order = form, progress, len(form.key)
+        self.path = fspath(source) if isinstance(source, (str, PathLike)) else None
+        self._fault: InputError | None = None
+        self._labels: Labels | None = None
+        self.lengths: tuple[int, ...] | None = None
+        self._nonzeros = self.expected = 0
+        self._pieces: Iterator[Nonzeros] | None = None
+        self._left: Nonzeros | None = None  # did not fit the last pile
+        with naming(self.path or "the table"):
+            check_keys(form)
+            if part == 0:
+                with ExitStack() as files:
+                    self._open(files, source, memory, threads or usable_threads(), folder)
+                    self._files = files.pop_all()
+
+    def _open(
+        self, files: ExitStack, source: Any, memory: int | None, threads: int, folder: str | PathLike[str] | None
+    ) -> None:
+        paths = [] if self.path is None else [self.path, *self._form.more]
+        if self._progress:
+            self._progress(0, None)
+        self._state = state_of(paths)
+        self._paths = paths
+        text = bool(paths) and is_text(paths[0])
+        whole = western = False
+        while True:
+            with ExitStack() as attempt:
+                database = self._database = attempt.enter_context(Database(memory, threads, folder))
+                try:
+                    with database.naming(None):
+                        read, others = readable(paths, database.folder, western) if text else (paths, [])
+                        self._look(database, source, read, whole)
+                except MisreadError as error:  # DuckDB looked at the first rows only
+                    encoding = isinstance(error, EncodingError)
+                    if not text or (western if encoding else whole):
+                        raise
+                    western, whole = western or encoding, whole or not encoding
+                    continue
+                for path in others:
+                    warnings.warn(f"{path}: not UTF-8: read as Windows-1252 (Latin-1)", InputWarning, stacklevel=5)
+                files.push(attempt.pop_all())
+                return
+
+    def _look(self, database: Database, source: Any, paths: Sequence[str], whole: bool) -> None:
+        """Find what there is to read, and its labels."""
+        form = self._form
+        said = [(f"--key {key!r}", key) for key in form.key]
+        said += [(f"--{name} {text!r}", text) for name in ("value", "where") if (text := getattr(form, name))]
+        table: FileTable | FrameTable
+        if paths and is_arrow(paths[0]):
+            source, paths = arrow_table(paths), ()
+        if paths:
+            table = FileTable(database, paths, " ".join(text for _, text in said), whole)
+        else:
+            table = FrameTable(database, source)
+        columns = table.columns
+        database.names = columns.names
+        table.use(columns.usage(database, said, len(form.key)))
+        keys = keys_of(database, columns, form.key)
+        value = Value.of(database, columns, form.value)
+        self._what = "groups of rows" if value.aggregate else "rows"
+        with ExitStack() as watched:
+            if self._progress:
+                rows = database.expected_rows(paths, table.once)
+                watched.enter_context(database.watched(lambda part: self._look_on(part, rows)))
+            self._stage(database, table, keys, value)
+            facts = self._facts = facts_of(database, keys, value, form)
+        self._tell(keys, facts)
+        dates = doubtful_dates(table, self._paths) if isinstance(table, FileTable) else []
+        for told in (*lost_texts(database, keys, ROWS), *dates, *table.notes):
+            self._warn(told)
+        ordered = [key.may_be_category and self._order(database, table, k, key) for k, key in enumerate(keys)]
+        self._take_labels(database, keys, value, facts, ordered)
+        self.expected = facts.kept
+        self._select = self._nonzeros_sql(keys, value)
+
+    def _stage(self, database: Database, table: FileTable | FrameTable, keys: Sequence[Key], value: Value) -> None:
+        """Have SQL see rows of labels and values, computed when they are read or now."""
+        selected = [f"{key.label} AS __key{k}" for k, key in enumerate(keys)]
+        selected += [f"{value.column} AS __value"] if value.column else []
+        selected += staged(keys, value.aggregate)
+        where = ""
+        if self._form.where is not None:
+            told = f"--where {self._form.where!r}"
+            condition, _ = table.columns.expression(database, told, self._form.where)
+            where = f" WHERE {condition}"
+            with database.naming(told):
+                database.describe(f"SELECT 1 FROM {EVENTS}{where}")
+        groups = f" GROUP BY {', '.join(str(k + 1) for k in range(len(keys)))}" if value.aggregate else ""
+        kind = "TEMP TABLE" if table.once or value.aggregate else "TEMP VIEW"
+        select = f"SELECT {', '.join(selected)} FROM {table.relation} AS {EVENTS}{where}{groups}"
+        with database.naming(None):
+            database.run(f"CREATE {kind} {ROWS} AS {select}")
+
+    def _look_on(self, part: float, rows: int | None) -> None:
+        """Tell of the first look at the rows."""
+        if self._progress:
+            self._progress(0 if rows is None else int(part * rows), rows)
+
+    def _tell(self, keys: Sequence[Key], facts: RowCounts) -> None:
+        """Refuse a table that has nothing to read, and tell of rows that are left out."""
+        if not facts.rows:
+            raise InputError("no rows" if self._form.where is None else f"no row for which {self._form.where}")
+        lacks = [f"{count:,} lack {key.text}" for key, count in zip(keys, facts.missing, strict=True) if count]
+        dropped = self._form.missing == "drop"
+        if not facts.kept and facts.valueless == facts.rows:
+            raise InputError(f"no row has a value: {self._form.value} is missing in all {facts.rows:,}")
+        if not facts.kept:
+            raise InputError(f"no row has all its keys: of {facts.rows:,}, {', '.join(lacks)}")
+        lacks = lacks if dropped else []
+        lacks += [f"{facts.valueless:,} lack {self._form.value}"] if facts.valueless else []
+        if lacks:
+            told = f"{facts.rows - facts.kept:,} of {facts.rows:,} {self._what} are left out: {', '.join(lacks)}"
+            advice = "; --missing keep (missing='keep') keeps those without a key"
+            self._warn(told + advice * (dropped and any(facts.missing)))
+
+    def _warn(self, told: str) -> None:
+        warnings.warn(f"{self.path or 'the table'}: {told}", InputWarning, stacklevel=6)
+
+    def _order(self, database: Database, table: FileTable | FrameTable, k: int, key: Key) -> bool:
+        """Have SQL see the order of the categories that a key's labels are, if these have one; return whether."""
+        assert key.column is not None
+        categories = merged(table.categories(key.column))
+        if categories is None:
+            return False
+        with database.naming(f"--key {key.text!r}"):
+            database.order(f"amped_order{k}", categories, table.columns.sql[key.column], key.kind, key.label)
+        return True
+
+    def _take_labels(
+        self, database: Database, keys: Sequence[Key], value: Value, facts: RowCounts, ordered: Sequence[bool]
+    ) -> None:
+        """Number the labels of each key, in their order or that of their categories."""
+        labels = []
+        kept = kept_rows(keys, self._form, bool(value.column))
+        for k, key in enumerate(keys):
+            again = not facts.listed or facts.kept < facts.rows  # rows that lack another key have labels of this one
+            source = f"SELECT DISTINCT __key{k} AS label FROM {ROWS} WHERE {kept}" if again else listed(k)
+            if ordered[k]:
+                source = f"SELECT label, place FROM ({source}) LEFT JOIN amped_order{k} USING (label)"
+            order = "place, label" if ordered[k] else "label"
+            found = f"SELECT label, CAST(row_number() OVER (ORDER BY {order}) - 1 AS BIGINT) AS place FROM ({source})"
+            with database.naming(f"--key {key.text!r}"):
+                database.run(f"CREATE TEMP TABLE amped_labels{k} AS {found} WHERE label IS NOT NULL")
+                ((count,),) = database.run(f"SELECT count(*) FROM amped_labels{k}")
+            missing = self._form.missing == "keep" and facts.missing[k] > 0
+            if count + missing > MAX_MODE_LENGTH:
+                raise InputError(f"--key {key.text!r}: {count:,} labels, a mode has at most {MAX_MODE_LENGTH:,}")
+            if count == facts.kept >= UNIQUE:
+                self._warn(f"--key {key.text!r} has another label in each of {count:,} rows: is it an identifier?")
+            names, places = key.labels(labels_column(database, k), missing)
+            labels.append(names)
+            database.number(f"amped_labels{k}", places)
+        database.run("DROP TABLE amped_found")
+        query = TableQuery(self._form.value, self._form.where, self._form.missing)
+        self._labels = Labels(labels, [key.text for key in keys], query)
+        self.lengths = tuple(each.size for each in labels)
+
+    def _nonzeros_sql(self, keys: Sequence[Key], value: Value) -> str:
+        """Return the query of the nonzeros: an index a key, and a value unless each counts 1."""
+        assert self.lengths is not None
+        joins = " ".join(
+            f"LEFT JOIN amped_labels{k} ON {ROWS}.__key{k} = amped_labels{k}.label" for k in range(len(keys))
+        )
+        places = ", ".join(f"{self._place(k)} AS place{k}" for k in range(len(keys)))
+        kept = kept_rows(keys, self._form, bool(value.column))
+        select = f"SELECT {places}{', __value' if value.column else ''} FROM {ROWS} {joins} WHERE {kept}"
+        possible = float(np.prod(self.lengths, dtype=np.float64))
+        self._added = value.exact and possible * FEWER <= self._facts.kept
+        self._counts = value.column is None and not self._added
+        if self._added:
+            total = "CAST(sum(__value) AS DOUBLE)" if value.column else "CAST(count(*) AS DOUBLE)"
+            select = f"SELECT {', '.join(f'place{k}' for k in range(len(keys)))}, {total} FROM ({select}) GROUP BY ALL"
+            self.expected = int(possible)
+        elif value.column:
+            select = f"SELECT * REPLACE (CAST(__value AS DOUBLE) AS __value) FROM ({select})"
+        return select
+
+    def _batches(self, select: str) -> Iterator[Any]:
+        """Yield the rows of a query, in Arrow's form, without missing indices."""
+        with self._database.naming(None):
+            for batch in self._database.batches(select, BATCH):
+                if any(batch.column(k).null_count for k in range(min(self.order, batch.num_columns))):
+                    raise InputError(CHANGED)
+                if batch.num_rows:
+                    yield batch
+
+    @property
+    def packable(self) -> bool:
+        """Whether the nonzeros can be had as a number each; see `partitioner.store.packed`."""
+        if self.lengths is None or self._added or layout_of(self.lengths) is None:
+            return False
+        return self._counts or bits_of(self.lengths) <= 2 * HALF
+
+    @property
+    def valued(self) -> bool:
+        """Whether nonzeros have values that are summed."""
+        return not self._counts
+
+    def packed(self) -> tuple[NDArray[Any], NDArray[np.float64] | None]:
+        """Return a number for each nonzero, instead of `fill`; of values that are summed, its halves, and the values.
+
+        Raise `InputError` if the table was changed, or a value is not finite.
+        """
+        key = f"SELECT {self._key()} AS key{'' if self._counts else ', __value'} FROM ({self._select})"
+        keys: NDArray[Any]
+        values: NDArray[np.float64] | None
+        if self._counts:
+            keys, values = mapped(self._facts.kept, np.dtype(np.int64)), None
+        else:
+            key = f"SELECT CAST(key >> {HALF} AS INTEGER), CAST(key & {LOWER} AS INTEGER), __value FROM ({key})"
+            keys = mapped(2 * self._facts.kept, np.dtype(np.int32)).reshape(2, -1)
+            values = mapped(self._facts.kept, np.dtype(np.float64))
+        targets = [keys] if values is None else [*keys, values]
+        with naming(self.path or "the table"), self._files:
+            for batch in self._batches(key):
+                self._take_batch(batch, targets)
+            self._end()
+        return keys, values
+
+    def _key(self) -> str:
+        """Return the expression of a nonzero's number."""
+        assert self.lengths is not None
+        layout = layout_of(self.lengths)
+        assert layout is not None
+        return " | ".join(f"(CAST(place{k} AS BIGINT) << {shift})" for k, shift in enumerate(layout.shifts.tolist()))
+
+    def _take_batch(self, batch: Any, targets: Sequence[NDArray[Any]]) -> None:
+        """Copy the columns of a batch to where they belong."""
+        part = slice(self._nonzeros, self._nonzeros + batch.num_rows)
+        if part.stop > targets[0].size:
+            raise InputError(CHANGED)
+        for k, target in enumerate(targets):
+            target[part] = batch.column(k).to_numpy(zero_copy_only=False)
+        if not (self._counts or np.all(np.isfinite(targets[-1][part]))):
+            raise InputError(f"--value {self._form.value!r}: a value is not finite")
+        self._count(batch.num_rows)
+
+    def _place(self, k: int) -> str:
+        """Return the expression of a key's index; one that is missing has the last, if it is kept."""
+        assert self.lengths is not None
+        place = f"CAST(amped_labels{k}.place AS INTEGER)"
+        kept = self._form.missing == "keep" and self._facts.missing[k]
+        return f"CASE WHEN __key{k} IS NULL THEN {self.lengths[k] - 1} ELSE {place} END" if kept else place
+
+    def _nonzeros_of(self, batch: Any) -> Nonzeros:
+        assert self.lengths is not None
+        columns = np.empty((self.order, batch.num_rows), np.int32)
+        for k in range(self.order):
+            columns[k] = batch.column(k).to_numpy(zero_copy_only=False)
+        if batch.num_columns == self.order:
+            return columns, np.ones(batch.num_rows)
+        values = batch.column(self.order).to_numpy(zero_copy_only=False)
+        if not np.all(np.isfinite(values)):
+            raise InputError(f"--value {self._form.value!r}: a value is not finite")
+        return columns, np.asarray(values, np.float64)
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `Part`."""
+        return Outcome(self.order, self.lengths, self._nonzeros, fault=self._fault, labels=self._labels)
+
+    def fill(self, pile: Pile) -> bool:
+        """See `Part`."""
+        if self.lengths is None:  # another part than 0
+            return False
+        self._pieces = self._pieces or map(self._nonzeros_of, self._batches(self._select))
+        try:
+            with naming(self.path or "the table"):
+                while (piece := self._left or next(self._pieces, None)) is not None:
+                    fresh = self._left is None
+                    self._left = pile.add(*piece)
+                    if fresh:
+                        self._count(piece[1].size)
+                    if self._left is not None:
+                        return True
+                self._end()
+        except InputError as error:
+            self._fault = error
+        except BaseException:  # a signal
+            self._files.close()
+            raise
+        self._files.close()
+        return False
+
+    def _count(self, nonzeros: int) -> None:
+        self._nonzeros += nonzeros
+        if self._progress and not self._added:
+            self._progress(self._nonzeros, self._facts.kept)
+
+    def _end(self) -> None:
+        """Refuse a table that was not the same all the time."""
+        if (not self._added and self._nonzeros != self._facts.kept) or state_of(self._paths) != self._state:
+            raise InputError(CHANGED)
+        if self._progress:
+            self._progress(self._facts.kept, self._facts.kept)
+
+
+def check_keys(form: ReadOptions) -> None:
+    """Refuse a table without keys, or what is said of it that is for other tensors."""
+    if not form.key:
+        raise InputError("a table: --key EXPR, or amped.read(path, keys=[...]), says which column each mode is")
+    if not MIN_ORDER <= len(form.key) <= MAX_ORDER:
+        keys = f"{len(form.key)} key{'s' * (len(form.key) > 1)}"
+        raise InputError(f"{keys}: a tensor has {MIN_ORDER} to {MAX_ORDER} modes")
+    others = ("no-values", form.no_values), ("shape", form.shape), ("dense", form.dense)
+    for name, given in (*others, ("index-base", form.index_base is not None)):
+        if given:
+            raise InputError(f"--{name} is not for tables")

@@ -1,0 +1,1 @@
+"""Readers of text: FROSTT's ``.tns``."""

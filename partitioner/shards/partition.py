@@ -1,0 +1,225 @@
+"""Partition of the nonzeros over ranks: one sorted copy per mode, cut by output index.
+
+The scheme is that of AMPED (Wijeratne, Kannan and Prasanna, ICPP 2025, section 3.1): nonzeros are grouped by
+output index, so that parts write disjoint rows. It differs in two points. Parts have equal numbers of nonzeros, not
+of rows. And a row too long for balance is split over several parts, whose partial sums are reduced afterwards; so any
+tensor is balanced, even a mode with a single row.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..host.ranks import Ranks
+from ..sorting.sort import Sort, sort_nonzeros
+from ..tensors.columns import StoredColumn
+from ..tensors.sparse import SparseTensor
+from ..tensors.used_indices import is_long
+
+BALANCE = 0.005  # a cut moves to the nearest row boundary when that shifts less than this share of a part
+
+
+class ModeCopy(Protocol):
+    """The nonzeros sorted by the index of one mode (the output mode), then by the other modes in order."""
+
+    def column(self, k: int) -> NDArray[np.int32]:
+        """Indices of the `k`-th mode of ``mode_order``, (nnz,); column 0, the output indices, ascends."""
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """Values, (nnz,)."""
+
+
+def mode_order(order: int, mode: int) -> list[int]:
+    """Return the modes as a mode copy holds them: the output mode, then the input modes ascending."""
+    return [mode, *(m for m in range(order) if m != mode)]
+
+
+class SortedTensor:
+    """The mode copy of a tensor in memory; for mode 0 it shares the tensor's arrays."""
+
+    def __init__(
+        self, tensor: SparseTensor, mode: int, dtype: np.dtype[Any] | None = None, sort: Sort = sort_nonzeros
+    ) -> None:
+        """Sort the tensor by `mode`; values are cast to `dtype`, by default the tensor's."""
+        self._modes = mode_order(tensor.order, mode)
+        self._columns, self._values = tensor.columns, tensor.values
+        if mode:
+            # The tensor is in lexicographic order: a stable sort by the output index alone is enough.
+            sorted_ = sort(tensor.columns, tensor.values, [mode], tensor.shape, dtype=dtype)
+            self._columns, self._values = sorted_.columns, sorted_.values
+        elif dtype is not None:
+            self._values = tensor.values.astype(dtype, copy=False)
+
+    def column(self, k: int) -> NDArray[np.int32]:
+        """See `ModeCopy`."""
+        column: NDArray[np.int32] = self._columns[self._modes[k]]
+        return column
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """See `ModeCopy`."""
+        return self._values
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The nonzeros and output rows of one mode that each of `parts` ranks gets.
+
+    Part ``p`` computes the sorted nonzeros ``nonzeros[p]`` up to ``nonzeros[p + 1]``. It owns the output rows
+    ``rows[p]`` up to ``rows[p + 1]``; every row of the mode has one owner. ``heads[p]`` is the row of its first
+    nonzeros if an earlier part owns that row, else -1.
+    """
+
+    nonzeros: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    heads: NDArray[np.int64]
+
+    @cached_property
+    def split_rows(self) -> NDArray[np.int64]:
+        """The rows whose nonzeros lie in more than one part, ascending."""
+        return np.unique(self.heads[self.heads >= 0])
+
+    @property
+    def imbalance(self) -> float:
+        """(largest - mean) / mean of the parts' numbers of nonzeros."""
+        counts = np.diff(self.nonzeros)
+        return float(counts.max() / counts.mean() - 1)
+
+
+class SortedRows:
+    """Finds rows and their nonzeros in ascending output indices."""
+
+    def __init__(self, rows: NDArray[np.int32] | StoredColumn) -> None:
+        self._rows, self.nnz = rows, rows.size
+
+    def row(self, at: int) -> int:
+        """Return the row of a nonzero."""
+        return int(self._rows[at])
+
+    def span(self, at: int) -> tuple[int, int]:
+        """Return where the nonzeros of the row of nonzero `at` begin and end."""
+        row = self._rows[at]
+        return bisect_left(self._rows, row), bisect_right(self._rows, row)
+
+
+class CountedRows:
+    """As `SortedRows`, from the number of nonzeros of each row that has any: needs no sorted nonzeros.
+
+    Parameters
+    ----------
+    counts : (rows,) int64 array
+        Numbers of nonzeros.
+    rows : (rows,) array, optional
+        Which rows these are, ascending; by default 0, 1, ...
+    """
+
+    def __init__(self, counts: NDArray[np.int64], rows: NDArray[np.integer[Any]] | None = None) -> None:
+        self._rows = rows
+        self.offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+        self.nnz = int(self.offsets[-1])
+
+    def _at(self, at: int) -> int:
+        return int(np.searchsorted(self.offsets, at, "right")) - 1
+
+    def row(self, at: int) -> int:
+        """See `SortedRows`."""
+        return self._at(at) if self._rows is None else int(self._rows[self._at(at)])
+
+    def span(self, at: int) -> tuple[int, int]:
+        """See `SortedRows`."""
+        k = self._at(at)
+        return int(self.offsets[k]), int(self.offsets[k + 1])
+
+
+class DistributedRows:
+    """As `SortedRows`, for nonzeros of which each rank holds some, in any order. Its methods are collective.
+
+    A row is found by halving the mode, so memory and messages do not depend on the mode's length.
+    """
+
+    def __init__(self, rows: NDArray[np.int32], length: int, ranks: Ranks) -> None:
+        self._rows, self._length, self._ranks = np.sort(rows), length, ranks
+        self.nnz = sum(ranks.allgather(rows.size))
+
+    def _below(self, row: int) -> int:
+        """Return the number of nonzeros in rows before `row`."""
+        return sum(self._ranks.allgather(int(np.searchsorted(self._rows, row, "left"))))
+
+    def row(self, at: int) -> int:
+        """See `SortedRows`."""
+        return bisect_right(range(self._length), at, key=self._below) - 1
+
+    def span(self, at: int) -> tuple[int, int]:
+        """See `SortedRows`."""
+        row = self.row(at)
+        return self._below(row), self._below(row + 1)
+
+
+def counted_rows(rows: NDArray[np.int32], length: int) -> CountedRows:
+    """Count the nonzeros of each row of a mode of `length` rows; memory is bounded by the number of nonzeros."""
+    if is_long(length, rows.size):
+        found, counts = np.unique(rows, return_counts=True)
+        return CountedRows(counts, found)
+    return CountedRows(np.bincount(rows, minlength=length))
+
+
+Rows = SortedRows | CountedRows | DistributedRows
+
+
+def equal_offsets(rows: NDArray[np.int32] | StoredColumn | Rows, parts: int) -> NDArray[np.int64]:
+    """Cut sorted nonzeros into parts of equal size, at row boundaries where balance allows.
+
+    Returns offsets (parts + 1,), ascending from 0 to nnz; some parts are empty when there are fewer nonzeros.
+    """
+    rows = rows if isinstance(rows, Rows) else SortedRows(rows)
+    return _near_rows(rows, np.array([rows.nnz * p // parts for p in range(parts + 1)], np.int64))
+
+
+def _near_rows(rows: Rows, targets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move each offset to the nearest row boundary, if that is within `BALANCE` of a part."""
+    offsets, parts = targets.copy(), targets.size - 1
+    for p in range(1, parts):
+        target = int(targets[p])
+        if target < rows.nnz:
+            nearest = min(rows.span(target), key=lambda end: abs(end - target))
+            offsets[p] = nearest if abs(nearest - target) <= BALANCE * rows.nnz / parts else target
+    return offsets
+
+
+def even_offsets(offsets: NDArray[np.int64], seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return offsets of parts that take equal times, assuming equal time per nonzero within a present part.
+
+    `seconds` (parts,) is the time of each part at the present `offsets` (parts + 1,).
+    """
+    clock = np.concatenate([np.zeros(1), np.cumsum(seconds)])
+    even: NDArray[np.int64] = np.rint(np.interp(np.linspace(0, clock[-1], clock.size), clock, offsets)).astype(np.int64)
+    return even
+
+
+def cut_mode(
+    rows: NDArray[np.int32] | StoredColumn | Rows, length: int, parts: int, targets: NDArray[np.int64] | None = None
+) -> Cut:
+    """Cut the nonzeros of a mode of `length` rows into `parts`.
+
+    Parts are equal, or end at the `targets`, (parts + 1,) offsets. Rows are kept whole where balance allows.
+    """
+    rows = rows if isinstance(rows, Rows) else SortedRows(rows)
+    offsets = equal_offsets(rows, parts) if targets is None else _near_rows(rows, targets)
+    owned, heads = np.full(parts + 1, length, np.int64), np.full(parts, -1, np.int64)
+    owned[0] = 0
+    for p in range(1, parts):
+        at = int(offsets[p])
+        if at == rows.nnz:
+            continue
+        row, split = rows.row(at), at > rows.span(at)[0]
+        owned[p] = row + split if at else 0
+        if split and offsets[p + 1] > at:
+            heads[p] = row
+    return Cut(offsets, owned, heads)

@@ -1,0 +1,260 @@
+"""External merge sort over all ranks: sorted runs of nonzeros, in memory or spilled to files.
+
+A run is a sorted stretch of the input. Runs are numbered in input order, rank 0's first, so a stable merge gives the
+same result for any number of runs and ranks. To merge, all ranks cut all runs at the same keys into slices of bounded
+size. Each rank takes an equal, contiguous share of the slices and sorts them one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, zip_longest
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..host.jit import jit
+from ..host.ranks import Ranks
+from ..sorting.sort import Sort, Sorted, sort_nonzeros
+from ..sorting.tables import FileTable, Indices, MemoryTable, Nonzeros, Table, Values, mapped
+
+SAMPLES = 4096  # keys sampled from a run
+SHARES = 16  # slices per rank at least, to balance the ranks' shares
+
+
+class MergedSlice(NamedTuple):
+    """A part of the merged order: `begin` to `end` of every run of all ranks.
+
+    `as_is`: the runs' parts, concatenated, are in order already, for example as all keys are equal. `more`: the next
+    slice continues the same key.
+    """
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    as_is: bool = False
+    more: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of nonzeros."""
+        return int((self.end - self.begin).sum())
+
+
+class Run(NamedTuple):
+    """Sorted nonzeros: their table and place in it, their number, and every `step`-th sort key."""
+
+    table: Table
+    begin: int
+    size: int
+    step: int
+    samples: Indices
+
+
+@dataclass
+class Runs:
+    """Sorted runs, and their merge. All methods but `add` are collective."""
+
+    modes: Sequence[int]  # to sort by, the most significant first
+    order: int  # of the tensor
+    dtype: np.dtype[Any]  # of the values
+    limit: int  # the most nonzeros that a rank merges at once
+    ranks: Ranks
+    threads: int
+    files: FileTable | None = None  # to spill runs to
+    sort: Sort = sort_nonzeros
+    duplicates: int = 0  # nonzeros that this rank has merged so far
+    zeros: int = 0  # and coordinates that it has dropped
+    _runs: list[Run] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many runs this rank has."""
+        return len(self._runs)
+
+    def add(self, columns: Indices, values: Values, *, spill: bool = False, in_order: bool = False) -> None:
+        """Sort nonzeros and append them as a run; takes ownership of the arrays."""
+        if not in_order:
+            columns, values, *_ = self._sorted(columns, values, merge=False)
+        table: Table = MemoryTable(columns, values)
+        begin = 0
+        if spill and self.files is not None:
+            table, begin = self.files, sum(run.size for run in self._runs)
+            table.write(begin, columns, values)
+        step = max(1, values.size // SAMPLES)
+        self._runs.append(Run(table, begin, values.size, step, columns[list(self.modes), ::step]))
+
+    def remove(self) -> None:
+        """Forget the runs, and delete their files."""
+        self._runs.clear()
+        if self.files is not None:
+            self.files.remove()
+
+    def _sorted(self, columns: Indices, values: Values, merge: bool) -> Sorted:
+        lengths = [int(column.max()) + 1 for column in columns]
+        return self.sort(columns, values, self.modes, lengths, merge=merge, overwrite=True, threads=self.threads)
+
+    def shares(self) -> list[list[MergedSlice]]:
+        """Cut the merged order into slices; return each rank's, with about equal numbers of nonzeros."""
+        keys, total = self._splitters()
+        begin, end = self.spans(keys)
+        sizes = list(chain.from_iterable(self.ranks.allgather([run.size for run in self._runs])))
+        # Intervals: below the first key, equal to it, between it and the second, equal to the second, and so on.
+        bounds = np.empty((len(sizes), 2 * begin.shape[1] + 2), np.int64)
+        bounds[:, 0], bounds[:, 1:-1:2], bounds[:, 2:-1:2], bounds[:, -1] = 0, begin, end, sizes
+        atoms = np.diff(bounds).sum(axis=0)
+        middle = np.cumsum(atoms) - atoms / 2
+        owners = np.minimum(middle * self.ranks.size // max(1, total), self.ranks.size - 1).astype(int)
+        shares: list[list[MergedSlice]] = [[] for _ in range(self.ranks.size)]
+        for rank, share in enumerate(shares):
+            mine = np.flatnonzero(owners == rank)
+            for first, last in _joined(mine, atoms, self.limit):
+                part = MergedSlice(bounds[:, first], bounds[:, last + 1], as_is=first == last and first % 2 == 1)
+                share.extend(_cut(part, self.limit) if part.as_is else [part])
+        return shares
+
+    def shares_at(self, offsets: NDArray[np.int64], keys: Indices, as_is: bool = False) -> list[list[MergedSlice]]:
+        """Cut the merged order at the given offsets, ascending from 0 to the number of nonzeros: one slice per rank.
+
+        `keys` (modes, ranks - 1): each inner offset lies among, or right before, the nonzeros of its key.
+        """
+        begin, end = self.spans(keys)
+        sizes = list(chain.from_iterable(self.ranks.allgather([run.size for run in self._runs])))
+        # Nonzeros of equal key are ordered by run.
+        before = np.cumsum(end - begin, axis=0) - (end - begin)
+        cuts = begin + np.clip(offsets[1:-1] - begin.sum(axis=0) - before, 0, end - begin)
+        bounds = np.column_stack([np.zeros(len(sizes), np.int64), cuts, sizes])
+        return [[MergedSlice(bounds[:, r], bounds[:, r + 1], as_is)] for r in range(self.ranks.size)]
+
+    def _splitters(self) -> tuple[Indices, int]:
+        """Return keys that cut all nonzeros into small parts, (modes, n), and the total number of nonzeros."""
+        mine = [(run.size, run.step, run.samples) for run in self._runs]
+        everyone = list(chain.from_iterable(self.ranks.allgather(mine)))
+        total = sum(size for size, _, _ in everyone)
+        if not total:
+            return np.empty((len(self.modes), 0), np.int32), 0
+        samples = np.concatenate([samples for _, _, samples in everyone], axis=1)
+        weights = np.concatenate([np.full(samples.shape[1], step) for _, step, samples in everyone])
+        order = np.lexsort(samples[::-1])
+        parts = max(SHARES * self.ranks.size, 4 * -(-total // self.limit))
+        at = np.searchsorted(np.cumsum(weights[order]), total * np.arange(1, parts) // parts)
+        keys: Indices = np.unique(samples[:, order[np.minimum(at, order.size - 1)]], axis=1)
+        return keys, total
+
+    def spans(self, keys: Indices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the nonzeros of each key (modes, n) begin and end in every run of all ranks, (runs, n) each."""
+        mine = [[self._span(run, key) for key in keys.T] for run in self._runs]
+        everyone = list(chain.from_iterable(self.ranks.allgather(mine)))
+        found = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
+        return found[:, :, 0], found[:, :, 1]
+
+    def _span(self, run: Run, key: Indices) -> tuple[int, int]:
+        # Search the samples first: each bound lies between two of them.
+        bounds = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
+        found = []
+        for low, high in dict.fromkeys(bounds):
+            parts = [run.table.read_column(m, run.begin + low, run.begin + high) for m in self.modes]
+            found.append([low + end for end in _span(parts, key)])
+        return found[0][0], found[-1][1]
+
+    def _room(self, nonzeros: int) -> Nonzeros:
+        columns = mapped(self.order * nonzeros, np.dtype(np.int32))
+        return columns.reshape(self.order, nonzeros), mapped(nonzeros, self.dtype)
+
+    def pieces(self, shares: Sequence[Sequence[MergedSlice]], merge: bool = False) -> Iterator[Nonzeros]:
+        """Merge this rank's slices, one after the other; all ranks proceed in step.
+
+        With `merge`, sum nonzeros of equal indices and drop zero sums.
+        """
+        total = 0.0
+        for slices in zip_longest(*shares):
+            columns, values = self._dealt(slices)
+            mine = slices[self.ranks.rank]
+            if mine is None or not mine.size:
+                continue
+            if not mine.as_is:
+                columns, values, _, duplicates, zeros = self._sorted(columns, values, merge)
+                self.duplicates, self.zeros = self.duplicates + duplicates, self.zeros + zeros
+            elif merge:
+                total = add_up(total, values)
+                self.duplicates += values.size - (not mine.more)
+                if mine.more:
+                    continue
+                self.zeros += total == 0
+                columns, values = columns[:, : total != 0], np.full(int(total != 0), total, self.dtype)
+                total = 0.0
+            yield columns, values
+            del columns, values  # free them before the next slice
+
+    def _dealt(self, slices: Sequence[MergedSlice | None]) -> Nonzeros:
+        """Exchange one slice per rank; return this rank's nonzeros, in the order of the runs."""
+        ranks, mine = self.ranks, slices[self.ranks.rank]
+        firsts = np.concatenate([[0], np.cumsum(ranks.allgather(len(self._runs)))])
+        sizes = np.zeros(firsts[-1], np.int64) if mine is None else mine.end - mine.begin
+        starts = np.concatenate([[0], np.cumsum(sizes)])[firsts]
+        columns, values = self._room(int(starts[-1]))
+        local = slice(firsts[ranks.rank], firsts[ranks.rank + 1])
+        for shift in range(ranks.size):
+            to, source = (ranks.rank + shift) % ranks.size, (ranks.rank - shift) % ranks.size
+            taken = slice(starts[source], starts[source + 1])
+            where = slices[to]
+            spans = [] if where is None else list(zip(where.begin[local], where.end[local], strict=True))
+            if not shift:
+                self._read(spans, columns[:, taken], values[taken])
+                continue
+            given = self._room(int(sum(end - begin for begin, end in spans)))
+            self._read(spans, *given)
+            for k in range(self.order):
+                ranks.swap(given[0][k], to, columns[k, taken], source)
+            ranks.swap(given[1], to, values[taken], source)
+        return columns, values
+
+    def _read(self, spans: Sequence[tuple[int, int]], columns: Indices, values: Values) -> None:
+        at = 0
+        for run, (begin, end) in zip(self._runs, spans, strict=False):
+            stop = at + int(end - begin)
+            run.table.read(run.begin + int(begin), columns[:, at:stop], values[at:stop])
+            at = stop
+
+
+def _span(columns: Sequence[Indices] | Indices, key: Indices) -> tuple[int, int]:
+    """Return the first and the end position of a key in sorted columns."""
+    low, high = 0, columns[0].size
+    for column, index in zip(columns, key, strict=True):
+        part = column[low:high]
+        low, high = low + int(np.searchsorted(part, index, "left")), low + int(np.searchsorted(part, index, "right"))
+    return low, high
+
+
+def _joined(atoms: NDArray[np.int64], sizes: NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
+    """Group consecutive atoms up to `limit` nonzeros; yield the first and the last atom of each group."""
+    first = last = -1
+    held = 0
+    for atom in atoms.tolist():
+        if first >= 0 and held + sizes[atom] > limit:
+            yield first, last
+            first = -1
+        if first < 0:
+            first, held = atom, 0
+        last, held = atom, held + int(sizes[atom])
+    if first >= 0:
+        yield first, last
+
+
+def _cut(part: MergedSlice, limit: int) -> Iterator[MergedSlice]:
+    """Cut a slice of equal keys into slices of at most `limit` nonzeros, in the order of the runs."""
+    ends = np.cumsum(part.end - part.begin)
+    total = int(ends[-1])
+    for start in range(0, total, limit):
+        stop = min(start + limit, total)
+        begin, end = (np.clip(part.end - (ends - at), part.begin, part.end) for at in (start, stop))
+        yield MergedSlice(begin, end, as_is=True, more=stop < total)
+
+
+@jit
+def add_up(total, values):  # type: ignore[no-untyped-def]
+    """Add values to a sum, in order."""
+    for value in values:
+        total += np.float64(value)
+    return total

@@ -1,0 +1,1 @@
+"""Tables of nonzeros, and radix sorts of them by their indices."""

@@ -1,0 +1,1 @@
+"""The store: a partitioned tensor on disk, its locks and its staging folder."""

@@ -1,0 +1,310 @@
+"""The store: a tensor partitioned once, on disk, for any number of later runs and ranks.
+
+A store is a folder: ``manifest.json``, and for each mode one ``.npy`` file per index column and one for the values,
+sorted as in `ModeCopy`; and one of labels, if its indices have any. Files are verified block by block against the
+manifest's checksums, so a rank reads and verifies only its own nonzeros.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..host import checksums
+from ..host.checksums import MANIFEST
+from ..host.threads import side_by_side, usable_cores
+from ..shards.partition import SortedTensor, mode_order
+from ..sorting.sort import Sort, sort_nonzeros
+from ..sorting.tables import FileTable
+from ..tensors.columns import IndexBounds, StoredColumn, StoredFile
+from ..tensors.labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, query_of, to_parts
+from ..tensors.sparse import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
+
+KIND = "store"
+FORMAT, VERSION, OLDEST = "amped-store", 4, 2  # since version 3 there may be labels, since 4 of any kind
+BLOCK = 1 << 20  # values cast together
+SINGLE = np.dtype(np.float32)
+
+
+class Store:
+    """A store opened for reading: its `path`, and the facts of its tensor.
+
+    Of these, `norm` is the Frobenius norm; `duplicates` and `zeros` are the numbers of nonzeros merged and dropped when
+    the tensor was read.
+
+    Parameters
+    ----------
+    path : path
+        The folder.
+    verify : bool
+        Whether what is read is checked against the store's checksums; otherwise only the manifest and file sizes are.
+
+    Raises
+    ------
+    InputError
+        If it is not a complete store of this version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], verify: bool = True) -> None:
+        self.path = Path(path)
+        self._verify = verify
+        manifest = checksums.read_manifest(self.path, KIND, FORMAT, VERSION, OLDEST)
+        try:
+            self._take(manifest)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"damaged manifest: {error!r}", path=self.path / MANIFEST) from None
+
+    def _take(self, manifest: dict[str, Any]) -> None:
+        """Read the manifest's fields; raise if they are invalid, which a right checksum does not rule out."""
+        if manifest["block_bytes"] != checksums.BLOCK:
+            raise ValueError(f"blocks of {manifest['block_bytes']} bytes")
+        self.shape = tuple(int(s) for s in manifest["shape"])
+        self.nnz = int(manifest["nnz"])
+        self.norm = float(manifest["norm"])
+        low, high, grain = (float(v) for v in manifest["value_range"])
+        self.value_range = ValueRange(low, high, grain)
+        self.duplicates, self.zeros = int(manifest["duplicates"]), int(manifest["zeros"])
+        self.value_dtype = np.dtype(str(manifest["value_dtype"]))
+        self._files: dict[str, dict[str, Any]] = {str(k): dict(v) for k, v in manifest["files"].items()}
+        check_order(self.order)
+        numbers = (self.norm, *self.value_range)
+        if self.nnz < 1 or not np.all(np.isfinite(numbers)) or self.value_dtype.name not in ("float32", "float64"):
+            raise ValueError(f"{self.nnz} nonzeros, norm and values {numbers} of {self.value_dtype}")
+        if not all(1 <= length <= MAX_MODE_LENGTH for length in self.shape):
+            raise ValueError(f"shape {self.shape}")
+        self._labels = self._label_files(manifest)
+        for name in [*(name for mode in range(self.order) for name in self.mode(mode).names), *self._labels]:
+            entry = self._files[name]
+            checksums.check_entry(self.path / name, entry, KIND)
+            if self._header(name) < 0:
+                raise ValueError(f"{entry['bytes']} bytes of {name} for {self._count(name)} numbers")
+
+    def _label_files(self, manifest: dict[str, Any]) -> dict[str, tuple[np.dtype[Any], int]]:
+        """Return the type and length of each file of labels."""
+        told, found = manifest.get("labels"), dict[str, tuple[np.dtype[Any], int]]()
+        names = None if told is None else told["names"]
+        self._names = None if names is None else [str(name) for name in names]
+        query = None if told is None else told.get("query")
+        self._query = None if query is None else query_of(query)
+        if told is None:  # before version 4, labels were the indices of a file
+            modes = range(self.order if label_name(0) in self._files else 0)
+            return {label_name(mode): (INT64, self.shape[mode]) for mode in modes}
+        if len(told["modes"]) != self.order or len(self._names or self.shape) != self.order:
+            raise ValueError(f"labels of {len(told['modes'])} modes")
+        for mode, kind in enumerate(told["modes"]):
+            dtype = np.dtype(str(kind["dtype"]))
+            if dtype.kind not in KINDS or (OFFSETS in kind and dtype != BYTES):
+                raise ValueError(f"labels are {dtype}")
+            sizes = {"": int(kind["size"]), **{what: int(kind[what]) for what in (OFFSETS, MISSING) if what in kind}}
+            if sizes.get(OFFSETS, sizes[""] + 1) != self.shape[mode] + 1 or min(sizes.values()) < 0:
+                raise ValueError(f"labels of {sizes} for {self.shape[mode]} indices")
+            found |= {label_name(mode, what): (INT64 if what else dtype, size) for what, size in sizes.items()}
+        return found
+
+    @property
+    def labelled(self) -> bool:
+        """Whether its indices have labels."""
+        return bool(self._labels)
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    def mode(self, mode: int) -> StoredMode:
+        """Return the sorted copy of `mode`, opened."""
+        return StoredMode(self, mode)
+
+    def tensor(self) -> SparseTensor:
+        """Read the whole tensor into memory, verified."""
+        columns = np.empty((self.order, self.nnz), np.int32)
+        copy = self.mode(0)
+        for k in range(self.order):
+            columns[k] = copy.column(k).held(self.nnz)
+        tensor = SparseTensor.from_columns(columns, copy.values.held(self.nnz), self.shape, path=self.path)
+        tensor.was_repaired(self.duplicates, self.zeros)
+        tensor.labels = self.labels()
+        return tensor
+
+    def labels(self) -> Labels | None:
+        """Read what the indices stand for, verified; None if they stand for themselves."""
+        if not self.labelled:
+            return None
+        return Labels((self._labels_of(mode) for mode in range(self.order)), self._names, self._query)
+
+    def _labels_of(self, mode: int) -> NDArray[Any]:
+        names = {what: label_name(mode, what) for what in ("", OFFSETS, MISSING)}
+        parts = {
+            what: StoredColumn(self.file(name), 0, self._labels[name][1]).held(self._labels[name][1])
+            for what, name in names.items()
+            if name in self._labels
+        }
+        try:
+            return of_parts(parts)
+        except ValueError as error:
+            raise InputError(f"damaged file of the store: {error}", path=self.path / names[""]) from None
+
+    def file(self, name: str) -> StoredFile:
+        """Open one file of the store."""
+        # Type and length come from the manifest: the file's own header might be damaged.
+        return StoredFile(self.path / name, self._dtype(name), self._header(name), self._files[name], self._verify)
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        if name in self._labels:
+            return self._labels[name][0]
+        return self.value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+
+    def _count(self, name: str) -> int:
+        """Return how many numbers a file holds."""
+        return self._labels[name][1] if name in self._labels else self.nnz
+
+    def _header(self, name: str) -> int:
+        """Return the size of a file's header in bytes."""
+        return int(self._files[name]["bytes"]) - self._count(name) * self._dtype(name).itemsize
+
+
+class StoredMode:
+    """A mode copy (`ModeCopy`) in a store."""
+
+    def __init__(self, store: Store, mode: int) -> None:
+        self._store, self.names = store, file_names(store.order, mode)
+        lengths = [store.shape[m] for m in mode_order(store.order, mode)]
+        self._bounds = [*(IndexBounds(0, length, ascending=k == 0) for k, length in enumerate(lengths)), None]
+
+    def column(self, k: int) -> StoredColumn:
+        """See `ModeCopy`."""
+        return StoredColumn(self._store.file(self.names[k]), 0, self._store.nnz, self._bounds[k])
+
+    @property
+    def values(self) -> StoredColumn:
+        """See `ModeCopy`."""
+        return self.column(len(self.names) - 1)
+
+    def share(self, start: int, stop: int, rows: range, keep: int, dtype: np.dtype[Any] | None = None) -> list[Any]:
+        """Return the columns and values of nonzeros `start` to `stop`, verified; raise `InputError` if they fail.
+
+        Their output indices are in `rows`. The first `keep` are held in memory; if there are more, a column is a
+        `StoredColumn`; otherwise values are cast to `dtype`.
+        """
+        first = IndexBounds(rows.start, rows.stop, ascending=True)
+        columns = [self.column(k).part(start, stop, None if k else first) for k in range(len(self.names))]
+        return [*(column.held(keep) for column in columns[:-1]), columns[-1].held(keep, dtype)]
+
+
+def check_target(target: Path, force: bool) -> None:
+    """Refuse a `target` where no store can be written, before any work.
+
+    With `force` a store may be there, and nothing in it that is not the store's.
+    """
+    if os.path.lexists(target):
+        if not force:
+            raise InputError("exists already; --force replaces it", path=target)
+        if not target.is_dir():
+            raise InputError("exists and is not a store: not replaced", path=target)
+        if target in (Path.cwd(), *Path.cwd().parents):
+            raise InputError("is the current folder, or holds it: not replaced", path=target)
+        try:
+            files_to_replace(target)
+        except InputError as error:
+            raise InputError(f"--force replaces a store alone: {error.cause}", path=target) from None
+    if not target.parent.is_dir():
+        raise InputError("its folder does not exist", path=target)
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise InputError("its folder is not writable", path=target)
+
+
+def files_to_replace(folder: Path) -> list[Path]:
+    """Return the files of a store of any version, damaged or not; raise `InputError` if there is anything else."""
+    return checksums.check_holds_nothing_else(folder, KIND, FORMAT)
+
+
+def write_files(tensor: SparseTensor, folder: Path, sort: Sort = sort_nonzeros) -> None:
+    """Partition `tensor` and write all files of its store."""
+    files = dict[str, checksums.Entry]()
+    narrow, threads = exact_dtype(tensor.values), usable_cores()
+    with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is sorted
+        synced = list[Future[None]]()
+        for mode in range(tensor.order):
+            copy, names = SortedTensor(tensor, mode, narrow, sort), file_names(tensor.order, mode)
+            arrays, paths = [*(copy.column(k) for k in range(tensor.order)), copy.values], [folder / n for n in names]
+            files |= dict(zip(names, checksums.write_arrays(paths, arrays, threads), strict=True))
+            synced.append(disk.submit(checksums.sync_files, paths))
+            del copy, arrays  # free them before the next mode
+        for each in synced:
+            each.result()
+    label_files, kinds = write_labels(folder, tensor.labels)
+    files |= label_files
+    facts = {"nnz": tensor.nnz, "norm": tensor.norm(), "value_range": tensor.value_range()}
+    counts = {"duplicates": tensor.duplicates, "zeros": tensor.zeros}
+    write_manifest(folder, files, narrow, shape=tensor.shape, labels=kinds, **facts, **counts)
+
+
+def write_manifest(
+    folder: Path, files: dict[str, checksums.Entry], value_dtype: np.dtype[Any], **facts: object
+) -> None:
+    """Write the manifest of a store whose files are synced to disk; `facts` are what `Store` has by the same names."""
+    form = {"format": FORMAT, "version": VERSION, "block_bytes": checksums.BLOCK, "value_dtype": value_dtype.name}
+    checksums.write_manifest(folder, {**form, **facts, "files": files})
+
+
+def write_labels(folder: Path, labels: Labels | None) -> tuple[dict[str, checksums.Entry], dict[str, Any] | None]:
+    """Write what indices stand for, if they have labels; return the files' entries, and what the manifest says."""
+    if labels is None:
+        return {}, None
+    entries, kinds = dict[str, checksums.Entry](), list[dict[str, Any]]()
+    for mode, each in enumerate(labels):
+        parts = to_parts(each)
+        for what, part in parts.items():
+            name = label_name(mode, what)
+            entries[name] = checksums.write_array(folder / name, part)
+        kinds.append({"dtype": parts[""].dtype.str, **{what or "size": part.size for what, part in parts.items()}})
+    return entries, {"names": labels.names, "query": labels.query, "modes": kinds}
+
+
+def label_name(mode: int, what: str = "") -> str:
+    """Return the name of a file of a mode's labels: the labels or the text of them, or where each begins."""
+    return f"mode{mode}.labels{'-' * bool(what)}{what}.npy"
+
+
+def file_names(order: int, mode: int) -> list[str]:
+    """Return the file names of a mode copy: its index columns in `mode_order`, then its values."""
+    return [*(f"mode{mode}.index{m}.npy" for m in mode_order(order, mode)), f"mode{mode}.values.npy"]
+
+
+def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -> None:
+    """Make the files of a store at full length, to be filled later."""
+    for mode in range(order):
+        for name in file_names(order, mode):
+            dtype = value_dtype if name.endswith("values.npy") else np.dtype(np.int32)
+            start = checksums.header(dtype, (nnz,))
+            with open(folder / name, "xb") as file:
+                file.write(start)
+                file.truncate(len(start) + nnz * dtype.itemsize)
+
+
+def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> FileTable:
+    """Open the files of a mode copy, columns in `mode_order`, for writing and reading."""
+    names = file_names(order, mode)
+    return FileTable([folder / name for name in names], value_dtype, len(checksums.header(value_dtype, (nnz,))))
+
+
+def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:
+    """Return the narrowest of float32 and float64 that holds every value exactly."""
+
+    def is_exact(begin: int) -> bool:
+        block = values[begin : begin + BLOCK]
+        with np.errstate(over="ignore"):
+            return np.array_equal(block.astype(np.float32), block)
+
+    begins = range(0, values.size, BLOCK)  # the first block tells most tensors that are not
+    threads = min(usable_cores(), max(1, len(begins)))
+    exact = values.dtype == SINGLE or (is_exact(0) and all(side_by_side(is_exact, begins, threads)))
+    return SINGLE if exact else np.dtype(np.float64)

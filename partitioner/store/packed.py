@@ -1,0 +1,315 @@
+"""Nonzeros whose indices fit one 64-bit number each: sorted once, and written as a store within little memory.
+
+A number holds a nonzero's indices, those of mode 0 in its leading bits: so numbers ascend where nonzeros are in
+lexicographic order. A hundred million counts take 0.8 GB, and are sorted in place; values that are summed are sorted
+with halves of their numbers, as nonzeros of two modes. A mode's copy is then made range of rows by range of rows: each
+range passes over all numbers and picks its own, which are in order already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..host import checksums
+from ..host.jit import jit
+from ..host.threads import side_by_side
+from ..shards.partition import mode_order
+from ..sorting.sort import sort_bytes, sort_nonzeros
+from ..tensors.labels import Labels
+from ..tensors.sparse import ValueRange, check_merged, ends, grain, norm, squares
+from . import format as store
+
+BITS = 63
+HALF = 31  # bits of the lower half of a number, and of the upper one at most
+LOWER = (1 << HALF) - 1
+RANGE = 1 << 22  # nonzeros of a range of rows at most, for each thread
+RANGES = 16  # of a mode at least, unless these have fewer than `PART // 16` nonzeros
+PART = 1 << 22  # numbers that a thread looks at together
+EXACT = 1 << 24  # counts up to here are exact in single precision
+
+Keys = NDArray[np.int64]
+Piece = tuple[Keys, NDArray[np.floating]]
+
+
+class KeyLayout(NamedTuple):
+    """Where the index of each mode lies in a number: the lowest bit, and a mask."""
+
+    shifts: NDArray[np.int64]
+    masks: NDArray[np.int64]
+
+
+def layout_of(shape: Sequence[int]) -> KeyLayout | None:
+    """Return where indices lie in a number, None if they do not fit."""
+    bits = np.array([(length - 1).bit_length() for length in shape], np.int64)
+    if bits.sum() > BITS:
+        return None
+    shifts = np.concatenate([np.cumsum(bits[::-1])[-2::-1], np.zeros(1, np.int64)])
+    return KeyLayout(shifts, (1 << bits) - 1)
+
+
+def bits_of(shape: Sequence[int]) -> int:
+    """Return how many bits a number of such indices has."""
+    return sum((length - 1).bit_length() for length in shape)
+
+
+def packed_bytes(shape: Sequence[int], nonzeros: int, threads: int, valued: bool = False) -> int:
+    """Return the bytes that building a store takes at most; of counts, or of values that are `valued`."""
+    ranges = threads * range_of(nonzeros) * (12 + 4 * (len(shape) + valued))
+    held = nonzeros * 16 + sort_bytes(nonzeros, 16, threads) if valued else nonzeros * 12
+    return held + ranges + (threads + 2) * 8 * max(shape)
+
+
+def range_of(nonzeros: int) -> int:
+    """Return how many nonzeros a range of rows may have."""
+    return min(RANGE, max(nonzeros // RANGES, PART // RANGES))
+
+
+def sort_keys(keys: Keys, threads: int) -> None:
+    """Sort numbers in place."""
+    bounds = [keys.size * t // threads for t in range(threads + 1)]
+    if threads > 1 and keys.size > PART:
+        keys.partition(bounds[1:-1])
+        side_by_side(lambda t: keys[bounds[t] : bounds[t + 1]].sort(), range(threads), threads)
+    else:
+        keys.sort()
+
+
+def count_equal(keys: Keys) -> tuple[Keys, NDArray[np.floating]]:
+    """Return the distinct ones of sorted numbers, in their memory, and how often each occurs."""
+    distinct, most = _distinct(keys)
+    counts = np.empty(distinct, np.float32 if most <= EXACT else np.float64)
+    _count(keys, counts)
+    return keys[:distinct], counts
+
+
+@jit
+def _distinct(keys):  # type: ignore[no-untyped-def]
+    """Return the number of different sorted numbers, and how often the most frequent one occurs."""
+    distinct = most = begin = 0
+    for p in range(keys.size):
+        if not p or keys[p] != keys[p - 1]:
+            distinct += 1
+            begin = p
+        most = max(most, p - begin + 1)
+    return distinct, most
+
+
+@jit
+def _count(keys, counts):  # type: ignore[no-untyped-def]
+    """Move distinct numbers up, and write how often each occurs."""
+    at = -1
+    times = 0
+    for p in range(keys.size):
+        if at < 0 or keys[p] != keys[at]:
+            if at >= 0:
+                counts[at] = times
+            at += 1
+            times = 0
+            keys[at] = keys[p]
+        times += 1
+    if at >= 0:
+        counts[at] = times
+
+
+@jit
+def _join(upper, lower, keys, begin, end):  # type: ignore[no-untyped-def]
+    for p in range(begin, end):
+        keys[p] = (np.int64(upper[p]) << HALF) | np.int64(lower[p])
+
+
+@jit
+def _count_rows(keys, shift, mask, counts):  # type: ignore[no-untyped-def]
+    for p in range(keys.size):
+        counts[(keys[p] >> shift) & mask] += 1
+
+
+@jit
+def _unpack(keys, shift, mask, column):  # type: ignore[no-untyped-def]
+    for p in range(keys.size):
+        column[p] = (keys[p] >> shift) & mask
+
+
+@jit
+def _pick(keys, values, shift, mask, first, places, picked, picked_values):  # type: ignore[no-untyped-def]
+    """Put numbers whose row is one of `places.size` from `first` on where these begin; move the places on."""
+    rows = places.size
+    for p in range(keys.size):
+        row = ((keys[p] >> shift) & mask) - first
+        if 0 <= row < rows:
+            at = places[row]
+            places[row] = at + 1
+            picked[at] = keys[p]
+            picked_values[at] = values[p]
+
+
+class PackedTensor:
+    """A sparse tensor in little memory, in lexicographic order.
+
+    Parameters
+    ----------
+    keys : (n,) int64 array
+        A number for each event, in any order; or their halves, the upper ones first, (2, n) int32. Overwritten.
+    shape : tuple of int
+    labels : Labels or None
+    threads : int
+    values : (n,) float64 array, optional
+        With halves: what is summed where these are equal; overwritten. Otherwise events are counted.
+
+    Raises
+    ------
+    InputError
+        If all sums are zero, or one is beyond the largest number.
+    """
+
+    def __init__(
+        self,
+        keys: NDArray[Any],
+        shape: tuple[int, ...],
+        labels: Labels | None,
+        threads: int,
+        values: NDArray[np.float64] | None = None,
+    ) -> None:
+        layout = layout_of(shape)
+        assert layout is not None
+        self.shape, self.labels, self._layout, self._threads = shape, labels, layout, threads
+        self.zeros, self.grain = 0, 1.0
+        if values is None:
+            sort_keys(keys, threads)
+            self.keys, self.values = count_equal(keys)
+            self.duplicates = keys.size - self.keys.size
+        else:
+            self._sum(keys, values)
+        self._range_size = range_of(self.keys.size)
+
+    def _sum(self, halves: NDArray[Any], values: NDArray[np.float64]) -> None:
+        """Sort numbers and values; add up those of equal numbers."""
+        lengths = 1 << max(0, bits_of(self.shape) - HALF), 1 << HALF
+        found = sort_nonzeros(halves, values, (0, 1), lengths, merge=True, overwrite=True, threads=self._threads)
+        check_merged(found.values.size, bool(np.all(np.isfinite(found.values))))
+        self.keys, self.values = np.empty(found.values.size, np.int64), found.values
+        parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
+        side_by_side(lambda part: _join(*found.columns, self.keys, *part), parts, self._threads)
+        self.duplicates, self.zeros, self.grain = found.duplicates, found.zeros, grain(self.values)
+
+    @property
+    def store_bytes(self) -> int:
+        """About how many bytes its store has."""
+        order = len(self.shape)
+        return order * self.keys.size * (4 * order + self.values.itemsize)
+
+    def write(self, folder: Path, budget: int | None = None) -> None:
+        """Write all files of its store; one beyond a `budget` of bytes does not stay in the system's memory."""
+        entries, order = dict[str, checksums.Entry](), len(self.shape)
+        dtype = store.exact_dtype(self.values)
+        with ThreadPoolExecutor(1) as disk:  # which takes a mode's files while the next one is made
+            behind = disk if budget is not None and self.store_bytes > budget else None
+            synced = list[Future[None]]()
+            for mode in range(order):
+                names = store.file_names(order, mode)
+                written, pending = self._write_mode(folder, names, mode, dtype, behind)
+                entries |= written
+                synced += pending
+                synced.append(disk.submit(checksums.sync_files, [folder / name for name in names]))
+            for each in synced:
+                each.result()
+        files, kinds = store.write_labels(folder, self.labels)
+        bounds = ends(self.values)
+        facts: dict[str, Any] = {"nnz": self.keys.size, "norm": norm(bounds, squares(self.values, bounds))}
+        facts |= {"value_range": ValueRange(*bounds, self.grain)}
+        facts |= {"duplicates": self.duplicates, "zeros": self.zeros}
+        store.write_manifest(folder, {**entries, **files}, dtype, shape=self.shape, labels=kinds, **facts)
+
+    def _write_mode(
+        self, folder: Path, names: Sequence[str], mode: int, dtype: np.dtype[Any], behind: Executor | None
+    ) -> tuple[dict[str, checksums.Entry], list[Future[None]]]:
+        """Write a mode copy; return its files' entries, and what the disk is still to do."""
+        types = [*(np.dtype(np.int32) for _ in self.shape), dtype]
+        modes = mode_order(len(self.shape), mode)
+        with ExitStack() as files:
+            writers = [
+                files.enter_context(checksums.ChecksumWriter(folder / name, kind, self.keys.size, behind))
+                for name, kind in zip(names, types, strict=True)
+            ]
+
+            def write(k: int, pieces: Sequence[Piece]) -> None:
+                for keys, values in pieces:
+                    if k == len(modes):
+                        writers[k].write(values.astype(dtype, copy=False))
+                        continue
+                    column = np.empty(keys.size, np.int32)
+                    _unpack(keys, self._layout.shifts[modes[k]], self._layout.masks[modes[k]], column)
+                    writers[k].write(column)
+
+            for pieces in self._copy(mode):
+                side_by_side(partial(write, pieces=pieces), range(len(names)), self._threads)
+            written = {name: writer.finish() for name, writer in zip(names, writers, strict=True)}
+            return written, [each for writer in writers for each in writer.pending]
+
+    def _copy(self, mode: int) -> Iterator[list[Piece]]:
+        """Yield the nonzeros in the order of a mode copy, some pieces at a time."""
+        step = self._range_size * self._threads
+        if mode == 0:
+            for begin in range(0, self.keys.size, step):
+                yield [(self.keys[begin : begin + step], self.values[begin : begin + step])]
+            return
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._rows(mode))])
+        ranges = _ranges(offsets, self._range_size)
+        for at in range(0, len(ranges), self._threads):
+            some = ranges[at : at + self._threads]
+            if any(offsets[last] - offsets[first] > self._range_size for first, last in some):
+                for rows in some:
+                    yield from ([piece] for piece in self._range(mode, *rows, offsets))
+            else:
+                yield side_by_side(lambda rows: next(self._range(mode, *rows, offsets)), some, self._threads)
+
+    def _rows(self, mode: int) -> NDArray[np.int64]:
+        """Count the nonzeros of each row of a mode."""
+        parts = list(pairwise(self.keys.size * t // self._threads for t in range(self._threads + 1)))
+        counts = np.zeros((self._threads, self.shape[mode]), np.int64)
+        where = self._layout.shifts[mode], self._layout.masks[mode]
+        side_by_side(
+            lambda t: _count_rows(self.keys[slice(*parts[t])], *where, counts[t]), range(self._threads), self._threads
+        )
+        found: NDArray[np.int64] = counts.sum(axis=0)
+        return found
+
+    def _range(self, mode: int, first: int, last: int, offsets: NDArray[np.int64]) -> Iterator[Piece]:
+        """Yield the nonzeros of some rows; in several pieces if it is one long row."""
+        size = int(offsets[last] - offsets[first])
+        where = self._layout.shifts[mode], self._layout.masks[mode], first
+        if size <= self._range_size:
+            picked, values = np.empty(size, np.int64), np.empty(size, self.values.dtype)
+            _pick(self.keys, self.values, *where, offsets[first:last] - offsets[first], picked, values)
+            yield picked, values
+            return
+        for begin in range(0, self.keys.size, PART):
+            keys, values = self.keys[begin : begin + PART], self.values[begin : begin + PART]
+            picked, chosen, place = (
+                np.empty(keys.size, np.int64),
+                np.empty(keys.size, values.dtype),
+                np.zeros(1, np.int64),
+            )
+            _pick(keys, values, *where, place, picked, chosen)
+            if place[0]:
+                yield picked[: place[0]], chosen[: place[0]]
+
+
+def _ranges(offsets: NDArray[np.int64], size: int) -> list[tuple[int, int]]:
+    """Return ranges of rows of at most `size` nonzeros, or one row that has more; rows without any are in some."""
+    found, first = list[tuple[int, int]](), 0
+    rows = offsets.size - 1
+    while first < rows:
+        last = int(np.searchsorted(offsets, offsets[first] + size, "right")) - 1
+        last = min(max(last, first + 1), rows)
+        found.append((first, last))
+        first = last
+    return found

@@ -1,0 +1,232 @@
+"""Labels: what the indices of each mode stand for, one array a mode.
+
+Numbers, truth values, dates, times and durations are plain arrays; strings are NumPy's `StringDType`. A label that is
+missing is NaN, NaT or None. In files strings are UTF-8 bytes and offsets, as in Arrow: nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import InputError
+
+TEXT = np.dtypes.StringDType(na_object=None)
+KINDS = "biufMmT"  # truth values, numbers, times, durations, strings
+OFFSETS, MISSING = "offsets", "missing"
+BYTES = np.dtype(np.uint8)
+INT64 = np.dtype(np.int64)
+
+
+class TableQuery(NamedTuple):
+    """How a table was read, beside its keys: a model reads further tables in the same way.
+
+    Attributes
+    ----------
+    value : str or None
+        The SQL expression that was summed, or an aggregate; None: rows were counted.
+    where : str or None
+        The SQL condition of the rows that were read; None: all.
+    missing : {"drop", "keep"}
+        What became of rows that lack a key.
+    """
+
+    value: str | None = None
+    where: str | None = None
+    missing: str = "drop"
+
+
+class Labels(tuple[NDArray[Any], ...]):
+    """For each mode, what its indices stand for: a tuple of arrays.
+
+    Parameters
+    ----------
+    arrays : sequence of (I_n,) arrays
+        Numbers, dates, times, durations, or strings in NumPy's StringDType.
+    names : sequence of str, optional
+        What each mode is: a column of a table, or an expression over its columns.
+    query : TableQuery, optional
+        How the table was read, if the labels are those of a table.
+    """
+
+    names: tuple[str, ...] | None
+    query: TableQuery | None
+
+    def __new__(
+        cls, arrays: Iterable[NDArray[Any]], names: Sequence[str] | None = None, query: TableQuery | None = None
+    ) -> Labels:
+        labels = super().__new__(cls, arrays)
+        labels.names = None if names is None else tuple(names)
+        labels.query = query
+        return labels
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (tuple(self), self.names, self.query)
+
+    @classmethod
+    def of(cls, given: Iterable[ArrayLike] | None, shape: Sequence[int]) -> Labels | None:
+        """Return labels as they are kept; raise `InputError` if they are not one for each index of each mode."""
+        if given is None:
+            return None
+        arrays = [as_labels(each) for each in given]
+        if [each.shape for each in arrays] != [(length,) for length in shape]:
+            raise InputError(f"labels of shapes {[each.shape for each in arrays]} for modes of {tuple(shape)} indices")
+        return cls(arrays, getattr(given, "names", None), getattr(given, "query", None))
+
+    def replaced(self, arrays: Iterable[NDArray[Any]]) -> Labels:
+        """Return other labels with the same names and query."""
+        return Labels(arrays, self.names, self.query)
+
+    def taken(self, used: Iterable[NDArray[np.integer[Any]]]) -> Labels:
+        """Return the labels of some indices of each mode."""
+        return self.replaced(known[indices] for known, indices in zip(self, used, strict=True))
+
+    def checksum(self) -> int:
+        """Return a number that tells these labels from others."""
+        data = b"".join(part.tobytes() for each in self for part in to_parts(each).values())
+        return zlib.crc32(data)
+
+
+class Labelled:
+    """What has a shape, and labels of its indices."""
+
+    if TYPE_CHECKING:  # an attribute of some, a property of others
+
+        @property
+        def shape(self) -> tuple[int, ...]:
+            """The mode lengths."""
+
+    _labels: Labels | None = None
+
+    @property
+    def labels(self) -> Labels | None:
+        """What the indices stand for, one array a mode; may be set to sequences of numbers, times or strings."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, given: Iterable[ArrayLike] | None) -> None:
+        self._labels = Labels.of(given, self.shape)
+
+    def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
+        """Give this tensor, in place, labels of its indices.
+
+        Parameters
+        ----------
+        labels : sequence of (I_n,) arrays, or None
+            One a mode. `InputError` says if there are too few or too many.
+
+        Returns
+        -------
+        the tensor
+            Not a copy.
+        """
+        self.labels = labels
+        return self
+
+
+def mode_names(labels: Labels | None, order: int) -> Sequence[str]:
+    """Return what each mode is: its key of a table, or its number."""
+    return (labels.names if labels is not None else None) or [f"mode {mode}" for mode in range(order)]
+
+
+def as_labels(given: ArrayLike) -> NDArray[Any]:
+    """Return the labels of a mode as they are kept; raise `InputError` if they are of no such kind."""
+    array = np.asarray(given)
+    if array.dtype.kind in "OU":
+        try:
+            return array.astype(TEXT)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"labels: {error}") from None
+    if array.dtype.kind not in KINDS:
+        raise InputError(f"labels are {array.dtype}: expected numbers, times or strings")
+    return array
+
+
+def plain_times(labels: NDArray[Any]) -> NDArray[Any]:
+    """Return times as dates, or in seconds, where nothing is lost: they are easier to read."""
+    for unit in ("M8[D]", "M8[s]"):
+        if np.array_equal(labels.astype(unit), labels, equal_nan=True):
+            return labels.astype(unit)
+    return labels
+
+
+def to_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return plain arrays that hold some labels, by what they are: "" for the numbers, or the bytes of strings."""
+    if array.dtype.kind != "T":
+        return {"": array}
+    texts = [b"" if each is None else each.encode() for each in array.tolist()]
+    offsets = np.zeros(array.size + 1, INT64)
+    np.cumsum(np.fromiter(map(len, texts), INT64, array.size), out=offsets[1:])
+    parts: dict[str, NDArray[Any]] = {"": np.frombuffer(b"".join(texts), BYTES), OFFSETS: offsets}
+    missing = np.flatnonzero([each is None for each in array.tolist()])
+    return {**parts, MISSING: missing.astype(INT64)} if missing.size else parts
+
+
+def of_parts(parts: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+    """Return labels from plain arrays; raise `ValueError` if these cannot be of `to_parts`."""
+    data = parts[""]
+    if data.ndim != 1 or data.dtype.kind not in KINDS:
+        raise ValueError(f"labels are {data.dtype} of {data.ndim} dimensions")
+    if OFFSETS not in parts:
+        return data
+    offsets, missing = parts[OFFSETS], parts.get(MISSING, np.empty(0, INT64))
+    if data.dtype != BYTES or offsets.dtype != INT64 or missing.dtype != INT64:
+        raise ValueError(f"text labels are {data.dtype} with offsets {offsets.dtype}")
+    if offsets.ndim != 1 or not offsets.size or offsets[0] != 0 or offsets[-1] != data.size:
+        raise ValueError("offsets of text labels do not fit the text")
+    if np.any(offsets[1:] < offsets[:-1]) or np.any((missing < 0) | (missing >= offsets.size - 1)):
+        raise ValueError("offsets of text labels are not ascending")
+    text, ends = data.tobytes(), offsets.tolist()
+    absent = set(missing.tolist())
+    found = (None if at in absent else text[begin:end].decode() for at, (begin, end) in enumerate(pairwise(ends)))
+    labels: NDArray[Any] = np.array(list(found), TEXT)
+    return labels
+
+
+def named(labels: Labels | None) -> dict[str, NDArray[Any]]:
+    """Return labels as plain arrays, by the names that these have in an archive."""
+    if labels is None:
+        return {}
+    found = dict[str, NDArray[Any]]()
+    for mode, each in enumerate(labels):
+        found |= {"_".join(filter(None, ("labels", str(mode), what))): part for what, part in to_parts(each).items()}
+    for name, texts in (("names", labels.names), ("query", labels.query)):
+        if texts is not None:
+            parts = to_parts(np.array(texts, TEXT))
+            found |= {"_".join(filter(None, (name, what))): part for what, part in parts.items()}
+    return found
+
+
+def find(arrays: Mapping[str, NDArray[Any]], order: int) -> Labels | None:
+    """Return the labels in an archive, as `named` calls them, None if it has none.
+
+    Raises
+    ------
+    KeyError
+        If the labels of a mode are missing.
+    ValueError
+        If arrays by these names are no labels.
+    """
+    if "labels_0" not in arrays:
+        return None
+    each = [of_parts(_parts(arrays, f"labels_{mode}")) for mode in range(order)]
+    names, query = (of_parts(_parts(arrays, name)).tolist() if name in arrays else None for name in ("names", "query"))
+    return Labels(each, names, None if query is None else query_of(query))
+
+
+def query_of(given: Sequence[Any]) -> TableQuery:
+    """Return a query from a file; raise `ValueError` if it is none."""
+    query = TableQuery(*given) if len(given) == len(TableQuery._fields) else TableQuery(missing="")
+    if query.missing not in ("drop", "keep") or not all(isinstance(each, (str, type(None))) for each in query):
+        raise ValueError("no query of a table")
+    return query
+
+
+def _parts(arrays: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    known = {"": name, OFFSETS: f"{name}_{OFFSETS}", MISSING: f"{name}_{MISSING}"}
+    return {what: arrays[key] for what, key in known.items() if not what or key in arrays}

@@ -1,0 +1,414 @@
+"""The sparse tensor in coordinate (COO) form, always in lexicographic order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import copy
+from operator import index
+from os import PathLike
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..errors import InputError
+from ..host.threads import side_by_side, usable_cores
+from ..sorting.sort import Sort, sort_nonzeros, strictly_increasing
+from ..sorting.tables import Nonzeros
+from .conversion import AsArray
+from .ingest import IngestCounts, room_for, take
+from .labels import Labels
+from .used_indices import distinct, labels_of, renumbered
+
+T = TypeVar("T")
+
+MIN_ORDER = 2
+MAX_ORDER = 8
+MAX_MODE_LENGTH = 2**31 - 1
+BLOCK = 1 << 20  # values processed together
+LATER = 1 << 20  # nonzeros from which sorting waits until they are asked for: a GPU may do it first
+FINEST_GRAIN = 8  # binary digits after the point
+
+
+class ValueRange(NamedTuple):
+    """Bounds on the values of a tensor.
+
+    Attributes
+    ----------
+    low, high : float
+        The smallest and the largest value.
+    grain : float
+        The largest power of two, from 1 down to 2**-8, of which all values are multiples; 0 if there is none.
+    """
+
+    low: float
+    high: float
+    grain: float
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude."""
+        return max(abs(self.low), abs(self.high))
+
+    def exact_in(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether values are surely not rounded in this type: multiples of the grain with few enough digits."""
+        return dtype == np.float64 or 0 < self.largest <= self.grain * 2.0 ** (np.finfo(dtype).nmant + 1)
+
+
+Hear = Callable[[int, Callable[[], ValueRange]], None]
+"""Called with the number of duplicates that were merged, and what returns bounds on the values."""
+
+
+class SparseTensor(AsArray):
+    """A sparse tensor: the indices and values of its nonzeros.
+
+    Nonzeros are kept in lexicographic order of their indices, each coordinate once and no value zero: duplicates are
+    summed and zeros dropped, and counted. A million nonzeros or more are sorted when they are first asked for, as
+    `cp_als` and `mttkrp` sort them on a GPU if there is one; other things are checked on construction in any case.
+
+    Parameters
+    ----------
+    indices : (nnz, order) array-like of int
+        Coordinates, counted from 0.
+    values : (nnz,) array-like of float
+        Values; kept in float32 when given so, otherwise float64.
+    shape : sequence of int, optional
+        Mode lengths; by default one more than the highest index of each mode.
+
+    Attributes
+    ----------
+    columns : (order, nnz) int32 array
+        The indices, one contiguous row for each mode.
+    values : (nnz,) float32 or float64 array
+    shape : tuple of int
+    duplicates, zeros : int
+        How many nonzeros were merged into an equal coordinate, and how many coordinates summed to zero.
+    labels : tuple of (I_n,) arrays, or None
+        What the indices stand for: of a table, values of its keys; after `compacted`, what they were before. May be
+        set, to one sequence of numbers, times or strings a mode.
+    build_bytes : int
+        Peak memory of its construction.
+
+    Raises
+    ------
+    InputError
+        If the order is not in 2..8, there is no nonzero, an index lies outside `shape`,
+        a mode is longer than 2**31 - 1, or a value is not finite. Also, when nonzeros are sorted, if duplicates sum
+        past the largest number or all to zero.
+    """
+
+    _path: str | PathLike[str] | None = None
+    _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
+    _hear: Hear | None = None
+
+    def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
+        for name, array in (("indices", indices), ("values", values)):
+            refuse_masked(array, name)
+        table = np.asarray(indices)
+        if table.ndim != 2:
+            raise InputError(f"indices have {table.ndim} dimensions, expected (nnz, order)")
+        self._fill(table.T, np.asarray(values), shape, sort_nonzeros, owned=False)
+
+    @classmethod
+    def from_columns(
+        cls,
+        columns: NDArray[np.integer[Any]],
+        values: NDArray[Any],
+        shape: Sequence[int] | None = None,
+        *,
+        path: str | PathLike[str] | None = None,
+        sort: Sort = sort_nonzeros,
+    ) -> SparseTensor:
+        """Build from (order, nnz) columns, without a copy if they are int32 and sorted already.
+
+        Takes ownership: the arrays are sorted in place and must not change afterwards. Errors name `path`.
+        """
+        tensor = cls.__new__(cls)
+        tensor._path = path
+        try:
+            tensor._fill(columns, values, shape, sort, owned=True)
+        except InputError as error:
+            raise InputError(error.cause, path=path) from None
+        return tensor
+
+    def _fill(
+        self, columns: NDArray[Any], values: NDArray[Any], shape: Sequence[int] | None, sort: Sort, owned: bool
+    ) -> None:
+        """Check and take nonzeros; copy them unless they are `owned`, as the caller may change its arrays later."""
+        refuse_masked(columns, "indices")
+        refuse_masked(values, "values")
+        _check_kinds(columns, values)
+        narrow = values.dtype if values.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        self._columns, self._values = room_for(columns, np.dtype(np.int32), owned), room_for(values, narrow, owned)
+        found = take((columns, values), (self._columns, self._values))
+        if not found.finite:
+            at = int(np.argmin(np.isfinite(self._values)))
+            why = "too large for a double" if np.isfinite(values[at]) else "not finite"
+            raise InputError(f"value of nonzero {at} is {why}")
+        self.shape = _checked_shape(found, shape)
+        self._sort, self._ordered, self._repaired = sort, False, (0, 0)
+        given = 0 if not owned or self._columns is columns else columns.nbytes  # the caller holds the original
+        self._build_bytes = self._columns.nbytes + self._values.nbytes + given
+        if values.size < LATER:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Bring the nonzeros in order if they are not: once."""
+        if self._fault is not None:
+            raise self._fault
+        if self._ordered:
+            return
+        if not (strictly_increasing(self._columns) and np.all(self._values)):
+            columns, values = self._columns, self._values
+            writable = columns.flags.writeable and values.flags.writeable
+            done = self._sort(columns, values, range(self.order), self.shape, merge=True, overwrite=writable)
+            try:
+                check_merged(done.values.size, bool(np.all(np.isfinite(done.values))))
+            except InputError as error:
+                self._fault = InputError(error.cause, path=self._path)
+                raise self._fault from None
+            self._columns, self._values, room, *repaired = done
+            self._repaired = repaired[0], repaired[1]
+            self._build_bytes += room + (0 if writable else columns.nbytes + values.nbytes)
+        self._ordered = True
+        self.merged(self._repaired[0], self.value_range)
+
+    def when_merged(self, hear: Hear) -> None:
+        """Have `hear` called once duplicates are merged, here or on a device: now, if they are."""
+        self._hear = hear
+        if self._ordered:
+            self.merged(self._repaired[0], self.value_range)
+
+    def merged(self, duplicates: int, values: Callable[[], ValueRange]) -> None:
+        """Note that duplicates were merged: how many, and what bounds the values then."""
+        hear, self._hear = self._hear, None
+        if hear is not None:
+            hear(duplicates, values)
+
+    @property
+    def given(self) -> tuple[Nonzeros, bool]:
+        """The nonzeros as they are now, and whether they are in order already."""
+        if self._fault is not None:
+            raise self._fault
+        return (self._columns, self._values), self._ordered
+
+    @property
+    def columns(self) -> NDArray[np.int32]:
+        """The indices, one contiguous row for each mode."""
+        self._settle()
+        return self._columns
+
+    @property
+    def values(self) -> NDArray[np.floating]:
+        """The values."""
+        self._settle()
+        return self._values
+
+    @property
+    def duplicates(self) -> int:
+        """How many nonzeros were merged into an equal coordinate."""
+        self._settle()
+        return self._repaired[0]
+
+    @property
+    def zeros(self) -> int:
+        """How many coordinates summed to zero."""
+        self._settle()
+        return self._repaired[1]
+
+    @property
+    def build_bytes(self) -> int:
+        """Peak memory of its construction."""
+        return self._build_bytes
+
+    def was_repaired(self, duplicates: int, zeros: int) -> None:
+        """Note what was merged and dropped before it was stored."""
+        self._repaired = duplicates, zeros
+
+    def compacted(self, base: int = 0) -> SparseTensor:
+        """Return the tensor with the used indices of each mode numbered anew, in ascending order.
+
+        Parameters
+        ----------
+        base : int
+            Where indices have no labels, the old ones become these, counted from `base`.
+        """
+        used = [distinct(column, n) for column, n in zip(self.columns, self.shape, strict=True)]
+        tensor = copy(self)
+        tensor._columns = np.empty_like(self.columns)
+        for mode, column in enumerate(self.columns):
+            tensor._columns[mode] = renumbered(column, used[mode])
+        tensor.shape = tuple(indices.size for indices in used)
+        if self.labels is None:
+            tensor._labels = Labels(labels_of(indices, base) for indices in used)
+        else:
+            tensor._labels = self.labels.taken(used)
+        tensor._build_bytes += self.columns.nbytes
+        return tensor
+
+    def lengthen(self, shape: Sequence[int]) -> None:
+        """Give the tensor longer modes, in place.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Mode lengths. `InputError` says if indices do not fit.
+        """
+        lengths = _whole_lengths(shape)
+        try:
+            check_lengths(self.shape, lengths)
+        except InputError as error:
+            raise InputError(error.cause, path=self._path) from None
+        self.shape = lengths
+
+    @property
+    def indices(self) -> NDArray[np.int32]:
+        """The coordinates as an (nnz, order) view."""
+        return self.columns.T
+
+    @property
+    def order(self) -> int:
+        """The number of modes."""
+        return len(self.shape)
+
+    @property
+    def nnz(self) -> int:
+        """The number of nonzeros."""
+        return int(self.columns.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the indices and values, as they are now."""
+        return int(self._columns.nbytes + self._values.nbytes)
+
+    def norm(self) -> float:
+        """Return the Frobenius norm, computed in double precision."""
+        range_ = self._ends()
+        return norm(range_, squares(self.values, range_))
+
+    def value_range(self) -> ValueRange:
+        """Return bounds on the values."""
+        return ValueRange(*self._ends(), grain(self.values))
+
+    def _ends(self) -> tuple[float, float]:
+        """Return the smallest and the largest value; refuse values that a caller has set to no finite number."""
+        found = ends(self.values)
+        if not all(map(math.isfinite, found)):
+            at = int(np.argmin(np.isfinite(self.values)))
+            raise InputError(f"value of nonzero {at} is {self.values[at]}: every value must be finite", path=self._path)
+        return found
+
+    def __repr__(self) -> str:
+        named = f", modes {', '.join(self.labels.names)}" if self.labels is not None and self.labels.names else ""
+        return f"SparseTensor(shape={self.shape}, nnz={self.nnz}, values={self.values.dtype}{named})"
+
+
+def ends(values: NDArray[np.floating]) -> tuple[float, float]:
+    """Return the smallest and the largest value."""
+    found = np.array(_of_blocks(lambda block: (block.min(), block.max()), values), np.float64)
+    return float(found[:, 0].min()), float(found[:, 1].max())
+
+
+def grain(values: NDArray[np.floating]) -> float:
+    """Return the `ValueRange.grain` of some values."""
+    if _digits(values[:BLOCK]) > FINEST_GRAIN:  # as of most tensors that have none
+        return 0.0
+    digits = max(_of_blocks(_digits, values))
+    return 2.0**-digits if digits <= FINEST_GRAIN else 0.0
+
+
+def _digits(values: NDArray[np.floating]) -> int:
+    """Return the binary digits after the point of some values, at most one more than are looked for."""
+    digits = 0
+    with np.errstate(over="ignore"):  # a number that overflows has no digits after the point
+        while digits <= FINEST_GRAIN and not np.array_equal(scaled := np.ldexp(values, digits), np.rint(scaled)):
+            digits += 1
+    return digits
+
+
+def squares(values: NDArray[np.floating], range_: tuple[float, float]) -> list[float]:
+    """Return the sum of squares of each block of `BLOCK` values, scaled against overflow and underflow."""
+    largest = max(map(abs, range_))
+
+    def of_block(block: NDArray[np.floating]) -> float:
+        with np.errstate(invalid="ignore"):  # infinities have none, and are refused by the caller
+            return float(np.square(block.astype(np.float64) / largest).sum())
+
+    return _of_blocks(of_block, values)
+
+
+def norm(range_: tuple[float, float], sums: Sequence[float]) -> float:
+    """Return the Frobenius norm from the smallest and the largest value and the `squares` of all."""
+    return max(map(abs, range_)) * math.sqrt(sum(sums))
+
+
+def _of_blocks(work: Callable[[NDArray[np.floating]], T], values: NDArray[np.floating]) -> list[T]:
+    """Do some work on each block of values, in threads."""
+    blocks = [values[b : b + BLOCK] for b in range(0, values.size, BLOCK)]
+    return side_by_side(work, blocks, min(usable_cores(), max(1, len(blocks))))
+
+
+def check_merged(nonzeros: int, finite: bool) -> None:
+    """Refuse a tensor of which no nonzero is left after duplicates were summed, or whose sums are not `finite`."""
+    if not nonzeros:
+        raise InputError("no nonzeros: every value is zero")
+    if not finite:
+        raise InputError("duplicates sum past the largest number")
+
+
+def _check_kinds(columns: NDArray[Any], values: NDArray[Any]) -> None:
+    order, nonzeros = columns.shape
+    check_order(order)
+    if not np.issubdtype(columns.dtype, np.integer):
+        raise InputError(f"indices are {columns.dtype}, expected integers")
+    if values.ndim != 1 or values.size != nonzeros:
+        raise InputError(f"{nonzeros} coordinates but values of shape {values.shape}")
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"values are {values.dtype}, expected real numbers")
+    if not nonzeros:
+        raise InputError("no nonzeros")
+
+
+def _checked_shape(found: IngestCounts, shape: Sequence[int] | None) -> tuple[int, ...]:
+    lengths = tuple(h + 1 for h in found.high) if shape is None else _whole_lengths(shape)
+    if len(lengths) != found.high.size:
+        raise InputError(f"shape has {len(lengths)} modes, the indices have {found.high.size}")
+    for mode, (low, high, length) in enumerate(zip(found.low, found.high, lengths, strict=True)):
+        if low < 0:
+            raise InputError(f"negative index {low} in mode {mode}")
+        if not 1 <= length <= MAX_MODE_LENGTH:
+            raise InputError(f"length {length} of mode {mode} is outside 1..{MAX_MODE_LENGTH}")
+        if high >= length:
+            raise InputError(f"index {high} of mode {mode} is outside its length {length}")
+    return lengths
+
+
+def check_lengths(needed: Sequence[int], lengths: Sequence[int]) -> None:
+    """Raise `InputError` unless mode lengths that are asked for are those needed, or longer."""
+    if len(lengths) != len(needed):
+        raise InputError(f"--shape has {len(lengths)} modes, the tensor {len(needed)}")
+    for mode, (length, least) in enumerate(zip(lengths, needed, strict=True)):
+        if not least <= length <= MAX_MODE_LENGTH:
+            most = MAX_MODE_LENGTH if length > MAX_MODE_LENGTH else ""
+            raise InputError(f"--shape: mode {mode} has {least} indices, {length} is outside {least}..{most}")
+
+
+def _whole_lengths(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return a shape as Python's integers; a length of 9.9 is an error, not 9."""
+    try:
+        return tuple(index(length) for length in shape)
+    except TypeError:
+        raise InputError(f"shape {shape!r}: expected an integer for each mode") from None
+
+
+def refuse_masked(array: object, name: str) -> None:
+    """Refuse an array with masked entries: what is under a mask is not to be used."""
+    if np.ma.is_masked(array):
+        raise InputError(f"{name} has masked entries: masked arrays are not supported; fill the masked entries")
+
+
+def check_order(order: int) -> None:
+    """Refuse an order that the kernels are not built for."""
+    if not MIN_ORDER <= order <= MAX_ORDER:
+        raise InputError(f"order {order} tensor: amped decomposes orders {MIN_ORDER} to {MAX_ORDER}")

@@ -1,0 +1,403 @@
+"""The small matrices of CP-ALS against NumPy in double precision, on each device and as the host has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amped.backend.choose import choose
+from amped.backend.device import Device
+from amped.backend.normal_equations.constrained import HostConstrained
+from amped.backend.normal_equations.host import HostEquations
+from amped.backend.null.device import NullDevice
+from amped.backend.ops.equations import (
+    CONDITION,
+    CUTOFF,
+    NEAR,
+    NEARBY,
+    NOISY,
+    NOT_FINITE,
+    RANGE,
+    SINGULAR,
+    ConstraintBounds,
+    Equations,
+    EquationsStatus,
+    Terms,
+)
+from amped.backend.registry import equations_of
+from amped.parallel.mpi import world
+
+RANKS = (1, 7, 16, 33, 64, 128, 130, 257)
+NORM, MOST = 5.0, 100.0
+
+Make = Callable[..., tuple[Equations, Device]]
+
+
+@pytest.fixture(params=["host", "null", "device", "small squares"])
+def make(request: pytest.FixtureRequest, device: str) -> Make:
+    """Return what makes equations: in NumPy, on the null device, and on each device as its provider does.
+
+    And with the squares of a GPU whose blocks of threads have little shared memory, of any number of columns.
+    """
+    small = request.param == "small squares"
+    if small and device != "cuda":
+        pytest.skip("of a GPU")
+
+    def made(
+        order: int,
+        rank: int,
+        parts: int = 1,
+        gains: bool = True,
+        dtype: str = "f4",
+        bounds: ConstraintBounds | None = None,
+    ) -> tuple[Any, Device]:
+        terms = Terms(order, rank, parts, parts - 1, NORM, MOST, gains)
+        where = NullDevice(world()) if request.param == "null" else choose(device, world())  # type: ignore[arg-type]
+        if request.param == "host":
+            return HostConstrained(where, terms, bounds) if bounds else HostEquations(where, terms), where
+        if small:
+            from amped.backend.cuda.launches import equations_large
+
+            request.getfixturevalue("monkeypatch").setattr(equations_large, "SIDES", (32, 32))
+            return equations_large.WideEquations(where, terms, np.dtype(dtype), bounds), where  # type: ignore[arg-type]
+        if bounds:
+            return equations_of(where, rank).make_constrained(terms, np.dtype(dtype), bounds), where
+        return equations_of(where, rank).make(terms, np.dtype(dtype)), where
+
+    return made
+
+
+def told_of(order: int, rank: int, iterations: int = 0, fit: float = np.nan) -> EquationsStatus:
+    rng = np.random.default_rng(rank)
+    return EquationsStatus(0, iterations, fit, rng.random((order, rank)) + 0.5, rng.random((order, rank)) + 0.5)
+
+
+def gram(rank: int, seed: int, rows: int = 500) -> np.ndarray:
+    matrix = np.random.default_rng(seed).random((rows, rank))
+    return np.asarray(matrix.T @ matrix / rows)
+
+
+def fill(equations: Equations, device: Device, **parts: Any) -> None:
+    """Set the totals: `gram`, `dots`, `noisy`, and `largest` (ranks, R)."""
+    rank = equations.totals.shape[1]
+    totals = np.zeros(equations.totals.shape)
+    totals[:rank] = parts.get("gram", 0)
+    totals[rank], totals[rank + 1] = parts.get("dots", 0), parts.get("noisy", 0)
+    totals[rank + 2 :] = parts.get("largest", 0)
+    equations.totals[...] = device.to_device(totals)
+
+
+def loaded(
+    make: Make, grams: list[np.ndarray], told: EquationsStatus, best: float = 0.0, **how: Any
+) -> tuple[Equations, Device]:
+    """Return equations that hold Gram matrices of columns without their scales."""
+    equations, device = make(len(grams), len(grams[0]), **how)
+    equations.load(told, best)
+    for mode, each in enumerate(grams):
+        fill(equations, device, gram=each)
+        equations.hold(mode)
+    return equations, device
+
+
+def scaled(grams: list[np.ndarray], told: EquationsStatus) -> list[np.ndarray]:
+    return [each * np.outer(scale, scale) for each, scale in zip(grams, told.scales, strict=True)]
+
+
+def inverse_of(grams: list[np.ndarray], told: EquationsStatus, mode: int) -> np.ndarray:
+    """Return what rows of an MTTKRP of stored matrices are multiplied with."""
+    others = [m for m in range(len(grams)) if m != mode]
+    product = np.prod([scaled(grams, told)[m] for m in others], axis=0)
+    inverse = np.linalg.pinv(product, rcond=CUTOFF, hermitian=True)
+    whole = inverse * np.prod(told.scales[others], axis=0)[:, None] / (told.norms[mode] * told.scales[mode])
+    return np.asarray(whole)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("order", [2, 3, 6])
+def test_the_inverse_of_the_other_modes(make: Make, order: int, rank: int) -> None:
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(order)], told_of(order, rank)
+    equations, device = loaded(make, grams, told)
+    for mode in range(order):
+        equations.totals[...] = np.nan
+        equations.prepare(mode)
+        device.wait_side()
+        want = inverse_of(grams, told, mode)
+        np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-11 * abs(want).max())
+        assert not device.to_host(equations.totals).any()
+        assert equations.told().flags == 0
+
+
+@pytest.mark.parametrize("rank", [2, 16, 33, 150])
+def test_a_singular_matrix_gets_its_pseudo_inverse(make: Make, rank: int) -> None:
+    grams, told = [gram(rank, m, rows=1) for m in range(3)], told_of(3, rank)
+    equations, device = loaded(make, grams, told, gains=False)
+    equations.prepare(1)
+    if equations.told().flags & SINGULAR:
+        equations.invert(1)
+    want = inverse_of(grams, told, 1)
+    np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-9 * abs(want).max())
+    assert equations.told().flags == 0
+
+
+@pytest.mark.parametrize("rank", [8, 131])
+@pytest.mark.parametrize(("gains", "fit", "noisy"), [(True, np.nan, True), (False, np.nan, False), (True, 0.99, True)])
+def test_equations_that_single_precision_cannot_solve(
+    make: Make, gains: bool, fit: float, noisy: bool, rank: int
+) -> None:
+    basis = np.linalg.qr(np.random.default_rng(0).random((rank, rank)))[0]
+    grams = [basis @ np.diag(np.geomspace(1, 1e-10, rank)) @ basis.T, np.ones((rank, rank)), np.eye(rank)]
+    told = EquationsStatus(0, 0 if np.isnan(fit) else 3, fit, np.ones((3, rank)), np.ones((3, rank)))
+    equations, device = loaded(make, grams, told, gains=gains)
+    for double in (False, True):
+        equations.prepare(2, double)
+        if equations.told().flags & SINGULAR:
+            equations.invert(2, double)
+        assert device.to_host(equations.totals)[rank + 1].any() == (noisy and not double)
+        want = inverse_of(grams, told, 2)
+        np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-4 * abs(want).max())
+    assert CONDITION > 1e10, "the tenth power is within what elimination solves"
+
+
+@pytest.mark.parametrize("rank", [100, 150, 257])
+def test_what_is_nearly_singular_is_inverted_as_well_as_may_be(make: Make, rank: int) -> None:
+    """Half of the eigenvalues are small: so are parts of the matrix that elimination comes to first."""
+    basis, condition = np.linalg.qr(np.random.default_rng(0).standard_normal((rank, rank)))[0], 1e8
+    values = np.where(np.arange(rank) % 2, 1.0, 1 / condition)
+    grams, told = [basis @ np.diag(values) @ basis.T, *2 * [np.ones((rank, rank))]], told_of(3, rank)
+    ones = told._replace(norms=np.ones((3, rank)), scales=np.ones((3, rank)))
+    equations, device = loaded(make, grams, ones, gains=False)
+    equations.prepare(2)
+    device.wait_side()
+    got = device.to_host(equations.inverse)
+    assert equations.told().flags == 0
+    np.testing.assert_allclose(got @ grams[0], np.eye(rank), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(got, basis @ np.diag(1 / values) @ basis.T, rtol=0, atol=1e-6 * condition)
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("iterations", [0, 2])
+def test_norms_are_taken_out(make: Make, rank: int, iterations: int) -> None:
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank, iterations)
+    equations, device = loaded(make, grams, told, parts=3)
+    equations.prepare(1)
+    new, largest = gram(rank, 9), np.random.default_rng(1).random((3, rank)) + 0.5
+    fill(equations, device, gram=new, largest=largest)
+    equations.finish(1)
+    got, divisor = equations.told(), told.norms[1] * told.scales[1]
+    length = np.maximum(largest.max(axis=0) * divisor, 1) if iterations else np.sqrt(np.diag(new)) * divisor
+    assert got.flags == 0
+    np.testing.assert_allclose(got.norms[1], length, rtol=1e-12)
+    np.testing.assert_allclose(got.scales[1], divisor / length, rtol=1e-12)
+    assert np.array_equal(got.norms[[0, 2]], told.norms[[0, 2]])
+    equations.prepare(0)  # from the new Gram matrix
+    want = inverse_of([grams[0], new, grams[2]], told._replace(norms=got.norms, scales=got.scales), 0)
+    np.testing.assert_allclose(device.to_host(equations.inverse), want, rtol=0, atol=1e-10 * abs(want).max())
+
+
+@pytest.mark.parametrize("rank", [4, 132])
+def test_columns_out_of_range_are_divided_by_powers_of_two(make: Make, rank: int) -> None:
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank, 1)
+    equations, device = loaded(make, grams, told)
+    equations.prepare(0)
+    before, largest = device.to_host(equations.inverse).copy(), np.resize([1.0, 5000.0, 0.0, 1e-3], rank)
+    fill(equations, device, gram=np.eye(rank), largest=largest)
+    equations.finish(0)
+    assert equations.told()._replace(norms=None, scales=None)[:2] == (RANGE, 1)  # type: ignore[arg-type]
+    equations.widen()
+    ratio = before[0] / device.to_host(equations.inverse)[0]
+    divisor = told.norms[0] * told.scales[0]
+    want = np.resize([1, 4096, 0, 2.0**-10], rank)
+    np.testing.assert_allclose(ratio, np.where(want, want, 1 / divisor), rtol=1e-12)  # what vanished is not enlarged
+    assert not device.to_host(equations.totals).any()
+    fill(equations, device, gram=np.eye(rank), largest=largest / ratio)
+    equations.finish(0, again=True)
+    got = equations.told()
+    assert got.flags == 0
+    np.testing.assert_allclose(got.norms[0], np.maximum(largest * told.norms[0] * told.scales[0], 1))
+
+
+@pytest.mark.parametrize(
+    ("parts", "flag"),
+    [
+        ({"gram": np.inf, "largest": 1.0}, NOT_FINITE),
+        ({"gram": np.nan, "largest": np.nan}, RANGE),
+        ({"gram": np.inf, "largest": 1e30}, RANGE),
+        ({"gram": np.nan, "largest": 1.0, "noisy": 1.0}, NOISY),
+    ],
+)
+@pytest.mark.parametrize("rank", [1, 16, 140])
+def test_what_is_wrong_with_solved_rows(make: Make, rank: int, parts: dict[str, float], flag: int) -> None:
+    grams, told = [np.eye(rank)] * 3, told_of(3, rank)
+    equations, device = loaded(make, grams, told)
+    equations.prepare(2)
+    fill(equations, device, **parts)
+    equations.finish(2)
+    got = equations.told()
+    assert got.flags == flag
+    assert np.array_equal(got.norms, told.norms)
+    assert np.array_equal(got.scales, told.scales)
+    assert equations.told().flags == 0, "it is told once"
+
+
+@pytest.mark.parametrize("rank", [3, 140])
+def test_gram_matrices_that_are_not_finite(make: Make, rank: int) -> None:
+    equations, _ = loaded(make, [np.full((rank, rank), np.nan), np.eye(rank), np.eye(rank)], told_of(3, rank))
+    equations.prepare(1)
+    assert equations.told().flags & NOT_FINITE
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("order", [2, 5])
+def test_the_fit(make: Make, order: int, rank: int) -> None:
+    grams, told = [gram(rank, m) for m in range(order)], told_of(order, rank, 4, 0.1)
+    equations, device = loaded(make, grams, told, gains=False)
+    weights = told.norms[-1]
+    squared = float(weights @ np.prod(scaled(grams, told), axis=0) @ weights)
+    dots = np.random.default_rng(3).random(rank)
+    parts = weights * np.prod(told.scales, axis=0) * dots
+    dots *= squared / 2 / parts.sum()  # a distance of about the norm
+    fill(equations, device, dots=dots)
+    equations.fit()
+    got = equations.told()
+    want = 1 - np.sqrt(NORM**2 + squared - 2 * (parts * squared / 2 / parts.sum()).sum()) / NORM
+    assert (got.flags, got.iterations) == (0, 5)
+    assert got.fit == pytest.approx(want, abs=1e-12)
+
+
+@pytest.mark.parametrize("rank", [1, 133])
+@pytest.mark.parametrize(("dot", "best"), [(NORM**2, 0.0), (0.1 * NORM**2, NEARBY + 0.01)])
+def test_a_fit_near_1_waits_for_exact_products(make: Make, dot: float, best: float, rank: int) -> None:
+    """Where rounding may change the fit, and once a fit was near 1. Components but one are 0."""
+    grams = [np.diag(np.eye(rank)[0] * NORM)] * 2
+    told = EquationsStatus(0, 2, 0.5, np.ones((2, rank)), np.ones((2, rank)))
+    equations, device = loaded(make, grams, told, best)
+    fill(equations, device, dots=np.eye(rank)[0] * dot * (1 - 1e-9))
+    equations.fit()
+    got = equations.told()
+    assert (got.flags, got.iterations, got.fit) == (NEAR, 2, 0.5)
+    source, target = np.zeros((2, rank)), np.zeros((2, rank), np.float32)
+    source[0, 0], target[:, 0] = dot, (1, 3)
+    equations.multiply(device.to_device(source), device.to_device(target))
+    equations.fit(exact=True)
+    got = equations.told()
+    assert (got.flags, got.iterations) == (0, 3)
+    assert got.fit == pytest.approx(1 - np.sqrt(2 * NORM**2 - 2 * dot) / NORM, abs=1e-7)
+    equations.fit(exact=True)
+    assert equations.told().iterations == 3, "nothing is left to be computed"
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("rows", [0, 1, 1000])
+def test_inner_products_of_columns(make: Make, rows: int, rank: int) -> None:
+    equations, device = make(3, rank)
+    rng = np.random.default_rng(rows)
+    one, other = rng.random((rows, rank + 3)), rng.random((rows, rank + 1)).astype(np.float32)
+    equations.dots[...] = np.nan
+    equations.multiply(device.to_device(one)[:, :rank], device.to_device(other)[:, :rank])
+    got = device.to_host(equations.dots).sum(axis=0)
+    np.testing.assert_allclose(got, (one[:, :rank] * other[:, :rank]).sum(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rank", [2, 140])
+def test_nothing_is_kept_once_a_flag_is_set(make: Make, rank: int) -> None:
+    equations, device = loaded(make, [np.eye(rank)] * 3, told_of(3, rank))
+    source, target = (device.to_device(np.full(64, value, np.uint8)) for value in (1, 0))
+    equations.keep(source, target)
+    assert device.to_host(target).all()
+    equations.prepare(0)
+    fill(equations, device, gram=np.nan, largest=1.0)
+    equations.finish(0)
+    target.fill(0)
+    equations.keep(source, target)
+    assert not device.to_host(target).any()
+
+
+@pytest.mark.parametrize("rank", [5, 140])
+def test_what_is_told_lies_in_the_memory(make: Make, rank: int) -> None:
+    equations, device = loaded(make, [np.eye(rank)] * 3, told_of(3, rank, 7, 0.25))
+    if equations.memory is None:
+        pytest.skip("the host takes part")
+    got = equations.read(device.to_host(equations.memory[: equations.told_bytes]))
+    want = told_of(3, rank, 7, 0.25)
+    assert got[:3] == want[:3]
+    assert np.array_equal(got.norms, want.norms)
+    assert np.array_equal(got.scales, want.scales)
+
+
+# Under constraints
+
+
+def constrained(make: Make, rank: int, ridge: float = 0.7) -> tuple[Any, Device, list[np.ndarray], EquationsStatus]:
+    """Return equations of order 3 whose mode 1 is non-negative and whose mode 0 is fixed, with lengths taken out."""
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank)
+    bounds = ConstraintBounds((0.0, ridge, 2 * ridge), (1,), 2)
+    equations, device = loaded(make, grams, told, bounds=bounds)  # type: ignore[arg-type]
+    equations.start()  # type: ignore[attr-defined]
+    return equations, device, scaled(grams, told), told
+
+
+@pytest.mark.parametrize("rank", RANKS)
+def test_what_rows_without_negative_numbers_are_to_minimise(make: Make, rank: int) -> None:
+    equations, device, grams, told = constrained(make, rank)
+    lengths = np.sqrt([np.diag(each) for each in grams])
+    got = equations.told()
+    np.testing.assert_allclose(got.norms, told.norms * lengths, rtol=1e-12)
+    np.testing.assert_allclose(got.scales, told.scales / lengths, rtol=1e-12)
+    equations.totals[...] = np.nan
+    for part in equations.system:
+        part[...] = np.nan
+    equations.prepare(1)
+    device.wait_side()
+    divisor = got.norms[1] * got.scales[1]
+    unit = [each / np.outer(length, length) for each, length in zip(grams, lengths, strict=True)]
+    want = (unit[0] * unit[2] + 0.7 * np.eye(rank)) * np.outer(divisor, divisor)
+    right, begin = got.scales[0] * got.scales[2] * divisor, got.scales[1] * lengths.prod(axis=0) / divisor
+    for part, numbers in zip(equations.system, (want, right, begin), strict=True):
+        np.testing.assert_allclose(device.to_host(part), numbers, rtol=1e-11, atol=1e-13 * abs(numbers).max())
+    assert not device.to_host(equations.totals).any()
+    equations.totals[...] = np.nan
+    equations.prepare(2)
+    device.wait_side()
+    inverse = np.linalg.inv(unit[0] * unit[1] + 1.4 * np.eye(rank)) * (got.scales[0] * got.scales[1])[:, None]
+    inverse /= got.norms[2] * got.scales[2]
+    np.testing.assert_allclose(device.to_host(equations.inverse), inverse, rtol=0, atol=1e-11 * abs(inverse).max())
+    assert equations.told().flags == 0
+
+
+@pytest.mark.parametrize("rank", [1, 16, 33, 150])
+def test_components_have_the_norms_of_the_mode_that_was_solved_last(make: Make, rank: int) -> None:
+    equations, device, _, _ = constrained(make, rank)
+    equations.prepare(2)
+    before, new = equations.told(), gram(rank, 9)
+    fill(equations, device, gram=new, largest=np.ones((1, rank)), dots=np.linspace(0.1, 0.2, rank))
+    equations.finish(2)
+    equations.fit()
+    got, divisor = equations.told(), before.norms[2] * before.scales[2]
+    norms = np.sqrt(np.diag(new)) * divisor
+    np.testing.assert_allclose(got.norms[2], norms, rtol=1e-12)
+    assert got.squares == pytest.approx(np.sum(norms**2), rel=1e-12), "columns have unit length"
+    unit = [gram(rank, m) + np.eye(rank) for m in (0, 1)] + [new]
+    product = np.prod([each / np.sqrt(np.outer(np.diag(each), np.diag(each))) for each in unit], axis=0)
+    inner = np.sum(norms * np.prod(got.scales, axis=0) * np.linspace(0.1, 0.2, rank))
+    distance = np.sqrt(max(NORM**2 + norms @ product @ norms - 2 * inner, 0))
+    assert got.fit == pytest.approx(1 - distance / NORM, abs=1e-11)
+
+
+@pytest.mark.parametrize("rank", [4, 133])
+@pytest.mark.parametrize("mode", [1, 2])
+def test_what_another_mode_has_lost_stays_and_is_told_by_no_equation(make: Make, mode: int, rank: int) -> None:
+    grams, told = [gram(rank, m) + np.eye(rank) for m in range(3)], told_of(3, rank)
+    grams[0][2] = grams[0][:, 2] = 0
+    equations, device = loaded(make, grams, told, bounds=ConstraintBounds((0.5, 0.5, 0.5), (1,), 2))  # type: ignore[arg-type]
+    equations.start()  # type: ignore[attr-defined]
+    equations.prepare(mode)
+    device.wait_side()
+    if mode == 1:
+        found = device.to_host(equations.system.gram)  # type: ignore[attr-defined]
+        assert not found[2].any()
+        assert not found[:, 2].any()
+        assert np.delete(np.diag(found), 2).all()
+    assert equations.told().flags == 0

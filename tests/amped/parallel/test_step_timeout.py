@@ -1,0 +1,38 @@
+"""Limits of iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from amped.parallel import step_timeout
+from amped.parallel.progress import CURRENT
+from amped.parallel.step_timeout import FIRST_SECONDS, LEAST_SECONDS, SOME, first_limit, paced
+
+
+def test_the_first_limit_leaves_time_to_compile_and_for_a_slow_machine() -> None:
+    assert first_limit(0.0) == FIRST_SECONDS
+    assert first_limit(30.0) == FIRST_SECONDS + 30
+
+
+@pytest.mark.parametrize("deadline", [None, 7.0])
+def test_later_limits_follow_from_what_iterations_took(monkeypatch: pytest.MonkeyPatch, deadline: float | None) -> None:
+    now, limits = [0.0], []
+    monkeypatch.setattr(step_timeout.time, "perf_counter", lambda: now[0])
+    limited = CURRENT.limited
+
+    def note(seconds: float) -> object:
+        limits.append(seconds)
+        return limited(seconds)
+
+    monkeypatch.setattr(CURRENT, "limited", note)
+
+    def steps() -> Iterator[int]:
+        for k, seconds in enumerate((50.0, 10.0, 2.0)):  # the first one compiles
+            now[0] += seconds
+            yield k
+
+    assert list(paced(steps(), 0, 100.0, deadline)) == [0, 1, 2]
+    assert limits == ([7.0] * 4 if deadline else [100.0, SOME * 50.0, SOME * 10.0, SOME * 10.0])
+    assert LEAST_SECONDS < SOME * 10.0

@@ -1,0 +1,118 @@
+"""Tables in memory: columns that are not used do no harm, and an index has columns, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partitioner.errors import InputError, InputWarning
+from partitioner.readers import ReadOptions, read_frame
+from partitioner.tensors.sparse import SparseTensor
+
+pytest.importorskip("duckdb")
+pyarrow = pytest.importorskip("pyarrow")
+pandas = pytest.importorskip("pandas")
+polars = pytest.importorskip("polars")
+
+BASE: dict[str, Any] = {"a": ["x", "y"], "b": ["u", "v"]}
+
+
+def union() -> Any:
+    kinds, offsets = pyarrow.array([0, 1], pyarrow.int8()), pyarrow.array([0, 0], pyarrow.int32())
+    return pyarrow.UnionArray.from_dense(kinds, offsets, [pyarrow.array([1]), pyarrow.array(["a"])])
+
+
+FOREIGN: dict[str, Callable[[], Any]] = {
+    "interval": lambda: pandas.DataFrame({**BASE, "z": pandas.interval_range(0, 2)}),
+    "period": lambda: pandas.DataFrame({**BASE, "z": pandas.period_range("2024-01", periods=2, freq="M")}),
+    "complex": lambda: pandas.DataFrame({**BASE, "z": np.array([1j, 2j])}),
+    "Sparse": lambda: pandas.DataFrame({**BASE, "z": pandas.arrays.SparseArray([0, 1])}),
+    "Object": lambda: polars.DataFrame({**BASE, "z": polars.Series([object(), object()], dtype=polars.Object)}),
+    "Int128": lambda: polars.DataFrame({**BASE, "z": polars.Series([1, 2], dtype=polars.Int128)}),
+    "dense_union": lambda: pyarrow.table({**BASE, "z": union()}),
+    "halffloat": lambda: pyarrow.table({**BASE, "z": np.array([1, 2], np.float16)}),
+    "Union": lambda: pyarrow.table({**BASE, "z": union()}).to_reader(),
+}
+
+
+def labels(tensor: SparseTensor) -> list[list[Any]]:
+    assert tensor.labels is not None
+    return [each.tolist() for each in tensor.labels]
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_columns_of_types_that_duckdb_does_not_know(kind: str) -> None:
+    tensor = read_frame(FOREIGN[kind](), ReadOptions(key=("a", "upper(b)")))
+    assert labels(tensor) == [["x", "y"], ["U", "V"]]
+    with pytest.raises(InputError, match=kind) as error:
+        read_frame(FOREIGN[kind](), ReadOptions(key=("a", "z")))
+    assert "\n" not in str(error.value)
+    assert kind == "Union" or "the table: column z is of type" in str(error.value)
+    with pytest.raises(InputError, match="--key 'zz': no column zz; nearest: z"):
+        read_frame(FOREIGN[kind](), ReadOptions(key=("a", "zz")))
+
+
+def test_objects_of_several_types() -> None:
+    frame = pandas.DataFrame({**BASE, "z": pandas.Series([1, "b"], dtype=object), "d": [{"p": 1}, {"q": 2}]})
+    read_frame(frame, ReadOptions(key=("a", "b")))
+    with pytest.warns(InputWarning, match="the table: column z holds values of several types: they become text"):
+        assert labels(read_frame(frame, ReadOptions(key=("a", "z"))))[1] == ["1", "b"]
+    with pytest.raises(InputError, match="--key 'd': is MAP"):
+        read_frame(frame, ReadOptions(key=("a", "d")))
+
+
+def test_bins_of_cut_are_labels_in_their_order() -> None:
+    frame = pandas.DataFrame({"a": ["x", "y"], "z": pandas.cut([1, 10], [0, 2, 10])})
+    assert labels(read_frame(frame, ReadOptions(key=("a", "z"))))[1] == ["(0, 2]", "(2, 10]"]
+
+
+def test_levels_of_an_index_are_columns() -> None:
+    events = pandas.DataFrame({"a": ["p", "p", "q", "q"], "b": ["x", "y", "x", "x"], "w": [1, 2, 3, 4]})
+    grouped = events.groupby(["a", "b"])
+    for given, value, expected in (
+        (grouped.size(), None, [1, 1, 2]),
+        (grouped.size(), "value", [1, 1, 2]),
+        (grouped.size(), "count(*)", [1, 1, 1]),
+        (grouped["w"].sum(), None, [1, 2, 7]),
+        (grouped["w"].sum(), "2 * w", [2, 4, 14]),
+        (grouped[["w"]].sum(), "w", [1, 2, 7]),
+        (events.set_index("a"), "w", [1, 2, 7]),
+        (events.set_index(["b", "a"]), "w", [1, 2, 7]),
+    ):
+        tensor = read_frame(given, ReadOptions(key=("a", "b"), value=value))
+        assert labels(tensor) == [["p", "q"], ["x", "y"]]
+        assert tensor.values.tolist() == expected
+
+
+def test_levels_without_names_are_numbered() -> None:
+    index = pandas.MultiIndex.from_tuples([("p", "x"), ("q", "y")])
+    tensor = read_frame(pandas.Series([1.5, 2], index=index), ReadOptions(key=("level_0", "level_1")))
+    assert labels(tensor) == [["p", "q"], ["x", "y"]]
+    assert tensor.values.tolist() == [1.5, 2]
+
+
+def test_an_index_whose_values_repeat() -> None:
+    frame = pandas.DataFrame({"a": [1, 2], "b": [3, 4], "c": [5, 6]}, index=[7, 7])
+    assert labels(read_frame(frame[["c", "a", "b"]], ReadOptions(key=("a", "b"), value="c"))) == [[1, 2], [3, 4]]
+
+
+def test_frames_are_left_as_they_are() -> None:
+    frame = pandas.DataFrame({"a": np.arange(4), "b": np.arange(4)})
+    before = frame.copy()
+    read_frame(frame, ReadOptions(key=("a", "b")))
+    pandas.testing.assert_frame_equal(frame, before)
+
+
+def test_what_may_be_any_column() -> None:
+    frame = pandas.DataFrame({**BASE, "n": [1, 2]})
+    wide = pandas.DataFrame({"z": [1j, 2j], **BASE, "n": [1, 2]})
+    key = "(SELECT max(other.n) FROM events AS other WHERE other.b = events.b)"
+    assert labels(read_frame(wide, ReadOptions(key=("a", key)))) == [["x", "y"], [1, 2]]
+    whole = ReadOptions(key=("#1", "events::VARCHAR"))
+    assert labels(read_frame(frame, whole))[1] == ["{'a': x, 'b': u, 'n': 1}", "{'a': y, 'b': v, 'n': 2}"]
+    keys = "a", "(SELECT count(*) FROM events)", "(SELECT max(COLUMNS('n')) FROM events)"
+    assert labels(read_frame(frame, ReadOptions(key=keys))) == [["x", "y"], [2], [2]]
+    assert labels(read_frame(frame, ReadOptions(key=("'k'", "1")))) == [["k"], [1]]
