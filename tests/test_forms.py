@@ -12,7 +12,7 @@ import forms
 import pytest
 
 KERNELS = """
-from partitioner.jit import inner, jit
+from partitioner.host.jit import inner, jit
 
 @inner
 def step(x):

@@ -1,7 +1,7 @@
 """Checkpoints of a decomposition by any method: it goes on from them on any number of ranks and any device.
 
-A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, under checksums (`partitioner.host.checksums`). The last
-two are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
+A checkpoint is a folder, ``iteration-N`` or ``iteration-N-mode-M``, with checksums (`checksums`). The last two
+are kept. Rank 0 copies the factor matrices and goes on; a thread writes the copy. One run at a time writes into a
 folder: it claims the name `CLAIMED` there.
 """
 

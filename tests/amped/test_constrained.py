@@ -120,7 +120,7 @@ def test_a_checkpoint_tells_constraints_apart(path: Path) -> None:
 
 STOPPED = """
 import os, signal, sys
-from amped.operators import sparse
+from amped.operators.sparse import operator as sparse
 from amped import run
 healthy, calls = sparse.SparseOperator.mttkrp, 0
 

@@ -22,8 +22,8 @@ QUICK = """
     amped/parallel/test_comm_mpi.py amped/backend/test_exchange_mpi.py
     amped/report/test_metrics.py amped/report/test_progress.py launch/test_scripts.py partitioner/tensors/test_sparse.py
     partitioner/cuda/test_sort.py partitioner/sorting/test_sort.py partitioner/readers/arrays/test_npz.py
-    partitioner/readers/text/test_tns.py partitioner/readers/text/test_tns_mpi.py partitioner/readers/tables/test_bins.py
-    test_documents.py
+    partitioner/readers/text/test_tns.py partitioner/readers/text/test_tns_mpi.py
+    partitioner/readers/tables/test_bins.py test_documents.py
 """.split()
 
 # What shares out data or work, which 3 ranks cannot do evenly.

@@ -1,4 +1,4 @@
-"""The operation that finds the leading eigenvectors of Gram matrices on a device: queued, so that no host is waited for.
+"""Leading eigenvectors of Gram matrices on a device: queued, so that the host does not wait.
 
 A symmetric matrix is made tridiagonal, its largest eigenvalues are found by counting, and each eigenvector by itself.
 Eigenvectors of eigenvalues that are very near each other may come out alike: what is found is told, and to be checked.

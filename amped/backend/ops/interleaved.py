@@ -1,4 +1,4 @@
-"""The operation that computes Phi of several models at once, each of which has some columns of the same factor matrices.
+"""Phi of several models at once, each of which has some columns of the same factor matrices.
 
 A *group* is some columns in a row, of several models. Models of fewer columns have zeros in the others. On a CPU the
 models of a group are interleaved: first a column of each, then another one of each. So sums over columns of one model

@@ -266,7 +266,7 @@ class StoreSource:
         return sum(self._comm.allgather(mine)) % (1 << 64)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `SparseSource`. A mode's share is read into memory, or stays in its files where it is streamed on the host."""
+        """See `SparseSource`. A mode's share is read into memory, or stays in its files if the host streams it."""
         order = len(self.shape)
         device = Loading(streamed=nonzero_bytes(order, self._store.value_dtype))
         mine = Loading(columns=INDEX_BYTES * order) if on_host else device

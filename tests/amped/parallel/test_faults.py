@@ -38,14 +38,15 @@ SHORT = 6.0  # seconds: in place of the watchdog's usual ones, where it is to wa
 DRIVER = """
 import os, signal, sys, time
 import amped
-from amped.operators import sparse, source
+from amped.operators.sources import sparse as source
+from amped.operators.sparse import operator as sparse
 from amped import run
-from amped.parallel import pace, watchdog
-from amped.parallel.recorder import CURRENT
+from amped.parallel import step_timeout, watchdog
+from amped.parallel.progress import CURRENT
 
 KIND, BAD = sys.argv[1], int(sys.argv[2])
 if KIND in ("stop", "loop", "wait"):
-    watchdog.SILENCE_SECONDS = pace.LEAST_SECONDS = float(os.environ["SHORT_SECONDS"])
+    watchdog.SILENCE_SECONDS = step_timeout.LEAST_SECONDS = float(os.environ["SHORT_SECONDS"])
 healthy, calls = sparse.SparseOperator.mttkrp, 0
 
 def come_to_grief():
@@ -354,7 +355,7 @@ def test_a_recorder_knows_who_is_late_and_where() -> None:
         assert "in iteration 3, mode 1, computing" in recorder.where()
     assert recorder.overdue() == (False, False)
     assert "#2 all-gather (1,048,576 bytes, iteration 3, mode 1), #1 all_reduce (96 bytes" in recorder.where()
-    assert recorder.stack().startswith("stack (recorder.py:")
+    assert recorder.stack().startswith("stack (progress.py:")
 
 
 OVERFLOWING = """

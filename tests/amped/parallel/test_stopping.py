@@ -163,7 +163,8 @@ def test_while_the_command_line_is_imported(folder: Path, module: str) -> None:
 
 SCANNING = """
 import os, signal, sys
-from amped import run, scanning
+from amped import run
+from amped.runs import scanning
 healthy, calls = scanning.run, 0
 
 def counted(*how):

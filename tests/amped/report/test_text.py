@@ -21,7 +21,10 @@ CPU = ("--device", "cpu", "--rank", 3)
 @pytest.mark.parametrize(
     ("state", "told", "line"),
     [
-        (MethodState({}, {"fit": [0.25]}, 1), None, "fit 0.250000 after 1 iteration (not converged: --max-iters 9 reached)"),
+        (
+            MethodState({}, {"fit": [0.25]}, 1), None,
+            "fit 0.250000 after 1 iteration (not converged: --max-iters 9 reached)",
+        ),
         (
             MethodState({}, {"fit": [0.5, 0.5]}, 2, converged=True), None,
             "fit 0.500000 after 2 iterations (converged: the fit changed by less than --tol 1e-05)",

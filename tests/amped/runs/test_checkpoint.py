@@ -536,7 +536,7 @@ def test_other_signals_that_stop_a_run(folder: Path, told: signal.Signals, code:
 
 STOPPED = """
 import os, signal, sys
-from amped.operators import sparse
+from amped.operators.sparse import operator as sparse
 from amped import run
 healthy, calls = sparse.SparseOperator.mttkrp, 0
 

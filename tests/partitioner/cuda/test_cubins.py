@@ -90,8 +90,8 @@ def test_a_folder_that_cannot_be_made_costs_time_alone(folder: Path) -> None:
 def test_processes_that_compile_at_once_leave_what_is_right_for_each(folder: Path) -> None:
     program = """
 import sys
-from partitioner.cubins import Cubins, Source
-sources = [Source("sort", str(k), ()) for k in range(50)]
+from partitioner.cuda.cubins import Cubins, CudaSource
+sources = [CudaSource("sort", str(k), ()) for k in range(50)]
 cubins = Cubins(lambda source: source.text.encode() * 10_000, "90", 4)
 cubins.prepare(sources)
 sys.exit(any(cubins.of(source) != source.text.encode() * 10_000 for source in sources))

@@ -17,7 +17,7 @@ from forms import exhaustive
 from partitioner.host.cache import is_private, read_private
 
 KERNELS = """
-from partitioner.jit import jit
+from partitioner.host.jit import jit
 from .constants import FACTOR
 
 @jit
@@ -206,7 +206,7 @@ def test_compiling_counts_as_a_stage(folder: Path) -> None:
     """So does reading what was compiled before; importing Numba is a stage of its own. No second counts twice."""
     code = f"""
 import sys, time; sys.path.insert(0, {str(folder / "first")!r})
-from partitioner.stages import STAGES
+from partitioner.host.stages import STAGES
 from mine.kernels import scaled
 began = time.perf_counter()
 with STAGES.of("read"):

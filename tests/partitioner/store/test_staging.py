@@ -20,7 +20,7 @@ from partitioner.tensors.sparse import SparseTensor
 RUN = """
 import sys, time
 from pathlib import Path
-from partitioner.drafts import drafted
+from partitioner.store.staging import drafted
 with drafted(Path(sys.argv[1]), force=True) as draft:
     (draft / "half").write_text("")
     print("ready", flush=True)

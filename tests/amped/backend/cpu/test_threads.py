@@ -17,7 +17,7 @@ from amped.backend.cpu.threads import Threads, check
 
 DROPPED = """
 from amped.backend.cpu.threads import Threads
-from partitioner import jit
+from partitioner.host import jit
 with jit._making:
     threads = Threads(3)
     del threads

@@ -19,7 +19,7 @@ from partitioner.readers.text.head import Head
 from partitioner.readers.text.tns import TextPart
 from partitioner.sorting.tables import Nonzeros
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SMALL = 512  # bytes a block: several blocks and threads for a few lines
 FROM_ZERO = "; if they count from 0, use --index-base 0 (index_base=0)"
 TABLE = "a table is read with --key COLUMN, once for each mode (keys=[...])"
