@@ -154,7 +154,7 @@ class Device(Protocol):
         """Begin to fill 1-d device arrays by what threads call; return what waits.
 
         They are all, or part of a transfer of `whole` bytes. One thread fills those of a run, one after the other. Each
-        has at most `npy_file.PART` bytes. Work queued after waiting has them. On the host all is done before this returns.
+        has at most `npy_file.PART` bytes. Work queued after waiting has them. On the host, all is done on return.
         """
 
     def lock(self, array: NDArray[Any]) -> object | None:
