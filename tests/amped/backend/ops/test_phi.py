@@ -34,9 +34,11 @@ def providers(backend: Device, share: Share, order: int = 3, form: str = "") -> 
     """Yield each provider of the family with each MTTKRP kernel whose shards it reads: of one form, if there is one."""
     pairs = [(phi, kernel_of(backend, name)) for name in kernels(backend, order) for phi in phis(backend)]
     pairs = [(phi, kernel) for phi, kernel in pairs if phi.suits(kernel, share)]
-    of_form = [pair for pair in pairs if (pair[1].name == "permuted") == (form == "phi permuted")] if form else pairs
     assert pairs
-    yield from of_form or pairs
+    of_form = [pair for pair in pairs if (pair[1].name == "permuted") == (form == "phi permuted")] if form else pairs
+    if not of_form:
+        pytest.skip(f"no kernel of {backend.name} has another mode's order")
+    yield from of_form
 
 
 def rounded(problem: Problem, precision: str) -> Problem:
