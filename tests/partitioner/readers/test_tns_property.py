@@ -87,6 +87,7 @@ class Plainly:
             words = self.next_line()
         elif words:
             order, reason = len(words) - self.valued, f"as in line {self.number}"
+            first = [int(word) for word in words if INTEGER.fullmatch(word)]
             self.indices(words, 1, (HIGHEST,) * order, False)
             if not 2 <= order <= 8:
                 raise InputError(f"order {order} tensor: amped decomposes orders 2 to 8")
@@ -97,7 +98,8 @@ class Plainly:
             if len(words) != order + self.valued:
                 found = f"{len(words)} column{'s' * (len(words) > 1)}, expected {order + self.valued} {reason}"
                 advice = "; if lines hold no values, use --no-values (no_values=True)" * (len(words) == order)
-                raise InputError(found + (", without values" if self.bare else advice) * (shape is not None))
+                advice = ", without values" if self.bare else advice
+                raise InputError(found + (advice if shape else header_advice(first, len(words) - self.valued)))
             rows.append(self.indices(words, base, shape or (HIGHEST,) * order, shape is not None))
             values.append(self.value(words[-1]) if self.valued else 1.0)
             words = self.next_line()
@@ -143,6 +145,13 @@ class Plainly:
         if math.isinf(float(word)):
             raise InputError(f"value {shown(word)} is too large for a double")
         return float(word)
+
+
+def header_advice(first: list[int], order: int) -> str:
+    """Say what to do where the integers of the first line may be a header of the lines after it."""
+    whole = len(first) == order + 2 and first[0] == order
+    what = "order, mode lengths, number of nonzeros" if whole else "mode lengths"
+    return f"; if that is a header ({what}), put # before it" if whole or len(first) == order else ""
 
 
 def shown(word: bytes) -> str:
@@ -242,6 +251,7 @@ def documents(draw: st.DrawFn, valued: bool = True) -> bytes:
 @example(data=b"1 1 1\n" * 400 + b"1 " + b"1" * 3000 + b" 1\n" + b"1 1\n" * 400, threads=2, repeat=1, limit=999)
 @example(data=b"1 1 1\n" * 300 + b"1 0 1\n" + b"1 1 1\n" * 300 + b"1 x 1\n", threads=2, repeat=1, limit=999)
 @example(data=b"sptensor\n2\n9 9\n601\n" + b"1 1 1\n" * 600, threads=2, repeat=1, limit=999)
+@example(data=b"3 1 1 1 0\n 1 1 1 0", threads=1, repeat=1, limit=7)
 @example(data=b"sptensor indices-start-at-zero\n2\n9 9\n2\n0 8 1\n-0 8 1\n", threads=1, repeat=1, limit=999)
 def test_the_same_as_a_plain_reader(
     tmp_path_factory: pytest.TempPathFactory, data: bytes, threads: int, repeat: int, limit: int
