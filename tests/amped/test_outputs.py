@@ -325,7 +325,7 @@ def test_a_checkpoint_that_fails_loses_no_model(
     """The next one is tried; what is said in the end is whether the last state is saved."""
     monkeypatch.setattr(Flaky, "full", {f"iteration-{n}" for n in full})
     monkeypatch.setattr(Flaky, "busy", property(Flaky.finish))  # the disk is fast enough
-    monkeypatch.setattr(checkpoint, "Writer", Flaky)
+    monkeypatch.setattr(checkpoint, "CheckpointWriter", Flaky)
     flags = ["--rank", RANK, "--max-iters", 3, "--tol", 0, "--checkpoint", "c", "--output", "out", *CPU]
     result = run_amped("cpd", small_tns(folder), *flags)
     assert result.code == (0 if kept == 3 else EXIT_INCOMPLETE)

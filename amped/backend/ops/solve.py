@@ -45,7 +45,7 @@ class Solver(Protocol):
         """Return what `run` needs for up to so many rows: scratch memory and compiled code."""
 
     def run(self, made: Any, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`, perhaps beside (`Device.meet` waits).
+        """Queue ``target = source @ inverse``, (rows, R), and add to `sums`, perhaps beside (`Device.wait_side` waits).
 
         `made` is from `make`.
 

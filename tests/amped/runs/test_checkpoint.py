@@ -139,7 +139,7 @@ def test_a_slow_disk_holds_up_nothing(folder: Path, monkeypatch: pytest.MonkeyPa
             gate.set()
 
     monkeypatch.setattr(checkpoint.CheckpointWriter, "_write", write)
-    monkeypatch.setattr("amped.report.progress.Plain.iteration", iteration)
+    monkeypatch.setattr("amped.report.progress.PlainDisplay.iteration", iteration)
     cpd(small_tns(folder), "out", "--max-iters", 6, "--checkpoint", "c")
     assert fits[0] == 1
     assert not {2, 3, 4} & set(fits)

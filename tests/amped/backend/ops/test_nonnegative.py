@@ -70,7 +70,7 @@ def solved(
     given = backend.to_device(np.pad(source, pad, constant_values=np.nan))
     system = System(*(backend.to_device(np.ascontiguousarray(each)) for each in system))
     solver.run(made, given[:, :rank], system, sweeps, held[:, :rank], sums)
-    backend.meet()  # sums are added up beside
+    backend.wait_side()  # sums are added up beside
     matrix: np.ndarray = backend.to_host(held)
     assert np.all(np.isnan(matrix[:, rank:]))
     return matrix[:, :rank]

@@ -32,7 +32,7 @@ def solved(backend: Any, rows: np.ndarray, inverse: np.ndarray, dtype: str, padd
     made = solve.make(count, rank, np.dtype(dtype))
     fixed = np.ascontiguousarray(inverse)
     solve.run(made, source[:, :rank], backend.to_device(fixed), target[:, :rank], Sums(*totals))
-    backend.meet()
+    backend.wait_side()
     matrix: np.ndarray = backend.to_host(target)
     assert np.all(np.isnan(matrix[:, rank:]))
     return matrix[:, :rank]
