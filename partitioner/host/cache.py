@@ -8,9 +8,11 @@ that is found is valid and never changes, and ranks and runs may keep the same o
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -18,6 +20,7 @@ from pathlib import Path
 
 SETTING = "NUMBA_CACHE_DIR"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+PATIENCE, POLL = 60.0, 0.02  # seconds: to wait for another process that makes something, and between looks
 CHECK = 32  # bytes of a digest before what is kept
 
 
@@ -43,6 +46,39 @@ def keep(name: str, data: bytes) -> None:
         folder = cache_folder()
         if is_private(folder, SETTING):
             write_private(folder / name, sha256(data).digest() + data)
+
+
+class Reservation:
+    """The right to make what is kept under a name, which one process has at a time: others wait, and find it made.
+
+    It ends with `release`, or with the process. Where the disk has no locks, or after `PATIENCE`, it is given anyway:
+    then two processes may make the same thing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._file, self._path = -1, Path(name)
+        with suppress(OSError, RuntimeError):
+            folder = cache_folder()
+            if is_private(folder, SETTING):
+                self._path = folder / f".{name}.lock"
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                self._wait()
+
+    def _wait(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            with suppress(BlockingIOError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(POLL)
+
+    def release(self) -> None:
+        """Let other processes make it, if they do not find it."""
+        if self._file >= 0:
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)  # who waits for this file then finds what was made
+            os.close(self._file)
+            self._file = -1
 
 
 @cache

@@ -31,7 +31,7 @@ from numba.core.serialize import dumps
 from numba.extending import typeof_impl
 
 from ..errors import InputError
-from .cache import keep, kept
+from .cache import Reservation, keep, kept
 from .stages import STAGES
 
 _IMPORTS = re.compile(r"^from (\S+) import (.+)", re.MULTILINE)
@@ -55,23 +55,38 @@ def let_call(kind: type) -> None:
 
 
 class _Cache(NullCache):  # type: ignore[misc]
-    """The cache that Numba asks for a function's compiled forms: one file per signature."""
+    """The cache that Numba asks for a function's compiled forms: one file per signature.
+
+    Of processes that lack the same form at once, as ranks do that start together, one compiles it.
+    """
 
     def __init__(self, function: FunctionType) -> None:
-        self._function = function
+        self._function, self._reservations = function, dict[str, Reservation]()
 
     def load_overload(self, types: Any, context: Any) -> Any:
         """Return the compiled form for these types and this CPU type, or None."""
         with STAGES.of("compile"):
             rtsys.initialize(context)  # the runtime of compiled code; loading the whole compiler takes another 0.4 s
-            stored = kept(self._name(types, context.codegen()))
+            stored = self._stored(self._name(types, context.codegen()))
             return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
+
+    def _stored(self, name: str) -> bytes | None:
+        """Return what is on disk; if it is missing, reserve its name until it is saved."""
+        if (stored := kept(name)) is None:
+            reservation = Reservation(name)
+            if (stored := kept(name)) is None:
+                self._reservations[name] = reservation
+            else:
+                reservation.release()
+        return stored
 
     def save_overload(self, types: Any, compiled: Any) -> None:
         """Cache a compiled form; ignore a disk that refuses it."""
-        if compiled.lifted or compiled.library.has_dynamic_globals:
-            return
-        keep(self._name(types, compiled.codegen), dumps(compiled._reduce()))
+        name = self._name(types, compiled.codegen)
+        if not (compiled.lifted or compiled.library.has_dynamic_globals):
+            keep(name, dumps(compiled._reduce()))
+        if reservation := self._reservations.pop(name, None):
+            reservation.release()
 
     def _name(self, types: Any, codegen: Any) -> str:
         function = self._function

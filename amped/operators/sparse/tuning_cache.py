@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from partitioner import __version__
@@ -50,9 +51,8 @@ def _name(kind: str, facts: Mapping[str, Any], device: Device) -> str:
 @cache
 def _code(device: str) -> str:
     """Return a digest of the source of a device and its kernels."""
-    folder, digest = files(f"amped.backend.{device}"), sha256()
-    for place in (folder, folder / "kernels"):
-        for each in sorted(place.iterdir(), key=lambda each: each.name):
-            if each.name.endswith((".py", ".cu")):
-                digest.update(each.name.encode() + b"\0" + each.read_bytes() + b"\0")
+    folder, digest = Path(str(files(f"amped.backend.{device}"))), sha256()
+    for each in sorted(folder.rglob("*")):
+        if each.suffix in (".py", ".cu", ".cuh"):
+            digest.update(str(each.relative_to(folder)).encode() + b"\0" + each.read_bytes() + b"\0")
     return digest.hexdigest()
