@@ -24,7 +24,7 @@ def blind(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the tensor is read before the output is checked")
 
     monkeypatch.setattr("amped.cli.job.open_path", too_late)
-    for name in ("reading.open_part", "build.read_sparse"):
+    for name in ("distributed_reading.open_part", "build.read_sparse"):
         monkeypatch.setattr(f"partitioner.{name}", too_late)
 
 

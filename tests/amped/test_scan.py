@@ -42,6 +42,7 @@ def test_the_planted_number_is_suggested(rank: int, noise: float, seed: int) -> 
     assert all(each.seconds > 0 for each in found.tried)
 
 
+@pytest.mark.exhaustive
 def test_counts_of_groups(device: Any) -> None:
     how = HOW | {"device": device}
     rng = np.random.default_rng(0)
@@ -182,6 +183,7 @@ def test_a_matrix() -> None:
     assert found.tried[1].squared == pytest.approx(1, abs=1e-6), "its rank is 2"
 
 
+@pytest.mark.exhaustive
 def test_single_precision_counts_are_explained_at_most_wholly() -> None:
     counts = sparse(np.random.default_rng(0).poisson(2, (2, 2, 2)) + 1.0)
     found = amped.scan(counts, (1, 9), starts=2, loss="poisson", device="cpu")
@@ -264,6 +266,7 @@ def test_numbers_of_components() -> None:
 
 
 @pytest.mark.parametrize("loss", ["gaussian", "poisson"])
+@pytest.mark.exhaustive
 def test_where_memory_has_no_room_for_several_runs(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are computed one after the other, and tell the same."""
     tensor = sparse(np.round(np.abs(low_rank((14, 12, 10), 2, 0.1, 4)) * 3))

@@ -91,6 +91,7 @@ def test_order_two_is_a_matrix(folder: Path) -> None:
     assert json.loads(Path("svd/run.json").read_text())["fits"][-1] == pytest.approx(best, abs=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_mode_length_far_beyond_the_highest_index(folder: Path) -> None:
     shape = (4, 300_000, 3)
     indices, values = random_tensor((4, 5, 3), nonzeros=20)

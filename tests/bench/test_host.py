@@ -53,6 +53,7 @@ def test_partitioning(tmp_path: Path, device: str) -> None:
 
 
 @pytest.mark.parametrize("cases", [(("nell2", 3000, 16),), exhaustive(host_threads.CASES)], ids=["small", "all"])
+@pytest.mark.exhaustive
 def test_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: Any) -> None:
     monkeypatch.setattr(host_threads, "CASES", cases)
     main(["host", *f"--part threads --nonzeros 3000 --threads 1 2 --repeats 2 --output {tmp_path}".split()])

@@ -205,6 +205,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.exhaustive
 def test_cp_apr_beside_others(folder: Path) -> None:
     program = folder / "cpd64"
     program.write_text(ALTO.format(python=sys.executable))

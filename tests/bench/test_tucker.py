@@ -14,6 +14,7 @@ from bench.__main__ import main
 from bench.synthetic import recipe
 
 
+@pytest.mark.exhaustive
 def test_a_result_has_all_that_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--nonzeros", "4000", "--iterations", "1", "--threads", "1", "--output", str(tmp_path)]
     main(["tucker", "--cases", "uber:2,2,2,2", "--fields", "12x10x11", "--peers", "numpy", *flags])

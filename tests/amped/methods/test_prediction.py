@@ -74,6 +74,7 @@ def test_the_spread_is_that_of_the_quartiles() -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"placement": "stream"}, {"kernel": "segmented"}, {"deterministic": True}])
+@pytest.mark.exhaustive
 def test_on_this_machine(machine: Machine, precision: Any, options: dict[str, Any]) -> None:
     found = foretell(*planned(machine, precision=precision, **options)[:2], machine, planned(machine, **options)[2])
     assert found.compute >= 0

@@ -232,6 +232,7 @@ def test_nothing_is_chosen_for_whom_does_not_ask(comm: Comm, backend: Device) ->
         assert not any(m.any_row for m in operator.plan.modes)
 
 
+@pytest.mark.exhaustive
 def test_the_decomposition_of_other_kernels(comm: Comm, backend: Device) -> None:
     options: dict[str, Any] = {"tol": 0, "max_iters": 5, "device": backend.name}
     usual, one = (cp_als(TENSOR, 3, kernel=kernel, **options) for kernel in ("auto", "permuted"))

@@ -62,6 +62,7 @@ def test_values_of_all_kinds(comm: Comm, device: str) -> None:
     counts_as_alone(tensor, RANKS, comm, StopRule(6, 0), device=device, precision="fp64")
 
 
+@pytest.mark.exhaustive
 def test_a_pass_serves_all(comm: Comm, device: Any) -> None:
     chosen, ranks = Options(device=device), dict.fromkeys(range(5), 3)
     with opened(random_counts(1, (9, 8, 7)), comm, chosen, None) as (machine, source):

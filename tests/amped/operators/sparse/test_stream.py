@@ -217,6 +217,7 @@ def test_the_fastest_kernel_is_kept(comm: Comm, monkeypatch: pytest.MonkeyPatch)
         assert {kernel for kernel, _ in device.used} == {"slow"}
 
 
+@pytest.mark.exhaustive
 def test_every_kernel_by_its_name(comm: Comm, device: str) -> None:
     placed = make_operator(TENSOR, FACTORS, comm, device=device)
     share = placed.plan.modes[0].share
