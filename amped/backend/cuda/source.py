@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,32 +12,32 @@ import numpy as np
 
 from partitioner.cuda.cubins import CudaSource
 
-PARTS = {  # files that are put together to be compiled
-    "eigh": ("tridiagonal", "eigh"),
-    "dense_multiply": ("dense_tiles", "dense_multiply"),
-    "dense_wgmma": ("dense_tiles", "dense_steps", "dense_wgmma"),
-    "equations": ("state", "batch_index", "equations", "snapshot"),
-    "mttkrp": ("packed", "mttkrp"),
-    "nonnegative": ("state", "batch_index", "nonnegative"),
-    "phi": ("packed", "quotients", "phi"),
-    "phi_sums": ("combine", "phi_sums"),
-    "interleaved": ("packed", "quotients", "interleaved"),
-    "interleaved_sums": ("combine", "interleaved_sums"),
-    "rowproblems": ("packed", "rowproblems"),
-    "solve": ("state", "batch_index", "solve"),
-    "equations_large": ("state", "block_cholesky", "equations_large", "snapshot"),
-    "rows_large": ("state", "rows_large"),
-    "ttmc": ("ttmc_rows", "ttmc"),
-    "ttmc_products": ("ttmc_rows", "ttmc_products"),
-}
+INCLUDE = re.compile(r'#include "(\w+\.cuh)"')
 REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 
 
 @cache
 def text(name: str) -> str:
-    """Return the text of the CUDA source `name`: that of one file or several."""
-    parts = PARTS.get(name, (name,))
-    return "\n".join(files(__package__).joinpath("kernels", f"{part}.cu").read_text("utf-8") for part in parts)
+    """Return the text of the CUDA source `name`, each header that it includes in place of its first ``#include``.
+
+    The compiler then needs no headers, and what is compiled is all there is to know of it on disk.
+    """
+    return "\n".join(_lines("kernels", f"{name}.cu", set())) + "\n"
+
+
+def _lines(folder: str, name: str, included: set[str]) -> Iterator[str]:
+    """Yield the lines of a file and of the headers that are not yet `included`; messages name the file and line."""
+    for number, line in enumerate(files(__package__).joinpath(folder, name).read_text("utf-8").splitlines(), 1):
+        header = INCLUDE.fullmatch(line)
+        if header is None:
+            yield "" if line == "#pragma once" else line  # it is included once by what follows
+        elif header[1] not in included:
+            included.add(header[1])
+            yield '#line 1 "' + header[1] + '"'
+            yield from _lines("include", header[1], included)
+            yield f'#line {number + 1} "{name}"'
+        else:
+            yield ""
 
 
 def compile_options(macros: Mapping[str, Any]) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ def by_value(*arrays: Any) -> Any:
 
 
 ALONE = by_value(np.zeros(3, np.uint64))
-"""The `Runs` of ``batch_index.cu`` where a launch serves one run."""
+"""The `Runs` of ``batch_index.cuh`` where a launch serves one run."""
 
 
 def lanes(rank: int) -> int:

@@ -151,7 +151,7 @@ def across_of(form: BlockForm) -> int:
 
 
 class Tiling(NamedTuple):
-    """Which blocks of rows of a product are computed whole, and the others in parts; see ``dense_tiles.cu``."""
+    """Which blocks of rows of a product are computed whole, and the others in parts; see ``dense_tiles.cuh``."""
 
     whole: int
     parts: int  # of each of the others

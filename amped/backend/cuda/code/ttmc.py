@@ -70,7 +70,7 @@ class TtmcCode(ABC):
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The macros of ``ttmc_rows.cu``, but for the nonzeros that a thread loads at once."""
+        """The macros of ``ttmc_rows.cuh``, but for the nonzeros that a thread loads at once."""
         return {
             "STORED": REALS[self.dtype], "REAL": REALS[self.dtype],
             "INPUTS": len(self.ranks), "RANKS": ",".join(map(str, self.ranks)),

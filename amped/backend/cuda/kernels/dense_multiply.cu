@@ -14,6 +14,8 @@
 // A block of threads computes a tile of TALL x WIDE numbers of C, or a part of it: see dense_tiles.cu. X comes to shared memory by
 // asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made as far ahead: what it is made of is read one step before.
 
+#include "dense_tiles.cuh"
+
 typedef REAL real;
 typedef ITEM item;
 constexpr bool DOUBLE = sizeof(real) == 8;

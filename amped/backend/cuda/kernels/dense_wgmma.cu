@@ -13,6 +13,9 @@
 // asynchronous copies, STAGES - 1 steps of DEEP ahead. K is made one step less ahead: what it is made of is read a step before. A
 // step is multiplied while K is made and until the next one's X is read.
 
+#include "dense_steps.cuh"
+#include "dense_tiles.cuh"
+
 constexpr int TALL = 128, DEEP = 32, FOUR = 4, THREADS = 256;  // FOUR: numbers of a vector
 constexpr int PITCH = TRANSPOSED ? TALL + 8 : DEEP + FOUR;     // of X: vectors then lie in different banks
 constexpr int LENGTH = TRANSPOSED ? TALL : DEEP, LINES = TRANSPOSED ? DEEP : TALL;  // of X in shared memory

@@ -1,5 +1,7 @@
 // Leading eigenvectors of a tridiagonal matrix, brought back by reflections: see backend/leading.py.
 
+#include "tridiagonal.cuh"
+
 constexpr int THREADS = 256, ROUNDS = 8, OFTEN = 8;
 constexpr double TINY = 1e-60;  // relative; the square of what is beside the diagonal is no smaller
 

@@ -6,6 +6,9 @@
 //
 // Sums are added up in the same order every time.
 
+#include "batch_index.cuh"
+#include "state.cuh"
+
 constexpr int ENTRIES = RANK * RANK;
 constexpr int MOST = 1024;  // threads: each has its part of a matrix in registers
 constexpr int THREADS = ENTRIES < MOST ? (ENTRIES + 31) / 32 * 32 : MOST, EACH = (ENTRIES + THREADS - 1) / THREADS;
@@ -248,3 +251,6 @@ add_dots(Runs runs, const double* __restrict__ source, long long source_stride, 
   for (int k = 1; k < TOGETHER; k++) dot += dots[k * RANK + column];
   parts[blockIdx.x * RANK + column] = dot;
 }
+
+// A kernel of its own: included last, it leaves the code of those above as it was.
+#include "snapshot.cuh"

@@ -6,6 +6,9 @@
 //
 // Matrices are inverted square by square (block_cholesky.cu). Sums are added up in the same order every time.
 
+#include "state.cuh"
+#include "block_cholesky.cuh"
+
 constexpr int COLUMNS = 32;  // of a block that computes inner products
 
 __device__ void clear_totals(const State& s, int rank, long long first, long long step) {
@@ -272,3 +275,6 @@ add_dots(const double* __restrict__ source, long long source_stride, const REAL*
   for (int k = 1; k < together; k++) dot += dots[k * COLUMNS + t];
   parts[blockIdx.x * (long long)rank + column] = dot;
 }
+
+// A kernel of its own: included last, it leaves the code of those above as it was.
+#include "snapshot.cuh"

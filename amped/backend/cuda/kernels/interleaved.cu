@@ -7,6 +7,9 @@
 //   THREAD_COUNT; LOGS: `logs` instead of `phi`, which adds up value * log(model) of all nonzeros.
 // WIDTH is LANES, a power of two, ROWS_OF_MORE is 1; TILED and STAGED are 0, and STORED is STORED_AS_REAL.
 
+#include "packed.cuh"
+#include "quotients.cuh"
+
 static_assert(power_from(LANES) == LANES, "sums over lanes");
 
 struct Unit {

@@ -4,6 +4,8 @@
 //
 //   REAL  type of the factor matrices
 
+#include "combine.cuh"
+
 typedef REAL real;
 typedef long long count;
 

@@ -1,5 +1,7 @@
 // MTTKRP over packed nonzeros; see packed.cu, which comes before.
 
+#include "packed.cuh"
+
 // Sum the `count` nonzeros of a chunk. `start`: 2 * (number of its first run) + (1 if that run began in an earlier chunk).
 __device__ __forceinline__ void walk(const Rows& rows, const char* unit, int chunk, int count, const int* __restrict__ runs,
                                      int start, const Long& apart, total* __restrict__ out, double* __restrict__ carry) {

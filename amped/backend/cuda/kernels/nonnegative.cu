@@ -8,6 +8,9 @@
 // The steps of a row wait for one another: with some columns to a lane a warp has several rows, which do not.
 // A lane holds columns lane, lane + LANES, ... of a row and of its gradient. The owner of a column broadcasts its step.
 
+#include "batch_index.cuh"
+#include "state.cuh"
+
 constexpr int THREADS = 256, GROUPS = THREADS / LANES, EACH = (RANK + LANES - 1) / LANES, SPAN = EACH * LANES;
 constexpr int ENTRIES = (RANK + 2) * RANK;                    // a block's partial result: Gram matrix, dots, largest
 constexpr int TOGETHER = THREADS / RANK;  // rows of the Gram matrix added up at once, a thread a column

@@ -6,6 +6,9 @@
 //   which adds up value * log(model) of all nonzeros.
 // BATCH is 1, 2 or 4, PANELS is 1 if TILED or FIBRE, and STORED is STORED_AS_REAL.
 
+#include "packed.cuh"
+#include "quotients.cuh"
+
 constexpr int TEAM = power_from(LANES);  // threads of a group: those from LANES on hold zeros
 constexpr int TOGETHER = THREADS / TEAM, ROUNDS = (GROUPS + TOGETHER - 1) / TOGETHER;
 constexpr int HELD = BATCH > TEAM ? BATCH / TEAM : 1;  // models' values that a thread holds after `fold`

@@ -1,5 +1,7 @@
 // What Phi needs beside the kernels of combine.cu, which comes before, compiled with SKIPS.
 
+#include "combine.cuh"
+
 // Set so many pairs of doubles to 0.
 extern "C" __global__ void clear(double2* __restrict__ out, long long vectors, const int* skip) {
   SKIP;

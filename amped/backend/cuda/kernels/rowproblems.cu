@@ -8,6 +8,8 @@
 // A task is a part of one row's nonzeros, for one block of threads, which takes TILE of them at a time: their rows of Pi, in
 // double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results are repeatable.
 
+#include "packed.cuh"
+
 constexpr int TEAM = 128;                        // threads of a block
 constexpr int TILE = RANK <= 256 ? 32 : 16;      // nonzeros
 constexpr int SHARING = TEAM / TILE;             // threads for the model's value at a nonzero

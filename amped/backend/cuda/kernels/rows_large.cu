@@ -2,6 +2,8 @@
 //
 //   REAL  type of the factor matrix
 
+#include "state.cuh"
+
 constexpr int THREADS = 256, COLUMNS = 32, TOGETHER = THREADS / COLUMNS;  // rows at once
 
 // Stores `solved`, and leaves what was stored there, and zeros in its last rows, up to `all`. Per thread block, `lines` gets the

@@ -7,6 +7,9 @@
 // A thread block loops over tiles of ROWS rows. Matrix products use tensor cores (fp64, from compute capability 8.0 on), an
 // 8 x 8 result per warp at a time; the rest is done column by column.
 
+#include "batch_index.cuh"
+#include "state.cuh"
+
 constexpr int SIDE = 8, DEPTH = 4;  // tensor-core product: SIDE x DEPTH by DEPTH x SIDE
 constexpr int THREADS = 256, WARPS = THREADS / 32, ROWS = 32;
 constexpr int WIDE = (RANK + SIDE - 1) / SIDE, SPAN = WIDE * SIDE;

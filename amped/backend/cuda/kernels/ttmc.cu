@@ -8,6 +8,8 @@
 // Compile-time parameters, beside those of ttmc_rows.cu: BS, LANES_B (threads along b), LANES_C (along c), WS, PANELS_B,
 // PANELS_C, PANELS_W (thread blocks that share the columns), THREADS, BLOCKS.
 
+#include "ttmc_rows.cuh"
+
 constexpr int V = 16 / sizeof(stored), LANES = LANES_B * LANES_C;
 struct __align__(16) Vector {
   real at[V];

@@ -10,6 +10,8 @@
 // Compile-time parameters, beside those of ttmc_rows.cu: HB, HC, HW, PANELS_B, PANELS_C, PANELS_W (warps that share the
 // columns), THREADS, BLOCKS.
 
+#include "ttmc_rows.cuh"
+
 constexpr int V = 16 / sizeof(real), HALVES = HW * HB, TILES = (HALVES + 1) / 2;
 constexpr int WEIGHTS = W_MODES ? HW : 1;
 constexpr unsigned ALL = 0xFFFFFFFF;

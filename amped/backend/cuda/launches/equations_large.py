@@ -18,7 +18,7 @@ from ..device import CudaDevice
 from ..source import REALS, by_value, unit
 from .device_matrices import DeviceMatrices, addresses
 
-THREADS, COLUMNS = 256, 32  # as in block_cholesky.cu and equations_large.cu
+THREADS, COLUMNS = 256, 32  # as in block_cholesky.cuh and equations_large.cu
 SIDES = 64, 32  # rows and columns of a square
 STATIC_SHARED = 4 << 10  # bytes at most, of a block of threads that sweeps, beside squares
 DOT_BLOCKS, FIT_BLOCKS = 64, 128

@@ -1,4 +1,4 @@
-"""Leading eigenvectors on a GPU: compiling and launching ``tridiagonal.cu``, ``eigh.cu`` and ``whiten.cu``."""
+"""Leading eigenvectors on a GPU: compiling and launching ``tridiagonal.cuh``, ``eigh.cu`` and ``whiten.cu``."""
 
 from __future__ import annotations
 

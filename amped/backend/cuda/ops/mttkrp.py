@@ -23,7 +23,7 @@ from ..layout import Limits, MemoryPart, PackedLayout, gains, kernel_names, make
 from ..shard import CudaShard, ShardCode
 from ..source import by_value, unit
 
-FAN_IN = 16  # as in combine.cu
+FAN_IN = 16  # as in combine.cuh
 THREADS = 128
 REST_THREADS, REST_SUMS = 512, 2048  # one block of threads adds up levels of at most so many sums
 MOST_NONZEROS = 1 << 30  # of a shard

@@ -22,7 +22,7 @@ from amped.backend.null.ops.mttkrp import RecordedKernel
 from amped.backend.ops.mttkrp import Shard, Share
 from amped.operators.memory import ModePlan
 from amped.operators.sources.sparse import TensorSource
-from amped.operators.sparse import tuning
+from amped.operators.sparse import tuning, tuning_cache
 from amped.operators.sparse.tuning import Budget, Tuner
 from amped.options import Options
 from amped.parallel.mpi import world
@@ -211,3 +211,15 @@ def test_numbers_of_nonzeros_that_differ_by_little_are_one_choice() -> None:
     for nnz, same in ((100_400, True), (110_000, False)):
         other = replace(mode, share=replace(share, nnz=nnz))
         assert (json.dumps(tuning._facts(other)) == facts) is same
+
+
+@pytest.mark.parametrize("path", ["device.py", "kernels/k.cu", "include/h.cuh", "ops/mttkrp.py", "code/deep/er.py"])
+def test_times_depend_on_every_source_of_a_device(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning_cache, "files", lambda package: tmp_path)
+    place = tmp_path / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    digests = set[str]()
+    for text in ("one", "other"):
+        place.write_text(text)
+        digests.add(tuning_cache._code.__wrapped__("cuda"))
+    assert len(digests) == 2

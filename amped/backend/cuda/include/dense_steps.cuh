@@ -4,6 +4,8 @@
 //   TRANSPOSED  1: the rows of C are the columns of X
 //   SHIFTED     0: all rows of X are aligned to 16 bytes
 
+#pragma once
+
 template <typename Real>
 struct Product {
   const Real* factor[PARTS];

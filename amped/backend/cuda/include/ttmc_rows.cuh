@@ -4,6 +4,8 @@
 // Compile-time parameters: STORED (type of values and factors), REAL (of products and short sums), INPUTS, RANKS (columns of each input mode), STRIDES (in memory), BATCH (nonzeros that a
 // thread loads at once).
 
+#pragma once
+
 typedef STORED stored;
 typedef REAL real;
 

@@ -7,6 +7,8 @@
 //
 //   SIDE  rows and columns of a square: 64, or 32 where a block of threads has less shared memory
 
+#pragma once
+
 constexpr int THREADS = 256, WARPS = THREADS / 32, ACROSS = SIDE / 16;  // inverting, a thread has ACROSS x ACROSS numbers
 constexpr int EIGHT = 8, DEPTH = 4;                                     // tensor cores: EIGHT x DEPTH by DEPTH x EIGHT
 constexpr int BESIDE = WARPS / (SIDE / EIGHT), EACH = SIDE / EIGHT / BESIDE;  // warps in the same rows; their results

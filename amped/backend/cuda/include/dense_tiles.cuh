@@ -2,6 +2,8 @@
 // HIGH x BROAD numbers. As many as occupy the GPU a whole number of times are computed whole. The depth of those that are left is
 // cut in parts, which are added up later: so these occupy it about as well.
 
+#pragma once
+
 template <typename Real>
 struct Tiling {  // see `Tiling` in dense_code.py
   Real* rest;    // (parts, rows of what is cut, columns)

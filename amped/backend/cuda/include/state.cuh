@@ -1,5 +1,7 @@
 // What equations know of the factor matrices of CP-ALS, and its flags; see amped/backend/ops/equations.py and small.py.
 
+#pragma once
+
 enum Fact { ITERATIONS, FIT, BEST, FLAGS, SQUARED_NORMS, MODE, FACTS };  // of a run; MODE is where a flag was raised
 enum Flag { SINGULAR = 1, NOISY = 2, RANGE = 4, NOT_FINITE = 8, NEAR = 16 };
 struct State {  // addresses; `order` matrices of each kind where they are plural

@@ -22,6 +22,8 @@
 //   RECORD (bytes): VALUE_BITS, the number itself if VALUE_RAW, else VALUE_GRAIN * (code + VALUE_LOW); FIELDS, the bits of
 //   each input index; one bit for a new fibre (if FIBRE); one bit for a new run.
 
+#pragma once
+
 typedef REAL real;
 typedef unsigned int word;
 

@@ -6,6 +6,10 @@
 // One of several that has raised a flag is left alone until the host has looked at it: a launch serves those whose flags are
 // the `wanted` ones.
 
+#pragma once
+
+#include "state.cuh"
+
 #ifndef SEVERAL
 #define SEVERAL 0
 #endif

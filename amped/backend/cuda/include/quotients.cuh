@@ -1,4 +1,8 @@
-// What the kernels of phi.cu and interleaved.cu share: models' values, and quotients; packed.cu comes before.
+// What the kernels of phi.cu and interleaved.cu share: models' values, and quotients.
+
+#pragma once
+
+#include "packed.cuh"
 
 __device__ constexpr int power_from(int n) { return n > 1 ? 2 * power_from((n + 1) / 2) : 1; }
 constexpr unsigned ALL = ~0u;

@@ -6,6 +6,8 @@
 //
 // Compile-time parameters, here and in eigh.cu: SIZE (rows), COUNT (eigenvectors).
 
+#pragma once
+
 constexpr unsigned ALL = 0xFFFFFFFF;
 constexpr int PARTS = (SIZE + 31) / 32, PADDED = 32 * PARTS;  // columns of a lane, which are thread blocks as well
 constexpr int WARPS = 8, EACH = 32 / WARPS;                   // rows of a warp
