@@ -9,7 +9,7 @@ import numpy as np
 
 from amped.backend.device import Device
 from amped.backend.fibres import fibre_starts
-from amped.backend.registry import sorter
+from amped.backend.ops.sort import SORT
 from amped.operators.placement import Loading
 from partitioner.sorting.sort import sort_nonzeros
 from partitioner.tensors.sparse import ValueRange
@@ -37,7 +37,7 @@ class DrawnSource:
         for mode in range(order):
             columns[mode] = draws.indices(mode, numbers)
         values = draws.values(numbers, np.dtype(np.float32))
-        sort = sorter(device)
+        sort = SORT.first(device)
         if sort is None:
             done = sort_nonzeros(columns, values.astype(np.float32), range(order), self.shape, merge=True)
             self._columns, self._values = done.columns, done.values
@@ -49,7 +49,7 @@ class DrawnSource:
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Array]:
         """See `ProductSource`."""
-        others, sort = [m for m in self.sparse if m != mode], sorter(self._device)
+        others, sort = [m for m in self.sparse if m != mode], SORT.first(self._device)
         lengths = [self.shape[m] for m in others]
         if mode == self.sparse[-1]:
             return [*(self._columns[m] for m in (*others, mode)), self._values.astype(dtype, copy=False)]

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amped.backend.device import Device
-from amped.backend.ops.mttkrp import Share
-from amped.backend.registry import mttkrp_kernels
+from amped.backend.ops.mttkrp import MTTKRP, Share
 from amped.operators.sources.sparse import TensorSource
 from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
@@ -91,7 +90,7 @@ def reads_of(device: Device, rng: np.random.Generator, values: Matrix, factor: M
     out = device.zeros((int(rows[-1]) + 1, matrix.shape[1]), np.float64)
     share = Share((length,), slice(0, len(out)), values.size, matrix.shape[1], factor.dtype, ValueRange(0, 1, 0))
     indices = rng.integers(0, length, values.size, dtype=np.int32)
-    kernels = [k for k in mttkrp_kernels(device) if k.name in ("segmented", "prefetched")]
+    kernels = [k for k in MTTKRP.providers(device) if k.name in ("segmented", "prefetched")]
     shards = [kernel.make([rows, indices], values, share, False) for kernel in kernels]
     best = min(shards, key=lambda shard: min(_seconds(shard, matrix, out) for _ in range(3)))
     return lambda: best.kernel.run(best, [matrix], out, slice(0, len(out)))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from amped.backend.device import Device
-from amped.backend.ops.mttkrp import Kernel
-from amped.backend.registry import mttkrp_kernels, phi_of
+from amped.backend.ops.mttkrp import MTTKRP, Kernel
+from amped.backend.ops.phi import phi_of
 
 from . import record
 from .groups import free_memory
@@ -123,7 +123,7 @@ def _gain(nonzeros: Nonzeros, own: Timed, policy: Policy, repeats: int) -> float
 def _kernels(nonzeros: Nonzeros) -> list[Kernel]:
     """Return all kernels from whose shards Phi is computed, whether they promise a gain or not."""
     share, device = nonzeros.share, nonzeros.device
-    some = [k for k in mttkrp_kernels(device) if k.suits(share) and not k.derive and phi_of(device, k, share)]
+    some = [k for k in MTTKRP.providers(device) if k.suits(share) and not k.derive and phi_of(device, k, share)]
     if device.on_host:
         return some
     return [k for k in some if _layout(nonzeros, Policy(k.name)).kernel == k.name]

@@ -13,8 +13,8 @@ import numpy as np
 
 from amped.backend.choose import choose
 from amped.backend.device import Clock, Device
-from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.registry import mttkrp_kernels, phi_of
+from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
+from amped.backend.ops.phi import phi_of
 from amped.operators.limits import check_range
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import SingleComm
@@ -84,7 +84,7 @@ class Nonzeros:
 
     def kernel(self, name: str) -> Kernel:
         """Return a kernel by its name."""
-        return next(kernel for kernel in mttkrp_kernels(self.device) if kernel.name == name)
+        return next(kernel for kernel in MTTKRP.providers(self.device) if kernel.name == name)
 
     def shard(self, kernel: Kernel) -> Any:
         """Return the nonzeros as a kernel wants them."""
@@ -151,7 +151,7 @@ def _share(source: SyntheticSource, mode: int, stride: int, dtype: np.dtype[Any]
 
 def kernels_of(device: Device, share: Share) -> list[Kernel]:
     """Return the MTTKRP kernels whose shards Phi is computed from, and which may be the fastest."""
-    plain, *others = mttkrp_kernels(device)
+    plain, *others = MTTKRP.providers(device)
     kernels = [plain, *(k for k in others if k.suits(share) and k.gains(share))]
     return [kernel for kernel in kernels if phi_of(device, kernel, share)]
 

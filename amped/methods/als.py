@@ -19,9 +19,9 @@ from ..backend import rows
 from ..backend.device import Device
 from ..backend.exchange import Machine
 from ..backend.ops.batch import RunStopped
-from ..backend.ops.equations import EquationsStatus
-from ..backend.ops.solve import SolverBytes
-from ..backend.registry import equations_of, nonnegative_solver, solver
+from ..backend.ops.equations import EquationsStatus, equations_of
+from ..backend.ops.nonnegative import nonnegative_solver
+from ..backend.ops.solve import SolverBytes, solver
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving

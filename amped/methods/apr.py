@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..backend.device import Device, Replay
 from ..backend.exchange import Machine
+from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.solve import SolverBytes
-from ..backend.registry import multiplies
 from ..models.kruskal import KruskalTensor
 from ..operators.base import CountsOperator
 from ..operators.placement import Solving
@@ -172,13 +172,14 @@ class CpApr:
 
 def prepare(device: Device, dtype: np.dtype[Any]) -> None:
     """Begin to compile what CP-APR needs beside Phi, and return at once."""
-    multiplies(device).prepare(dtype)
+    MU_UPDATE.require(device).prepare(dtype)
 
 
 def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
     """Return how many bytes CP-APR of a tensor of so many modes takes on a device beside Phi."""
 
     def takes(count: int, rank: int) -> SolverBytes:
-        return SolverBytes(8 * (5 + asked.inner_iters + 2 * rank + 2 * order) + multiplies(machine.device).bytes(rank))
+        update = MU_UPDATE.require(machine.device).bytes(rank)
+        return SolverBytes(8 * (5 + asked.inner_iters + 2 * rank + 2 * order) + update)
 
     return takes

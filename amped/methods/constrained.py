@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend.device import Array, Device
-from ..backend.ops.equations import ConstrainedEquations, ConstraintBounds, Equations, EquationsStatus, Terms
-from ..backend.registry import equations_of, nonnegative_solver
+from ..backend.ops.equations import (
+    ConstrainedEquations,
+    ConstraintBounds,
+    Equations,
+    EquationsStatus,
+    Terms,
+    equations_of,
+)
+from ..backend.ops.nonnegative import nonnegative_solver
 from ..operators.base import Operator
 from .constraints import Constraints
 from .updates import LeastSquares

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from partitioner.validate import real, whole
 
 from ..backend.device import Array, Device
+from ..backend.ops.mu_update import MU_UPDATE
 from ..backend.ops.rowproblems import ITERATIONS, KKT, RowLimits, RowMethod
-from ..backend.registry import multiplies
 from ..operators.base import CountsOperator, in_turn
 
 MOST_INNER = 1000
@@ -67,7 +67,7 @@ class Update(ABC):
     def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
         self._operator, self._asked = operator, asked
         rank, device = operator.ranks[0], operator.machine.device
-        self._multiply = multiplies(device).make(device, rank, operator.options.dtype)
+        self._multiply = MU_UPDATE.require(device).make(device, rank, operator.options.dtype)
         self.told = PoissonStatus(device, operator.order, rank, asked.inner_iters)
 
     @abstractmethod

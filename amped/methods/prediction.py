@@ -23,9 +23,8 @@ from partitioner.tensors.sparse import SparseTensor
 from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
 from ..backend.ops.mttkrp import Kernel, Shard, Share
-from ..backend.ops.nonnegative import System
+from ..backend.ops.nonnegative import System, nonnegative_solver
 from ..backend.ops.solve import Sums
-from ..backend.registry import nonnegative_solver
 from ..operators.base import Operator
 from ..operators.memory import ModePlan
 from ..operators.placement import Plan, Setting, nonzero_bytes

@@ -12,8 +12,7 @@ import numpy as np
 
 from ..backend.device import Array
 from ..backend.exchange import Machine
-from ..backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, found
-from ..backend.registry import leading_of
+from ..backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, found, leading_of
 from ..operators.base import CoreOperator
 
 ORTHONORMAL = 1e-14  # the largest entry by which a Gram matrix may differ from the identity, for each column

@@ -10,8 +10,18 @@ from numpy.typing import NDArray
 
 from ..backend import rows
 from ..backend.device import Array, Device
-from ..backend.ops.equations import NEAR, NOISY, NOT_FINITE, RANGE, SINGULAR, Equations, EquationsStatus, Terms
-from ..backend.registry import equations_of, solver
+from ..backend.ops.equations import (
+    NEAR,
+    NOISY,
+    NOT_FINITE,
+    RANGE,
+    SINGULAR,
+    Equations,
+    EquationsStatus,
+    Terms,
+    equations_of,
+)
+from ..backend.ops.solve import solver
 from ..operators.base import Operator, Solve, in_turn
 from ..operators.limits import far
 from ..options import Options

@@ -16,11 +16,13 @@ from partitioner.tensors.sparse import ValueRange
 from partitioner.validate import whole
 
 from ..backend.device import Device
-from ..backend.ops.mttkrp import Kernel, Share
-from ..backend.ops.phi import Phi
-from ..backend.ops.rowproblems import RowMethod
+from ..backend.ops.cast16 import CAST16
+from ..backend.ops.interleaved import INTERLEAVED
+from ..backend.ops.mttkrp import MTTKRP, Kernel, Share
+from ..backend.ops.phi import Phi, phi_of
+from ..backend.ops.rowproblems import ROWPROBLEMS, RowMethod
 from ..backend.ops.solve import SolverBytes
-from ..backend.registry import interleaved, mttkrp_kernels, phi_of, roundings, row_problems, ttmc_of
+from ..backend.ops.ttmc import ttmc_of
 from ..backend.rows import block_rows
 from ..errors import InputError
 from ..options import Options
@@ -137,7 +139,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     """
     options, device = setting.options, setting.device
     check_options(options, device)
-    kernels = mttkrp_kernels(device)
+    kernels = MTTKRP.providers(device)
     modes = [_mode_plan(mode, cuts, part, setting) for mode in range(len(cuts))]
     placement, one_copy = options.placement, any(k.name == options.kernel and k.derive for k in kernels)
     if one_copy:  # the tensor is in the order of mode 0: nothing is sorted to be dealt
@@ -196,7 +198,7 @@ def check_options(options: Options, device: Device, others: str = "") -> None:
 
     `others` tells of the kernels that tensors of other kinds have.
     """
-    formats, kernels = ("full", *roundings(device)), mttkrp_kernels(device)
+    formats, kernels = ("full", *(each.name for each in CAST16.providers(device))), MTTKRP.providers(device)
     if options.gather not in formats:
         raise InputError(f"gather {options.gather!r}: {device.name} has {', '.join(formats)}")
     if options.kernel == "auto":
@@ -235,7 +237,7 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
 
 def _with_interleaved(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
     """Return a mode's plan with the first kernel from whose shards Phi of interleaved models is computed."""
-    how = interleaved(setting.device)
+    how = INTERLEAVED.first(setting.device)
     for kernel in kernels if how else []:
         if how and how.suits(kernel, mode.share):
             return replace(mode, kernels=(kernel,), interleaved=how)
@@ -264,7 +266,7 @@ def _with_rows(
 
     MTTKRPs are not computed, so that their times tell nothing.
     """
-    how = row_problems(setting.device).get(method)
+    how = ROWPROBLEMS.first(setting.device, lambda rows: rows.method == method)
     if how is None:
         raise InputError(f"method {method!r}: {setting.device.name} has 'mu' alone")
     known, asked = [k for k in kernels if how.suits(k, mode.share)], setting.options.kernel

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from ..backend.device import NOTHING, Array
 from ..backend.exchange import Machine
+from ..backend.ops.cast16 import CAST16
 from ..backend.ops.interleaved import Groups, Interleaved
 from ..backend.ops.mttkrp import Shard
 from ..backend.ops.phi import Phi
-from ..backend.registry import roundings
 from ..backend.rows import block_rows
 from ..options import Options
 from .memory import ModePlan
@@ -46,7 +46,11 @@ class Workspace:
         self._ranks, self._dtype = [m.rank for m in modes], plan.dtype
         self.matrices = zeros((sum(map(self._held_bytes, self._shapes)),), np.uint8)
         self.factors = self._views(self.matrices)
-        self._rounding = None if options.gather == "full" else roundings(self._device)[options.gather]
+        self._rounding = (
+            None
+            if options.gather == "full"
+            else CAST16.require(self._device, lambda rounding: rounding.name == options.gather)
+        )
         self._narrow = [zeros(factor.shape, np.uint16) for factor in self.factors] if self._rounding else []
         self._stale = set(range(len(modes)))  # factor matrices that are newer than their copies in 16 bits
         read = self._narrow or self.factors

@@ -23,8 +23,11 @@ from ..backend.blas import callers_blas
 from ..backend.choose import choose
 from ..backend.device import Device
 from ..backend.exchange import Machine, connect
+from ..backend.ops.batch import BATCH
+from ..backend.ops.dense import DENSE
+from ..backend.ops.interleaved import INTERLEAVED
 from ..backend.ops.solve import SolverBytes
-from ..backend.registry import batches, dense_kernels, interleaved, ttm_kernels
+from ..backend.ops.ttm import TTM
 from ..errors import InputError
 from ..methods import als, apr
 from ..methods.constraints import NONE, Constraints
@@ -68,7 +71,7 @@ def bring_up(options: Options, comm: Comm) -> Machine:
 
 def _check_options(options: Options, device: Device) -> None:
     """Raise `InputError` unless the device can do what is asked for with a tensor of some kind."""
-    dense, products = [k.name for k in dense_kernels(device)], [k.name for k in ttm_kernels(device)]
+    dense, products = [k.name for k in DENSE.providers(device)], [k.name for k in TTM.providers(device)]
     if options.kernel == "auto" or options.kernel not in (*dense, *products):
         told = f"; of dense tensors {', '.join(dense)}; of products {', '.join(products)}"
         check_options(options, device, told)
@@ -209,7 +212,7 @@ def decompositions(
     seed: Callable[[Key], int],
 ) -> Alternating[Key]:
     """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
-    most, order, provider = max(ranks.values()), len(source.shape), batches(machine.device)
+    most, order, provider = max(ranks.values()), len(source.shape), BATCH.first(machine.device)
     if provider and most > provider.most:
         provider = None
     each = als.solving_bytes(machine, options.dtype, order, constraints)
@@ -235,7 +238,7 @@ def decompositions(
 
 def widest(device: Device) -> int:
     """Return how many components a run has, at most, that gains by sharing passes with others."""
-    provider = batches(device)
+    provider = BATCH.first(device)
     return min(device.together, provider.most) if provider else device.together
 
 
@@ -249,7 +252,7 @@ def counts_together(
 ) -> Counting[Key]:
     """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
     source = as_counts(source, machine, options)
-    how = interleaved(machine.device)
+    how = INTERLEAVED.first(machine.device)
     assert how is not None
     groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
     width = how.width(options.dtype)

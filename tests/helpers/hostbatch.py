@@ -8,9 +8,9 @@ import numpy as np
 
 from amped.backend.device import Device
 from amped.backend.ops.batch import Case, RunStart, RunStatus, RunStopped
-from amped.backend.ops.equations import NEAR, RANGE
-from amped.backend.ops.solve import Sums
-from amped.backend.registry import equations_of, nonnegative_solver, solver
+from amped.backend.ops.equations import NEAR, RANGE, equations_of
+from amped.backend.ops.nonnegative import nonnegative_solver
+from amped.backend.ops.solve import Sums, solver
 
 
 class _Run:

@@ -10,8 +10,8 @@ from oracle import coo_mttkrp, random_factors
 
 from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
 from amped.backend.device import Device
-from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.registry import mttkrp_kernels, roundings
+from amped.backend.ops.cast16 import CAST16
+from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
 from amped.options import GatherName
 from partitioner.tensors.sparse import ValueRange
 
@@ -88,7 +88,7 @@ class Problem:
             rows.append(padded(backend, share, factor))
             if share.gather != "full":
                 narrow = backend.empty(rows[-1].shape, np.uint16)
-                roundings(backend)[share.gather].run(rows.pop(), narrow)
+                CAST16.require(backend, lambda rounding: rounding.name == share.gather).run(rows.pop(), narrow)
                 rows.append(narrow)
         return rows
 
@@ -107,6 +107,6 @@ def stride_of(backend: Device, precision: str, rank: int, gather: GatherName = "
 def kernels(backend: Device, order: int = 3) -> Iterator[str]:
     """Yield the names of the MTTKRP kernels that suit tensors of an order."""
     share = Share((1,) * (order - 1), slice(0, 1), 1, 4, np.dtype(np.float32), ValueRange(0.0, 1.0, 0.0))
-    names = [kernel.name for kernel in mttkrp_kernels(backend) if kernel.suits(share)]
+    names = [kernel.name for kernel in MTTKRP.providers(backend) if kernel.suits(share)]
     assert len(set(names)) == len(names) >= 1
     yield from names

@@ -23,8 +23,7 @@ from amped.backend.cpu.kernels import sums
 from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
 from amped.backend.device import Device
 from amped.backend.exchange import Machine
-from amped.backend.ops.mttkrp import Kernel
-from amped.backend.registry import mttkrp_kernels
+from amped.backend.ops.mttkrp import MTTKRP, Kernel
 from amped.operators import memory, placement
 from amped.operators.sources.sparse import SparseSource
 from amped.operators.sparse.operator import SparseOperator
@@ -248,7 +247,7 @@ def machine_of(device: str, comm: Comm) -> Machine:
 
 def kernel_of(device: Device, name: str) -> Kernel:
     """Return an MTTKRP kernel by its name."""
-    return next(kernel for kernel in mttkrp_kernels(device) if kernel.name == name)
+    return next(kernel for kernel in MTTKRP.providers(device) if kernel.name == name)
 
 
 def mttkrp_all(operator: SparseOperator, modes: Sequence[int]) -> list[np.ndarray]:

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..device import Array
+from ..registry import Op
 from .equations import ConstraintBounds, EquationsStatus, Terms
-
-OP = "batch"
 
 
 class Case(NamedTuple):
@@ -122,3 +121,6 @@ class BatchProvider(Protocol):
 
     def make(self, case: Case) -> Batch:
         """Return a batch without runs."""
+
+
+BATCH = Op[BatchProvider]("batch")

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ..device import Array
-
-OP = "cast16"
+from ..registry import Op
 
 
 class Rounding(Protocol):
@@ -19,3 +18,7 @@ class Rounding(Protocol):
 
     def run(self, matrix: Array, out: Array) -> None:
         """Queue the rounding of a float32 matrix to a uint16 array of its shape."""
+
+
+CAST16 = Op[Rounding]("cast16")
+"""A provider for each format."""

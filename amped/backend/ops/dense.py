@@ -12,8 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..device import Array
-
-OP = "dense"
+from ..registry import Op
 
 
 class BlockForm(NamedTuple):
@@ -132,3 +131,7 @@ class DenseKernel(Protocol):
 
     def make(self, form: BlockForm, scratch: Array) -> Sweep:
         """Return the sweep over a block, with (bytes,) uint8 scratch memory of its own."""
+
+
+DENSE = Op[DenseKernel]("dense")
+"""The first provider is the default; a device may have none."""

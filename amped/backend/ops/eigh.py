@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..device import Array
+from ..device import Array, Device
+from ..registry import Op
 
-OP = "eigh"
 TURNS = 3  # Gram matrices that are whitened
 
 
@@ -55,3 +55,11 @@ class Eigh(Protocol):
 
     def whiten(self, gram: Array, out: Array, facts: Array, turn: int) -> None:
         """Queue what makes columns orthonormal whose Gram matrix this is: `out`, upper triangular, is multiplied."""
+
+
+EIGH = Op[Eigh]("eigh")
+
+
+def leading_of(device: Device, size: int, count: int) -> Eigh | None:
+    """Return what finds this many leading eigenvectors without the host, if anything does."""
+    return EIGH.first(device, lambda provider: provider.suits(size, count))

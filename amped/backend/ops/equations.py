@@ -12,11 +12,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..device import Array
+from ..device import Array, Device
+from ..registry import Op
 from .nonnegative import System
 from .solve import Sums
-
-OP = "equations"
 
 SINGULAR, NOISY, RANGE, NOT_FINITE, NEAR = (1 << k for k in range(5))
 """Flags: the inverse is not accurate; equations are so ill-conditioned that single precision does not suffice; stored
@@ -175,3 +174,12 @@ class EquationsProvider(Protocol):
         self, terms: Terms, dtype: np.dtype[np.floating], bounds: ConstraintBounds
     ) -> ConstrainedEquations:
         """Return those of one whose factor matrices are constrained."""
+
+
+EQUATIONS = Op[EquationsProvider]("equations")
+"""The last provider suits all."""
+
+
+def equations_of(device: Device, rank: int) -> EquationsProvider:
+    """Return the first provider that suits matrices of this many columns."""
+    return EQUATIONS.require(device, lambda provider: provider.suits(rank))

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..device import NOTHING, Array
+from ..registry import Op
 from .mttkrp import Kernel, Share
-
-OP = "interleaved"
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -109,3 +108,6 @@ class Interleaved(Protocol):
 
         `facts`, (stride, 2) float64: a model's get the violation, and one more update if there was one.
         """
+
+
+INTERLEAVED = Op[Interleaved]("interleaved")

@@ -12,8 +12,8 @@ from partitioner.tensors.sparse import ValueRange
 
 from ...options import GatherName
 from ..device import NOTHING, Array, Movable
+from ..registry import Op
 
-OP = "mttkrp"
 NOTHING_STORED: Mapping[int, Any] = {}
 
 
@@ -140,3 +140,7 @@ class Kernel(Protocol):
             Whether products and short sums are in double precision too, of the same numbers in single precision:
             slower, and compiled when it is first asked for. Not of factor matrices in 16 bits.
         """
+
+
+MTTKRP = Op[Kernel]("mttkrp")
+"""The first provider suits all nonzeros and gives bitwise equal results every time."""

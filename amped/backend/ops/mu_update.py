@@ -12,8 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..device import Array, Device
-
-OP = "mu_update"
+from ..registry import Op
 
 
 class MuUpdate(Protocol):
@@ -58,3 +57,7 @@ class MuUpdateProvider(Protocol):
 
     def make(self, device: Device, rank: int, dtype: np.dtype[Any]) -> MuUpdate:
         """Return the work on matrices of `rank` columns."""
+
+
+MU_UPDATE = Op[MuUpdateProvider]("mu_update")
+"""Every device has a provider."""

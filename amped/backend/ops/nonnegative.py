@@ -10,10 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..device import Array
+from ..device import Array, Device
+from ..registry import Op
 from .solve import SolverBytes, Sums
-
-OP = "nonnegative"
 
 
 class System(NamedTuple):
@@ -51,3 +50,12 @@ class NonnegativeSolver(Protocol):
         `made` is from `make`, `source` holds the rows of an MTTKRP in double precision. One of zeros gives a row of
         zeros at once; another ends before when a sweep has hardly changed it (`hals.SETTLED`).
         """
+
+
+NONNEGATIVE = Op[NonnegativeSolver]("nonnegative")
+"""The last provider suits all."""
+
+
+def nonnegative_solver(device: Device, rank: int, dtype: np.dtype[Any]) -> NonnegativeSolver:
+    """Return the first solver of non-negative rows that suits this many columns."""
+    return NONNEGATIVE.require(device, lambda provider: provider.suits(rank, dtype))

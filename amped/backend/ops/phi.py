@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..device import NOTHING, Array
+from ..device import NOTHING, Array, Device
+from ..registry import Op
 from .mttkrp import Kernel, Share
-
-OP = "phi"
 
 
 class Phi(Protocol):
@@ -68,3 +67,11 @@ class Phi(Protocol):
 
     def copy(self, source: Array, target: Array, skip: Array = None) -> None:
         """Queue the copy of a row of sums, (stride,) float64; see `run` for `skip`."""
+
+
+PHI = Op[Phi]("phi")
+
+
+def phi_of(device: Device, kernel: Kernel, share: Share) -> Phi | None:
+    """Return what computes the Phi of such nonzeros from a kernel's shards, if anything does."""
+    return PHI.first(device, lambda provider: provider.suits(kernel, share))

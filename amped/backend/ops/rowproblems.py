@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ..device import Array
+from ..registry import Op
 from .mttkrp import Kernel, Share
-
-OP = "rowproblems"
 
 RowMethod = Literal["pdnr", "pqnr"]
 
@@ -173,3 +172,7 @@ class RowProblems(Protocol):
 
     def advance(self, shared: Any, limits: RowLimits, number: int) -> None:
         """Queue the step of pass `number`, of the length that decreases the objective enough."""
+
+
+ROWPROBLEMS = Op[RowProblems]("rowproblems")
+"""A provider for each method."""

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..device import Array
-
-OP = "solve"
+from ..device import Array, Device
+from ..registry import Op
 
 
 class Sums(NamedTuple):
@@ -51,3 +50,12 @@ class Solver(Protocol):
 
         All but `target` are in double precision; `inverse` is C-contiguous, as it is read by its address.
         """
+
+
+SOLVE = Op[Solver]("solve")
+"""The last provider suits all."""
+
+
+def solver(device: Device, rank: int, dtype: np.dtype[Any]) -> Solver:
+    """Return the first solver that suits rows of this many columns."""
+    return SOLVE.require(device, lambda provider: provider.suits(rank, dtype))

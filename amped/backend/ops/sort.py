@@ -10,8 +10,7 @@ import numpy as np
 from partitioner.tensors.sparse import ValueRange
 
 from ..device import Array
-
-OP = "sort"
+from ..registry import Op
 
 
 class DeviceSorter(Protocol):
@@ -54,3 +53,7 @@ class DeviceSorter(Protocol):
 
     def squares(self, values: Array, largest: float) -> list[float]:
         """Return the sums of squares of blocks of values; see `partitioner.tensors.sparse.squares`."""
+
+
+SORT = Op[DeviceSorter]("sort")
+"""Only devices whose nonzeros need not be sorted on the host have a provider."""

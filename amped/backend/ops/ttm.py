@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..device import Array, Movable
-
-OP = "ttm"
+from ..registry import Op
 
 
 @dataclass(frozen=True)
@@ -91,3 +90,7 @@ class TtmKernel(Protocol):
         scratch : (bytes,) uint8 array
             At least as large as `bytes` says. Its contents mean nothing before and after.
         """
+
+
+TTM = Op[TtmKernel]("ttm")
+"""The first provider is the default."""

@@ -13,10 +13,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..device import NOTHING, Array
+from ..device import NOTHING, Array, Device
+from ..registry import Op
 from .mttkrp import Kernel, Share
-
-OP = "ttmc"
 
 
 def width(ranks: Sequence[int]) -> int:
@@ -73,3 +72,11 @@ class Ttmc(Protocol):
         double : bool
             Compute products and sums in double precision, whatever the precision of factors and values.
         """
+
+
+TTMC = Op[Ttmc]("ttmc")
+
+
+def ttmc_of(device: Device, kernel: Kernel, share: Share) -> Ttmc | None:
+    """Return what computes the TTMc of such nonzeros from a kernel's shards, if anything does."""
+    return TTMC.first(device, lambda provider: provider.suits(kernel, share))

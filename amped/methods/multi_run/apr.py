@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from ...backend.device import Array, Device
 from ...backend.exchange import Machine
 from ...backend.ops.interleaved import Groups, GroupShape
+from ...backend.ops.mu_update import MU_UPDATE
 from ...backend.ops.solve import SolverBytes
-from ...backend.registry import multiplies
 from ...operators.base import CountsOperators, in_turn
 from ...operators.columns import Columns
 from ...operators.placement import Solving
@@ -35,7 +35,7 @@ class Counting(SideBySide[Key, CpApr]):
         self._dtype = operator.options.dtype
         self._width, self._columns = self._how.width(self._dtype), operator.ranks[0]
         machine = operator.machine
-        self._multiply = multiplies(machine.device).make(machine.device, self._columns, self._dtype)
+        self._multiply = MU_UPDATE.require(machine.device).make(machine.device, self._columns, self._dtype)
         self._told = _Told(machine.device, operator.order, self._columns, asked.inner_iters)
         # See `Multiplicative`. Only a host leaves out what is done by asking for less.
         self._on_host = machine.device.on_host
@@ -183,6 +183,6 @@ def solving_bytes(machine: Machine, asked: Poisson, order: int) -> Solving:
 
     def takes(count: int, columns: int) -> SolverBytes:
         each = 8 * (5 + asked.inner_iters + 2 * order + 1)
-        return SolverBytes(each * columns + 2 * multiplies(machine.device).bytes(columns))
+        return SolverBytes(each * columns + 2 * MU_UPDATE.require(machine.device).bytes(columns))
 
     return takes

@@ -13,9 +13,8 @@ from partitioner.shards.partition import Cut
 from partitioner.tensors.statistics import looked_at
 
 from ...backend.device import Device
-from ...backend.ops.dense import BlockForm, DenseKernel, RowLayout
+from ...backend.ops.dense import DENSE, BlockForm, DenseKernel, RowLayout
 from ...backend.ops.mttkrp import Share
-from ...backend.registry import dense_kernels
 from ...backend.rows import block_rows
 from ...errors import InputError
 from ...options import Options
@@ -51,7 +50,7 @@ class DensePlan(Plan):
 
 def dense_kernel(options: Options, device: Device) -> DenseKernel:
     """Return the kernel that the options ask for; raise `InputError` if the device has no such one."""
-    kernels = dense_kernels(device)
+    kernels = DENSE.providers(device)
     if options.gather != "full":
         raise InputError(f"gather {options.gather!r} is for sparse tensors")
     names = ", ".join(kernel.name for kernel in kernels)

@@ -17,8 +17,7 @@ from partitioner.tensors.used_indices import is_long
 
 from ...backend.device import Array
 from ...backend.exchange import Machine
-from ...backend.ops.sort import DeviceSorter
-from ...backend.registry import sorter
+from ...backend.ops.sort import SORT, DeviceSorter
 from ...parallel.mpi import on_root
 from ..memory import Passing
 from ..placement import nonzero_bytes
@@ -266,6 +265,6 @@ def _sorter(kind: TensorTraits, room: DeviceRoom | None) -> DeviceSorter | None:
     """Return what sorts a tensor on the devices of all ranks, None if one lacks it, or room for it. Collective."""
     if room is None or kind.nonzeros < LEAST:
         return None
-    sort = sorter(room.machine.device)
+    sort = SORT.first(room.machine.device)
     fits = sort is not None and kind.nonzeros <= sort.most and kind.nbytes + sort.scratch * kind.nonzeros <= room.nbytes
     return sort if all(room.machine.comm.allgather(fits)) else None

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from ...backend.device import Device
-from ...backend.ops.ttm import ProductForm, TtmKernel
-from ...backend.registry import ttm_kernels
+from ...backend.ops.ttm import TTM, ProductForm, TtmKernel
 from ...errors import InputError
 from ...options import Options
 from ..memory import SLOT_BYTES, SLOTS, SMALLEST_SLOT
@@ -101,7 +100,7 @@ def ttm_kernel(options: Options, device: Device) -> TtmKernel:
     """Return the kernel that the options ask for; raise `InputError` if the device has no such one."""
     if options.gather != "full":
         raise InputError(f"gather {options.gather!r}: a product (ttm) reads the matrix as it is")
-    kernels = ttm_kernels(device)
+    kernels = TTM.providers(device)
     found = next((k for k in kernels if options.kernel in ("auto", k.name)), None)
     if found is None:
         raise InputError(

@@ -20,7 +20,7 @@ from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
 from amped.backend.cuda import probe
 from amped.backend.cuda.layout import Limits
 from amped.backend.device import Device
-from amped.backend.registry import mttkrp_kernels
+from amped.backend.ops.mttkrp import MTTKRP
 from amped.options import GatherName
 from amped.parallel.mpi import Comm
 
@@ -191,7 +191,7 @@ def test_atomics_lose_precision(comm: Comm) -> None:
 @pytest.mark.parametrize(("order", "rank", "precision"), some_of(STANDARD, [*product((3,), (33,), DTYPES)]))
 def test_the_same_bits_every_time(backend: Device, order: int, rank: int, precision: str, rows: str) -> None:
     problem = Problem(order, rank, rows, 5003)
-    kernel = mttkrp_kernels(backend)[0].name
+    kernel = MTTKRP.providers(backend)[0].name
     first = run(backend, problem, precision, kernel, [2000])
     for _ in range(5):
         assert run(backend, problem, precision, kernel, [2000]).tobytes() == first.tobytes()

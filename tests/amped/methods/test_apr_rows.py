@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import product, starmap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from oracle import PRECISIONS, random_factors, small_pieces
 import amped
 from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
+from amped.backend.ops.cast16 import CAST16
+from amped.backend.ops.phi import PHI
 from amped.errors import InputError
 from amped.methods.apr import CpApr
 from amped.methods.driver import StopRule, iterate
 from amped.methods.poisson import Poisson
-from amped.operators import placement
 from amped.operators.sources.sparse import TensorSource
 from amped.operators.workspace import Workspace
 from amped.options import Options
@@ -206,8 +208,8 @@ def test_a_method_that_is_not_there() -> None:
 @pytest.mark.parametrize("method", ["mu", "pdnr"])
 def test_phi_has_no_narrow_matrices(monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
     """Of devices that have them for MTTKRPs: what is wrong is not the kernel, or the number of components."""
-    monkeypatch.setattr(placement, "roundings", lambda device: {"bf16": None})
-    monkeypatch.setattr(placement, "phi_of", lambda device, kernel, share: None)
+    monkeypatch.setattr(CAST16, "providers", lambda device: [SimpleNamespace(name="bf16")])
+    monkeypatch.setattr(PHI, "providers", lambda device: [])
     with pytest.raises(InputError, match="gather 'bf16': Phi reads factor matrices as they are"):
         amped.cp_apr(TENSOR, 2, device="cpu", method=method, gather="bf16")
 

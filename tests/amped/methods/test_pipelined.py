@@ -15,13 +15,12 @@ from amped.backend.cpu.ops.dense import providers as cpu_dense
 from amped.backend.cuda import probe
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
-from amped.backend.registry import dense_kernels
+from amped.backend.ops.dense import DENSE
 from amped.methods.als import CpAls
 from amped.methods.constraints import ConstraintParams
 from amped.methods.driver import StopRule, iterate
 from amped.methods.pipelined import Pipelined
 from amped.methods.starts import best_of
-from amped.operators.dense import plan as dense_plan
 from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -139,7 +138,8 @@ def test_iterations_of_dense_tensors_take_turns(
 ) -> None:
     """What is computed at the end of one iteration serves the next: so two kinds of them are noted down."""
     paired(monkeypatch)
-    monkeypatch.setattr(dense_plan, "dense_kernels", lambda device: dense_kernels(device) or cpu_dense(device))
+    own = DENSE.providers
+    monkeypatch.setattr(DENSE, "providers", lambda device: own(device) or cpu_dense(device))
     rng = np.random.default_rng(0)
     array = np.einsum("ir,jr,kr->ijk", *(rng.random((n, 4)) for n in (60, 62, 64))) + rng.random((60, 62, 64))
     workspace = None if whole else 600_000 if where == "null" else 2_000_000

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...device import Array
-from ...ops.dense import BlockForm, DenseKernel, Sweep
+from ...ops.dense import DENSE, BlockForm, DenseKernel, Sweep
 from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, added, next_of, pairs_bytes, third
 from ..caches import own_cache
 from ..device import CpuDevice
@@ -288,6 +288,7 @@ def tile_width(form: BlockForm) -> int:
     return max(1, min([width, *(length for length in form.lengths if length > 1)]))
 
 
+@DENSE.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[DenseKernel]:
     """Return the kernels of the operation; the first is the default."""
     return [kind(device) for kind in (CpuSplit, CpuGemm, Elem, CpuSlice, Tile)]

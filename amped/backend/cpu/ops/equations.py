@@ -11,6 +11,7 @@ from ...normal_equations.host import FIT, ITERATIONS, HostEquations, Matrix, noi
 from ...normal_equations.host_provider import HostEquationsProvider
 from ...ops.equations import (
     CONDITION,
+    EQUATIONS,
     NOT_FINITE,
     ConstrainedEquations,
     ConstraintBounds,
@@ -77,6 +78,7 @@ class CpuEquationsProvider(HostEquationsProvider):
         return CpuConstrained(self._device, terms, bounds)
 
 
+@EQUATIONS.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[EquationsProvider]:
     """Return the providers of the operation."""
     return [CpuEquationsProvider(device)]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...device import NOTHING, Array
-from ...ops.interleaved import Groups, GroupShape, Interleaved, joined
+from ...ops.interleaved import INTERLEAVED, Groups, GroupShape, Interleaved, joined
 from ...ops.mttkrp import Kernel, Share
 from ..device import CpuDevice
 from ..kernels import interleaved
@@ -143,6 +143,7 @@ class ByVectors:
         return self._threads.team, min(self._threads.count, parts), np.zeros(1, np.int64)
 
 
+@INTERLEAVED.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[Interleaved]:
     """Return the providers of the operation."""
     return [ByVectors(device)]

@@ -10,7 +10,7 @@ import numpy as np
 from partitioner.sorting.sort import DIGIT_BITS, stable_argsort
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, KernelBytes, Share
+from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
 from ..caches import own_cache
 from ..device import CpuDevice
 from ..kernels.sums import PANEL, add_sums
@@ -276,6 +276,7 @@ class Permuted(Segmented):
         return replace(self._shard(rows, inputs, shard.values, pieces, parts, share), permutation=order)
 
 
+@MTTKRP.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[Kernel]:
     """Return the kernels of the operation; the first suits all nonzeros."""
     return [kind(device) for kind in (Segmented, Prefetched, Panelled, Fibre, BlockedKernel, TiledKernel, Permuted)]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...device import Array, Device
-from ...ops.mu_update import MuUpdate, MuUpdateProvider
+from ...ops.mu_update import MU_UPDATE, MuUpdate, MuUpdateProvider
 
 BLOCK = 1 << 14  # numbers of a matrix that are worked on together, in a core's cache
 
@@ -65,6 +65,7 @@ class HostProvider:
         return HostMuUpdate()
 
 
+@MU_UPDATE.provider("cpu")
 def providers(device: Device) -> Sequence[MuUpdateProvider]:
     """Return the providers of the operation."""
     return [HostProvider()]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...ops.nonnegative import NonnegativeSolver, System
+from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver, System
 from ...ops.solve import Sums
 from ...rows import blocks_of
 from ..device import CpuDevice
@@ -34,6 +34,7 @@ class HostHals(PartitionedSolver):
         self.in_parts(made, len(source), sums, work)
 
 
+@NONNEGATIVE.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[NonnegativeSolver]:
     """Return the solvers of the operation."""
     return [HostHals(device.threads.count)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import Phi
+from ...ops.phi import PHI, Phi
 from ..device import CpuDevice
 from ..kernels.sums import Model, add_logs, add_sums
 from ..layout import PIECE
@@ -62,6 +62,7 @@ class Divided:
             target[:] = source
 
 
+@PHI.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[Phi]:
     """Return the providers of the operation."""
     return [Divided(device)]

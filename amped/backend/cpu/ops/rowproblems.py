@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.rowproblems import FAILED, ITERATIONS, KKT, RowBytes, RowLimits, RowMethod, RowProblems
+from ...ops.rowproblems import FAILED, ITERATIONS, KKT, ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblems
 from ..device import CpuDevice
 from ..layout import NARROW
 from ..rows import newton, quasi_newton
@@ -246,6 +246,7 @@ class HostRows:
         return numbers[:own].reshape(shape), numbers[own:].reshape(parts, width)
 
 
+@ROWPROBLEMS.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[RowProblems]:
     """Return the providers of the operation, one for each method."""
     return [HostRows(device, method) for method in CODE]

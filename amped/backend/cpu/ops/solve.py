@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...ops.solve import Solver, SolverBytes, Sums
+from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ...rows import block_rows, blocks_of
 from ..device import CpuDevice
 from ..kernels import normal_equations
@@ -107,6 +107,7 @@ class HostSolver(PartitionedSolver):
         self.in_parts(made, len(source), sums, work)
 
 
+@SOLVE.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[Solver]:
     """Return the solvers of the operation."""
     return [HostSolver(device.threads.count)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...device import Array
 from ...fibres import Chunks, cut_chunks, most_slots
-from ...ops.ttm import ProductForm, TtmBytes, TtmKernel
+from ...ops.ttm import TTM, ProductForm, TtmBytes, TtmKernel
 from ..device import CpuDevice
 from ..kernels.fibres import add_carries, fibre_sums
 from ..kernels.sums import lanes_of
@@ -111,6 +111,7 @@ class CpuFibres:
             add_carries(items, carries, rows, width)
 
 
+@TTM.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[TtmKernel]:
     """Return the kernels of the operation, the default first."""
     return [CpuFibres(device)]

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.ttmc import Ttmc, width
+from ...ops.ttmc import TTMC, Ttmc, width
 from ..device import CpuDevice
 from ..kernels.sums import Scratch, threads_worth
 from ..kernels.ttmc import SUMMED, ttmc
@@ -82,6 +82,7 @@ def _nodes(ranks: Sequence[int]) -> int:
     return sum(math.prod(ranks[m:]) for m in range(len(ranks)))
 
 
+@TTMC.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[Ttmc]:
     """Return the providers of the operation."""
     return [Nested(device)]

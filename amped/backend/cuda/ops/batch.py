@@ -16,7 +16,7 @@ from partitioner.cuda.cubins import CudaSource
 from ...device import Array
 from ...normal_equations.constrained import take_lengths_out
 from ...normal_equations.host import BEST, FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, EquationsState, doubles
-from ...ops.batch import Batch, BatchProvider, Case, RunStart, RunStatus, RunStopped
+from ...ops.batch import BATCH, Batch, BatchProvider, Case, RunStart, RunStatus, RunStopped
 from ...ops.equations import ACCURACY, CONDITION, NEARBY, ROUNDING, ConstraintBounds
 from ..device import CudaDevice
 from ..launches.device_matrices import addresses
@@ -182,6 +182,7 @@ class Batches:
         return CudaBatch(self._device, case)
 
 
+@BATCH.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[BatchProvider]:
     """Return the provider of the operation, where tensor cores compute in double precision."""
     return [Batches(device)] if device.capability >= solve.LEAST_CAPABILITY else []

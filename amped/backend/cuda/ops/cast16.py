@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from ...device import Array
-from ...ops.cast16 import Rounding
+from ...ops.cast16 import CAST16, Rounding
 from ..device import CudaDevice
 
 _to_bf16 = cupy.ElementwiseKernel(
@@ -36,6 +36,7 @@ class Brain:
         _to_bf16(matrix, out)
 
 
+@CAST16.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Rounding]:
     """Return the formats of the operation."""
     return [Half(), Brain()]

@@ -9,7 +9,7 @@ import numpy as np
 from partitioner.cuda.code import prepare
 
 from ...device import Array
-from ...ops.dense import BlockForm, DenseKernel, RowLayout, Sweep
+from ...ops.dense import DENSE, BlockForm, DenseKernel, RowLayout, Sweep
 from ...ops.dimension_tree import ORDER, PASSES, DimensionTree, DimensionTreeSweep, pairs_bytes
 from ..code import dimension_tree
 from ..code.dense import (
@@ -164,6 +164,7 @@ class MatrixFree:
         return MatrixFreeSweep(form, self._tile, self._device)
 
 
+@DENSE.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[DenseKernel]:
     """Return the kernels of the operation."""
     free = {"elem": 1, "slice": 1 << 62, "tile": TILE}

@@ -13,7 +13,7 @@ from partitioner.cuda.code import load, prepare
 from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
-from ...ops.eigh import TURNS, Eigh
+from ...ops.eigh import EIGH, TURNS, Eigh
 from ..device import CudaDevice
 from ..source import unit
 
@@ -52,6 +52,7 @@ class ClusterEigh:
         _whiten(len(gram), self._number)((1,), (THREADS,), (gram, out, *where))
 
 
+@EIGH.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Eigh]:
     """Return the providers of the operation."""
     return [ClusterEigh(device)]

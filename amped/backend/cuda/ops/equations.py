@@ -14,7 +14,7 @@ from partitioner.cuda.cubins import CudaSource
 from ...device import Array
 from ...normal_equations.host import doubles
 from ...normal_equations.host_provider import INVERTING
-from ...ops.equations import ConstrainedEquations, ConstraintBounds, Equations, EquationsProvider, Terms
+from ...ops.equations import EQUATIONS, ConstrainedEquations, ConstraintBounds, Equations, EquationsProvider, Terms
 from ..device import CudaDevice
 from ..launches.device_matrices import DeviceMatrices
 from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_unit
@@ -132,6 +132,7 @@ class Wide:
         return WideEquations(self._device, terms, dtype, bounds)
 
 
+@EQUATIONS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[EquationsProvider]:
     """Return the providers of the operation; the last one suits all."""
     return [CudaEquationsProvider(device), Wide(device)]

@@ -15,7 +15,7 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.interleaved import Groups, GroupShape, Interleaved, joined
+from ...ops.interleaved import INTERLEAVED, Groups, GroupShape, Interleaved, joined
 from ...ops.mttkrp import Kernel, Share
 from ..code.interleaved import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
 from ..device import CudaDevice
@@ -170,6 +170,7 @@ class OfLanes:
         return _on_device(held, dtype, self._number)
 
 
+@INTERLEAVED.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Interleaved]:
     """Return the providers of the operation."""
     return [OfLanes(device)]

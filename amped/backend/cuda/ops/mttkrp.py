@@ -14,7 +14,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 from partitioner.tensors.sparse import MAX_ORDER
 
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, KernelBytes, Share
+from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
 from .. import coordinates
 from .. import shard as packing
 from ..coordinates import ATOMIC, PERMUTED, CoordinateShard
@@ -170,6 +170,7 @@ class Coordinates:
             coordinates.mttkrp(shard, factors, out, scratch, double)
 
 
+@MTTKRP.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Kernel]:
     """Return the kernels of the operation; the first suits all nonzeros."""
     packed = [Packed(name, device) for name in kernel_names(MAX_ORDER)]

@@ -13,7 +13,7 @@ from partitioner.cuda.code import load, prepare
 from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array, Device
-from ...ops.mu_update import MuUpdate, MuUpdateProvider
+from ...ops.mu_update import MU_UPDATE, MuUpdate, MuUpdateProvider
 from ..device import CudaDevice
 from ..source import REALS, unit
 
@@ -82,6 +82,7 @@ class DeviceProvider:
         return CudaMuUpdate(self._device, rank, dtype)
 
 
+@MU_UPDATE.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[MuUpdateProvider]:
     """Return the providers of the operation."""
     return [DeviceProvider(device)]

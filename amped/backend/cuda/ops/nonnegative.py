@@ -14,7 +14,7 @@ from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
 from ...normal_equations.hals import ColumnSolver
-from ...ops.nonnegative import NonnegativeSolver, System
+from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver, System
 from ...ops.solve import SolverBytes, Sums
 from ..device import CudaDevice
 from ..source import ALONE, REALS, lanes, unit
@@ -75,6 +75,7 @@ class HalsSolver:
             made.add_parts((grid,), (THREADS,), (ALONE, ONCE, *numbers))
 
 
+@NONNEGATIVE.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:
     """Return the solvers of the operation; the last one suits all."""
     return [HalsSolver(device), ColumnSolver(device)]

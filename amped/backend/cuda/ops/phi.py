@@ -13,7 +13,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import Phi
+from ...ops.phi import PHI, Phi
 from ..code.phi import SUMS, macros, most_blocks, source, suits
 from ..device import CudaDevice
 from ..layout import PackedLayout, make_layout
@@ -103,6 +103,7 @@ class PackedPhi:
         _sums(self._number).copy((-(-source.size // THREADS),), (THREADS,), arguments)
 
 
+@PHI.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Phi]:
     """Return what computes Phi."""
     return [PackedPhi(device)]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...device import Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.rowproblems import RowBytes, RowLimits, RowMethod, RowProblems
+from ...ops.rowproblems import ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowProblems
 from ..code.rows import LENGTHS, RowCode, batch_tasks, most_tasks, suits, task_size
 from ..device import CudaDevice
 from ..launches.row_passes import DONE, Ints, RowPasses, RowState, RowSteps, RowTasks, clear_rows, cut_tasks, find_rows
@@ -199,6 +199,7 @@ class CudaRowProblems:
         shared.steps.advance(number)
 
 
+@ROWPROBLEMS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[RowProblems]:
     """Return the providers of the operation, one for each method."""
     return [CudaRowProblems(device, "pdnr"), CudaRowProblems(device, "pqnr")]

@@ -13,7 +13,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
-from ...ops.solve import Solver, SolverBytes, Sums
+from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ..device import CudaDevice
 from ..launches.rows_large import ProductSolver
 from ..source import ALONE, REALS, unit
@@ -85,6 +85,7 @@ class FusedSolver:
             made.add_parts((grid,), (THREADS,), (ALONE, ONCE, *numbers))
 
 
+@SOLVE.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Solver]:
     """Return the solvers of the operation; the last one suits all."""
     return [FusedSolver(device), ProductSolver(device)]

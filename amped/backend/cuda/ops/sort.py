@@ -12,7 +12,7 @@ from partitioner.cuda.sort_keys import MOST
 from partitioner.tensors.sparse import ValueRange
 
 from ...device import Array
-from ...ops.sort import DeviceSorter
+from ...ops.sort import SORT, DeviceSorter
 from ..device import CudaDevice
 
 
@@ -48,6 +48,7 @@ class RadixSorter:
         return cuda_sort.squares(values, largest)
 
 
+@SORT.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[DeviceSorter]:
     """Return the sorters, those to prefer first."""
     return [RadixSorter(device)]

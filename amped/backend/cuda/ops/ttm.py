@@ -14,7 +14,7 @@ from partitioner.cuda.code import load, prepare
 
 from ...device import Array
 from ...fibres import cut_chunks, most_slots
-from ...ops.ttm import ProductForm, TtmBytes, TtmKernel
+from ...ops.ttm import TTM, ProductForm, TtmBytes, TtmKernel
 from ..code import ttm
 from ..device import CudaDevice
 from ..layout import ALIGNMENT
@@ -135,6 +135,7 @@ class FibresOnDevice:
             settle((-(-count * row // SETTLING),), (SETTLING,), (level, np.int32(count), scratch, out))
 
 
+@TTM.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[TtmKernel]:
     """Return the kernels of the operation, the default first."""
     return [FibresOnDevice(device)]

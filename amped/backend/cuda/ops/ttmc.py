@@ -13,7 +13,7 @@ from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.ttmc import Ttmc
+from ...ops.ttmc import TTMC, Ttmc
 from ..code.ttmc import THREADS, TtmcCode, WalkedCode, products_code, walked_code
 from ..coordinates import ATOMIC, CoordinateShard, column_places
 from ..device import CudaDevice
@@ -110,6 +110,7 @@ def _functions(code: TtmcCode, device: int) -> tuple[Any, Any]:
     return module.get_function("ttmc"), module.get_function("carry_up")
 
 
+@TTMC.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[Ttmc]:
     """Return the providers of the operation."""
     return [Multiplied(device), Walked(device)]

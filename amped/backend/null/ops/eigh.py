@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...device import Array
-from ...ops.eigh import TURNS, Eigh
+from ...ops.eigh import EIGH, TURNS, Eigh
 from ..device import NullDevice
 
 
@@ -42,6 +42,7 @@ class NumpyEigh:
         out[...] = np.linalg.inv(root).T / lengths[:, None]
 
 
+@EIGH.provider("null")
 def providers(device: NullDevice) -> Sequence[Eigh]:
     """Return the providers of the operation."""
     return [NumpyEigh()]

@@ -9,7 +9,7 @@ import numpy as np
 from ...cpu.ops.equations import CpuEquations
 from ...normal_equations.constrained import HostConstrained
 from ...normal_equations.host_provider import HostEquationsProvider
-from ...ops.equations import ConstrainedEquations, ConstraintBounds, Equations, EquationsProvider, Terms
+from ...ops.equations import EQUATIONS, ConstrainedEquations, ConstraintBounds, Equations, EquationsProvider, Terms
 from ..device import NullDevice
 
 
@@ -45,6 +45,7 @@ class Null(HostEquationsProvider):
         return NullConstrained(self._null, terms, bounds)
 
 
+@EQUATIONS.provider("null")
 def providers(device: NullDevice) -> Sequence[EquationsProvider]:
     """Return the providers of the operation."""
     return [Null(device)]

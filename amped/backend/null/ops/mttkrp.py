@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ...cpu.ops.mttkrp import Segmented
 from ...cpu.shard import HostShard
 from ...device import NOTHING, Array
-from ...ops.mttkrp import Kernel, KernelBytes, Share
+from ...ops.mttkrp import MTTKRP, Kernel, KernelBytes, Share
 from ..device import NullDevice
 
 
@@ -36,6 +36,7 @@ class RecordedKernel(Segmented):
         super().run(shard, factors, out, new, scratch, double)
 
 
+@MTTKRP.provider("null")
 def providers(device: NullDevice) -> Sequence[Kernel]:
     """Return the kernels of the operation."""
     return [RecordedKernel("slow", device), RecordedKernel("fast", device)]

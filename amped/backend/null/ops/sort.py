@@ -11,7 +11,7 @@ from partitioner.sorting.sort import stable_argsort
 from partitioner.tensors import sparse as coo
 
 from ...device import Array
-from ...ops.sort import DeviceSorter
+from ...ops.sort import SORT, DeviceSorter
 from ..device import NullDevice
 
 
@@ -49,6 +49,7 @@ class NullSorter:
         return coo.squares(values, (-largest, largest))
 
 
+@SORT.provider("null")
 def providers(device: NullDevice) -> Sequence[DeviceSorter]:
     """Return the sorters, those to prefer first."""
     return [NullSorter()]

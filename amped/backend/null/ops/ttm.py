@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...cpu.ops.ttm import CpuFibres, HostFibres
 from ...device import Array
-from ...ops.ttm import ProductForm, TtmBytes, TtmKernel
+from ...ops.ttm import TTM, ProductForm, TtmBytes, TtmKernel
 from ..device import NullDevice
 
 
@@ -27,6 +27,7 @@ class RecordedTtm(CpuFibres):
         super().run(shard, matrix, out, scratch)
 
 
+@TTM.provider("null")
 def providers(device: NullDevice) -> Sequence[TtmKernel]:
     """Return the kernels of the operation, the default first."""
     return [RecordedTtm(device)]

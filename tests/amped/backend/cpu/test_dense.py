@@ -15,8 +15,7 @@ from oracle import ROUNDING, dense_mttkrp, random_factors
 from amped.backend.choose import choose
 from amped.backend.cpu.kernels import passes
 from amped.backend.cpu.ops import dense as cpu_dense
-from amped.backend.ops.dense import BlockForm, DenseKernel, Sweep
-from amped.backend.registry import dense_kernels
+from amped.backend.ops.dense import DENSE, BlockForm, DenseKernel, Sweep
 from amped.parallel.mpi import SingleComm
 
 NAMES = ("split", "gemm", "elem", "slice", "tile")
@@ -36,7 +35,7 @@ def small_pieces() -> Iterator[None]:
 
 
 def kernel_of(name: str, threads: int) -> DenseKernel:
-    return next(k for k in dense_kernels(choose("cpu", SingleComm(), threads)) if k.name == name)
+    return next(k for k in DENSE.providers(choose("cpu", SingleComm(), threads)) if k.name == name)
 
 
 def form_of(

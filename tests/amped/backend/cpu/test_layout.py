@@ -29,8 +29,7 @@ from amped.backend.cpu.layout import (
     tiled,
 )
 from amped.backend.cpu.ops import mttkrp as cpu_mttkrp
-from amped.backend.ops.mttkrp import Share
-from amped.backend.registry import mttkrp_kernels
+from amped.backend.ops.mttkrp import MTTKRP, Share
 from amped.parallel.mpi import Comm
 from partitioner.tensors.sparse import ValueRange
 
@@ -185,7 +184,7 @@ def test_new_rows_get_sums_or_zeros(
         inputs[-1][:, :rank] = factor
     at = 450  # the shards' bound, within a row
     assert columns[0][at] == columns[0][at - 1]
-    known = {kernel.name: kernel for kernel in mttkrp_kernels(backend)}
+    known = {kernel.name: kernel for kernel in MTTKRP.providers(backend)}
     for kernel in [known[name] for name in names or known.keys() - {"permuted"}]:
         guarded = backend.empty((202, stride), np.float64)
         guarded[:] = np.nan
@@ -228,7 +227,7 @@ def test_indices_take_16_bits_where_they_can(comm: Comm, length: int, kind: type
     values, factors = rng.random(50), [rng.random((n, 8)) for n in (50, length, 1)]
     share = Share((length, 1), slice(0, 50), 50, 8, np.dtype(np.float32), ValueRange(0, 1, 0))
     inputs = [factor.astype(np.float32) for factor in factors[1:]]
-    for kernel in [k for k in mttkrp_kernels(backend) if k.name not in apart]:
+    for kernel in [k for k in MTTKRP.providers(backend) if k.name not in apart]:
         shard: Any = kernel.make(columns, values.astype(np.float32), share, False)
         out = backend.zeros((50, 8), np.float64)
         assert [column.dtype for column in shard.indices] == [kind, kind]
@@ -271,7 +270,7 @@ def test_what_is_tried(
 ) -> None:
     monkeypatch.setattr(cpu_mttkrp, "own_cache", lambda: 1 << 20)
     share = host_share(lengths, rows, nonzeros, columns)
-    tried = [k.name for k in mttkrp_kernels(choose("cpu", comm, 2)) if k.suits(share) and k.gains(share)]
+    tried = [k.name for k in MTTKRP.providers(choose("cpu", comm, 2)) if k.suits(share) and k.gains(share)]
     assert set(tried) == names
     assert tried[0] == "segmented"
 

@@ -10,8 +10,7 @@ from denseblocks import EVERY, Case
 
 from amped.backend.cuda.code.dense import whole_waves
 from amped.backend.device import Device
-from amped.backend.ops.dense import BlockForm
-from amped.backend.registry import dense_kernels
+from amped.backend.ops.dense import DENSE, BlockForm
 
 SHAPES = [
     (7, 9),
@@ -61,7 +60,7 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
     for rank, slab, workspace in RANKS:
         stride = backend.stride(rank, dtype.itemsize)
         form = BlockForm(shape, min(slab or shape[0], shape[0]), rank, stride, dtype, workspace, held=held)
-        for kernel in dense_kernels(backend):
+        for kernel in DENSE.providers(backend):
             assert kernel.suits(form)
             if held and not kernel.mixes(form):
                 continue
@@ -72,7 +71,7 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
             for mode in [*range(len(shape)), *rng.integers(0, len(shape), 4).tolist()]:
                 case.check(mode, sweep)
                 case.change(mode, sweep)
-    kernels = {kernel.name for kernel in dense_kernels(backend)}
+    kernels = {kernel.name for kernel in DENSE.providers(backend)}
     assert seen == ({"split", "split-fused"} if held and not backend.on_host else kernels)
 
 
@@ -81,7 +80,7 @@ def test_every_kernel_whatever_changes(backend: Device, shape: tuple[int, ...], 
 def test_what_is_kept_serves_a_later_sweep(backend: Device, precision: Any, held: Any) -> None:
     dtype = np.dtype(precision)
     form = BlockForm((24, 20, 18, 16), 24, 16, backend.stride(16, dtype.itemsize), dtype, PLENTY, held=held)
-    kernel = dense_kernels(backend)[0]
+    kernel = DENSE.providers(backend)[0]
     case, scratch = Case(backend, form), backend.empty((kernel.bytes(form),), np.uint8)
     sweep = kernel.make(form, scratch)
     assert sweep.kept() is None
@@ -109,7 +108,7 @@ def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any,
         plain = held or dtype
         as_held = BlockForm(shape, shape[0], rank, backend.stride(rank, plain.itemsize), plain, workspace, gaps=True)
         form = as_held._replace(dtype=dtype, held=held)
-        for kernel in dense_kernels(backend):
+        for kernel in DENSE.providers(backend):
             rows = kernel.rows(as_held)
             if rows is None or (held and not kernel.mixes(form)):
                 continue
@@ -130,7 +129,7 @@ def test_rows_with_gaps(backend: Device, shape: tuple[int, ...], precision: Any,
 def test_rows_that_are_multiplied_apart(backend: Device, gaps: bool) -> None:
     """Of a product with the transposed block: it has more rows than occupy all processors."""
     form = BlockForm((66, 66, 65), 66, 500, 500, np.dtype("f8"), PLENTY, gaps=gaps)
-    kernel = next(kernel for kernel in dense_kernels(backend) if kernel.name == "split-stored")
+    kernel = next(kernel for kernel in DENSE.providers(backend) if kernel.name == "split-stored")
     assert whole_waves(66 * 65, 500, backend.limits.processors) < 66 * 65  # type: ignore[attr-defined]
     case, scratch = Case(backend, form, kernel.rows(form)), backend.empty((kernel.bytes(form),), np.uint8)
     scratch.fill(255)
@@ -149,7 +148,7 @@ def test_long_modes(backend: Device, shape: tuple[int, ...], precision: Any) -> 
     dtype = np.dtype(precision)
     form = BlockForm(shape, shape[0], 5, backend.stride(5, dtype.itemsize), dtype, PLENTY, whole=True)
     case = Case(backend, form)
-    for kernel in dense_kernels(backend)[: 1 if backend.on_host else 3]:
+    for kernel in DENSE.providers(backend)[: 1 if backend.on_host else 3]:
         sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))
         for mode in range(len(shape)):
             case.check(mode, sweep)
@@ -158,7 +157,7 @@ def test_long_modes(backend: Device, shape: tuple[int, ...], precision: Any) -> 
 @EVERY
 def test_results_repeat(backend: Device) -> None:
     form = BlockForm((60, 50, 40), 60, 20, backend.stride(20, 4), np.dtype(np.float32), PLENTY)
-    for kernel in (kernel for kernel in dense_kernels(backend) if kernel.repeatable):
+    for kernel in (kernel for kernel in DENSE.providers(backend) if kernel.repeatable):
         case, found = Case(backend, form), []
         for _ in range(3):
             sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))

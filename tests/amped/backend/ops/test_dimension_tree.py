@@ -14,9 +14,8 @@ from amped.backend.cpu.kernels import passes
 from amped.backend.cuda.code.dimension_tree import last_bytes, parts_bytes, widened
 from amped.backend.device import Device
 from amped.backend.ops import dimension_tree
-from amped.backend.ops.dense import BlockForm, RowLayout
+from amped.backend.ops.dense import DENSE, BlockForm, RowLayout
 from amped.backend.ops.dimension_tree import DimensionTreeSweep
-from amped.backend.registry import dense_kernels
 
 SHAPES = [(13, 8, 21), (1, 5, 6), (40, 1, 30), (6, 70, 1), (70, 66, 5), (9, 40, 90)]
 ORDERS = [(0, 1, 2), (2, 1, 0)]
@@ -111,7 +110,7 @@ def test_pairs_of_modes_with_gaps(
             scratch = np.full(dimension_tree.pairs_bytes(wide, found), 255, np.uint8)
             sweep = DimensionTreeSweep(wide, found, scratch, PlainProducts(wide), shape)
         else:
-            kernel = dense_kernels(backend)[0]
+            kernel = DENSE.providers(backend)[0]
             assert kernel.rows(form) == RowLayout(2, shape[2] + 1)
             memory = backend.empty((kernel.bytes(form),), np.uint8)
             memory.fill(255)
@@ -144,7 +143,7 @@ def test_pairs_of_modes(
         room = (blocks + 1) * max(shape) * columns * 8
         workspace = (room * 4 // 3 + 4 if backend.on_host else room + parts) if blocks else PLENTY
         form = BlockForm(shape, slab, rank, stride, dtype, workspace, whole=True, pairs=True)
-        kernel = dense_kernels(backend)[0]
+        kernel = DENSE.providers(backend)[0]
         case, scratch = Blocks(backend, form), backend.empty((kernel.bytes(form),), np.uint8)
         scratch.fill(255)
         sweep = kernel.make(form, scratch)
@@ -159,7 +158,7 @@ def test_pairs_of_a_long_mode(backend: Device, shape: tuple[int, ...], monkeypat
     """More rows than the short sides of a GPU's grid have places for blocks of them."""
     paired(monkeypatch)
     form = BlockForm(shape, shape[0], 3, backend.stride(3, 8), np.dtype("f8"), PLENTY, whole=True, pairs=True)
-    kernel = dense_kernels(backend)[0]
+    kernel = DENSE.providers(backend)[0]
     sweep = kernel.make(form, backend.empty((kernel.bytes(form),), np.uint8))
     assert isinstance(sweep, DimensionTreeSweep)
     go_round(Blocks(backend, form), sweep, (0, 1, 2))

@@ -9,8 +9,7 @@ import pytest
 from oracle import BACKENDS
 
 from amped.backend.device import Device
-from amped.backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, found
-from amped.backend.registry import leading_of
+from amped.backend.ops.eigh import TURNS, Eigh, EighStatus, facts_of, found, leading_of
 
 CURRENT = [BACKENDS[-1], ("null", 1)]  # a GPU, and the null device
 SIZES = [(8, 2), (33, 4), (100, 10), (128, 64), (256, 16), (300, 32), (511, 7), (512, 8)]

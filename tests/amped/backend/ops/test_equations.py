@@ -26,8 +26,8 @@ from amped.backend.ops.equations import (
     Equations,
     EquationsStatus,
     Terms,
+    equations_of,
 )
-from amped.backend.registry import equations_of
 from amped.parallel.mpi import world
 
 RANKS = (1, 7, 16, 33, 64, 128, 130, 257)

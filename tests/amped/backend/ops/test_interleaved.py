@@ -13,8 +13,7 @@ from forms import some_of
 from oracle import PRECISIONS, coo_phi, random_factors, small_pieces, sum_of_logs
 
 import amped
-from amped.backend.ops.interleaved import GroupShape
-from amped.backend.registry import interleaved
+from amped.backend.ops.interleaved import INTERLEAVED, GroupShape
 from amped.methods.poisson import Poisson
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -149,7 +148,7 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
 
 def test_models_that_have_too_many_columns(comm: Comm, device: Any) -> None:
     with opened(random_counts(3, (9, 8, 7)), comm, Options(device=device), None) as (machine, _):
-        how = interleaved(machine.device)
+        how = INTERLEAVED.first(machine.device)
         assert how is not None
         single, double = np.dtype(np.float32), np.dtype(np.float64)
         assert [how.models(rank, single) for rank in (1, 4, 5, 8, 9, 16, 17, 64, 65)] == [16, 16, 8, 8, 4, 4, 2, 1, 0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amped.backend.choose import choose
-from amped.backend.registry import multiplies
+from amped.backend.ops.mu_update import MU_UPDATE
 from amped.parallel.mpi import Comm
 
 LEAST, KAPPA = 1e-10, 1e-2
@@ -19,7 +19,7 @@ LEAST, KAPPA = 1e-10, 1e-2
 def test_an_update_of_a_mode(comm: Comm, device: str, rows: int, rank: int, dtype: Any) -> None:
     """Columns beyond the rank, which pad rows, stay as they are."""
     here, rng, kind = choose(device, comm), np.random.default_rng(rank), np.dtype(dtype)
-    work = multiplies(here).make(here, rank, kind)
+    work = MU_UPDATE.require(here).make(here, rank, kind)
     whole = rng.random((rows, rank + 3)).astype(kind)
     whole[rng.random(whole.shape) < 0.3] = 1e-30
     whole[:, rank:] = 7
@@ -63,7 +63,7 @@ def test_an_update_of_a_mode(comm: Comm, device: str, rows: int, rank: int, dtyp
 
 def test_a_number_that_is_none_is_the_largest(comm: Comm, device: str) -> None:
     here = choose(device, comm)
-    work = multiplies(here).make(here, 2, np.dtype(np.float64))
+    work = MU_UPDATE.require(here).make(here, 2, np.dtype(np.float64))
     matrix, phi = here.to_device(np.full((3, 2), 0.5)), np.full((3, 2), 9.0)
     phi[1, 1] = np.nan
     violation = here.zeros((1,), np.float64)

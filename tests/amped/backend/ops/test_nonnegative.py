@@ -11,9 +11,8 @@ from scipy.optimize import nnls
 from amped.backend.choose import choose
 from amped.backend.cpu.ops.nonnegative import HostHals
 from amped.backend.normal_equations.hals import ColumnSolver
-from amped.backend.ops.nonnegative import NonnegativeSolver, System
+from amped.backend.ops.nonnegative import NonnegativeSolver, System, nonnegative_solver
 from amped.backend.ops.solve import Sums
-from amped.backend.registry import nonnegative_solver
 from amped.parallel.mpi import world
 
 RANKS = (1, 7, 16, 33, 64, 128, 130)

@@ -14,8 +14,7 @@ from oracle import BACKENDS, assert_rounding_only, coo_phi, kernel_of, loglikeli
 
 from amped.backend.device import Device
 from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.phi import Phi
-from amped.backend.registry import phis
+from amped.backend.ops.phi import PHI, Phi
 
 FLOOR = 1e-10
 ALL = [*BACKENDS, ("null", 1)]
@@ -32,7 +31,7 @@ every_backend = pytest.mark.parametrize(
 
 def providers(backend: Device, share: Share, order: int = 3, form: str = "") -> Iterator[tuple[Phi, Kernel]]:
     """Yield each provider of the family with each MTTKRP kernel whose shards it reads: of one form, if there is one."""
-    pairs = [(phi, kernel_of(backend, name)) for name in kernels(backend, order) for phi in phis(backend)]
+    pairs = [(phi, kernel_of(backend, name)) for name in kernels(backend, order) for phi in PHI.providers(backend)]
     pairs = [(phi, kernel) for phi, kernel in pairs if phi.suits(kernel, share)]
     assert pairs
     of_form = [pair for pair in pairs if (pair[1].name == "permuted") == (form == "phi permuted")] if form else pairs

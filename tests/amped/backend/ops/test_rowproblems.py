@@ -17,9 +17,8 @@ from amped.backend.cpu.device import CpuDevice
 from amped.backend.cpu.ops import rowproblems as kernels
 from amped.backend.cpu.rows.problems import order_rows
 from amped.backend.device import Device
-from amped.backend.ops.mttkrp import Share
-from amped.backend.ops.rowproblems import RowLimits, RowMethod
-from amped.backend.registry import mttkrp_kernels, row_problems
+from amped.backend.ops.mttkrp import MTTKRP, Share
+from amped.backend.ops.rowproblems import ROWPROBLEMS, RowLimits, RowMethod
 from amped.parallel.mpi import world
 from partitioner.tensors.sparse import ValueRange
 
@@ -72,7 +71,8 @@ class Rows:
         whole: slice | None = None,
     ) -> tuple[np.ndarray, RowsSolved]:
         """Solve all rows; columns that are not the problem's are poisoned."""
-        solver, (shard,) = row_problems(device)[method], self.shards(device, [], kernel)
+        solver = ROWPROBLEMS.require(device, lambda rows: rows.method == method)
+        (shard,) = self.shards(device, [], kernel)
         stride = device.stride(self.rank, self.dtype.itemsize)
         factors = [self.padded(device, factor, stride) for factor in self.factors]
         own, share, seen = self.padded(device, self.start, stride), self.share(stride), device.zeros((3,), np.float64)
@@ -102,7 +102,7 @@ class Rows:
         self, device: Device, method: RowMethod, limits: RowLimits, cuts: list[int]
     ) -> tuple[np.ndarray, RowsSolved]:
         """Solve all rows in step, those without nonzeros left alone, as ranks that have the parts do."""
-        solver, shards = row_problems(device)[method], self.shards(device, cuts)
+        solver, shards = ROWPROBLEMS.require(device, lambda rows: rows.method == method), self.shards(device, cuts)
         stride = device.stride(self.rank, self.dtype.itemsize)
         factors = [self.padded(device, factor, stride) for factor in self.factors]
         places = list(enumerate(np.flatnonzero(self.counts).tolist()))
@@ -309,12 +309,12 @@ def test_the_objective_never_rises(method: Any, backend: Device) -> None:
 def test_kernels_whose_rows_lie_side_by_side(two: CpuDevice) -> None:
     problem, share = Rows(3, 8, [50, 60]), Share((9, 9), slice(0, 2), 110, 8, np.dtype("f8"), ValueRange(1.0, 9.0, 1.0))
     want, _ = problem.solve(two, "pdnr", RowLimits())
-    solver = row_problems(two)["pdnr"]
-    suited = {kernel.name for kernel in mttkrp_kernels(two) if solver.suits(kernel, share)}
+    solver = ROWPROBLEMS.require(two, lambda rows: rows.method == "pdnr")
+    suited = {kernel.name for kernel in MTTKRP.providers(two) if solver.suits(kernel, share)}
     assert suited == {"segmented", "prefetched", "panelled", "fibre"}
     for name in suited:
         assert np.array_equal(problem.solve(two, "pdnr", RowLimits(), name)[0], want)
 
 
 def test_methods_of_devices(two: CpuDevice) -> None:
-    assert set(row_problems(two)) == {"pdnr", "pqnr"}
+    assert {rows.method for rows in ROWPROBLEMS.providers(two)} == {"pdnr", "pqnr"}

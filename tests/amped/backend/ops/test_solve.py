@@ -10,8 +10,7 @@ import pytest
 from amped.backend import rows as rows_module
 from amped.backend.choose import choose
 from amped.backend.cpu.ops.solve import PART_ROWS, HostSolver
-from amped.backend.ops.solve import Sums
-from amped.backend.registry import solver
+from amped.backend.ops.solve import Sums, solver
 from amped.parallel.mpi import world
 
 RANKS = (1, 7, 16, 33, 64, 128, 130, 257)

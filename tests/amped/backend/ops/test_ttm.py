@@ -15,8 +15,7 @@ from amped.backend import fibres
 from amped.backend.cpu.ops import ttm as cpu_ttm
 from amped.backend.device import Device
 from amped.backend.fibres import count_fibres, cut_chunks, fibre_starts
-from amped.backend.ops.ttm import ProductForm
-from amped.backend.registry import ttm_kernels
+from amped.backend.ops.ttm import TTM, ProductForm
 
 SLACK = 5
 F4, F8 = np.float32, np.float64
@@ -112,7 +111,7 @@ def test_a_product(backend: Device, monkeypatch: Any, kind: str, rank: int, widt
     values = rng.random((nonzeros, width)).astype(kind_of) + 0.5
     form = ProductForm(length, backend.stride(rank, kind_of.itemsize), kind_of, nonzeros, width)
     matrix = rng.random((length, form.stride)).astype(kind_of)
-    (kernel,) = ttm_kernels(backend)
+    (kernel,) = TTM.providers(backend)
     shard = kernel.make(backend.to_device(indices), backend.to_device(values), backend.to_device(starts), form)
     out = backend.empty((starts.size - 1, width, form.stride), kind_of)
     out.fill(np.nan)
@@ -140,7 +139,7 @@ def test_a_product(backend: Device, monkeypatch: Any, kind: str, rank: int, widt
 
 
 def test_nothing(backend: Device) -> None:
-    (kernel,) = ttm_kernels(backend)
+    (kernel,) = TTM.providers(backend)
     form = ProductForm(3, 8, np.dtype(np.float64), 0)
     assert kernel.bytes(form, 0, 0) == (0, 0, 0)
     shard = kernel.make(np.zeros(0, np.int32), np.zeros(0), np.zeros(1, np.int64), form)

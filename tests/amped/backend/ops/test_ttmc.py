@@ -14,9 +14,8 @@ from oracle import BACKENDS, random_nonzeros
 from tuckers import coo_ttmc
 
 from amped.backend.device import Device
-from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.ttmc import Ttmc
-from amped.backend.registry import mttkrp_kernels, ttmc_of
+from amped.backend.ops.mttkrp import MTTKRP, Kernel, Share
+from amped.backend.ops.ttmc import Ttmc, ttmc_of
 from partitioner.shards.partition import SortedTensor, mode_order
 from partitioner.tensors.sparse import SparseTensor, ValueRange
 
@@ -66,7 +65,7 @@ class Problem:
 
 
 def provider(device: Device, share: Share) -> tuple[Kernel, Ttmc]:
-    return next((kernel, how) for kernel in mttkrp_kernels(device) if (how := ttmc_of(device, kernel, share)))
+    return next((kernel, how) for kernel in MTTKRP.providers(device) if (how := ttmc_of(device, kernel, share)))
 
 
 def run(device: Device, problem: Problem, cuts: Sequence[int] = (), first: int = 0, double: bool = False) -> np.ndarray:

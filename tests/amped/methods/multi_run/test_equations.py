@@ -16,12 +16,11 @@ from severalruns import assert_as_alone, assert_near_one_as_alone, side_by_side
 
 import amped
 from amped.backend.normal_equations.host import FLAGS, MODE
-from amped.backend.ops.batch import Batch
+from amped.backend.ops.batch import BATCH, Batch
 from amped.backend.ops.equations import NOISY, SINGULAR
 from amped.methods.driver import StopRule
 from amped.methods.multi_run import equations
 from amped.parallel.mpi import Comm
-from amped.runs import assembly
 from partitioner.tensors.dense import DenseTensor
 
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-9}
@@ -31,7 +30,7 @@ SINGULAR_ACCURACY = {"cpu": 1e-5, "cuda": 2e-4}  # sums that come in any order d
 @pytest.fixture(autouse=True)
 def provider(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":
-        monkeypatch.setattr(assembly, "batches", HostBatches)
+        monkeypatch.setattr(BATCH, "first", HostBatches)
 
 
 def counts(seed: int = 0, size: float = 1.0) -> amped.SparseTensor:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from oracle import assert_rounding_only, coo_mttkrp, make_operator, random_factors, random_nonzeros, small_pieces
 
-from amped.backend import registry
 from amped.backend.cuda import probe
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
-from amped.backend.ops.solve import Sums
+from amped.backend.ops.solve import Sums, solver
+from amped.backend.registry import Op
 from amped.methods.als import CpAls
 from amped.methods.driver import StopRule, iterate
 from amped.operators.base import in_turn
@@ -35,7 +35,7 @@ class Identity:
 
     def __init__(self, operator: SparseOperator) -> None:
         self._operator, device, rank = operator, operator.machine.device, operator.ranks[0]
-        self._solver = registry.solver(device, rank, operator.plan.dtype)
+        self._solver = solver(device, rank, operator.plan.dtype)
         self._made = self._solver.make(max(SHAPE), rank, operator.plan.dtype)
         self._inverse = device.to_device(np.eye(rank) / 1000)
         totals = device.zeros((rank + 1, rank), np.float64)
@@ -88,7 +88,7 @@ def test_after_the_first_iteration_nothing_is_allocated_or_looked_up(
         operator = make_operator(TENSOR, FACTORS, on, **options, **({} if device else {"device": "cuda"}))
     method = Identity(operator)
     method.step()
-    monkeypatch.setattr(registry, "_providers", refuse)
+    monkeypatch.setattr(Op, "providers", refuse)
     with counted(device) as allocated:
         method.step()
         operator.synchronize()

@@ -28,7 +28,7 @@ from amped.backend.cpu.device import HostSlot
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
 from amped.backend.null.ops.mttkrp import RecordedKernel
-from amped.backend.registry import mttkrp_kernels
+from amped.backend.ops.mttkrp import MTTKRP
 from amped.errors import InputError
 from amped.operators.memory import SLOTS
 from amped.parallel.mpi import Comm
@@ -221,7 +221,7 @@ def test_the_fastest_kernel_is_kept(comm: Comm, monkeypatch: pytest.MonkeyPatch)
 def test_every_kernel_by_its_name(comm: Comm, device: str) -> None:
     placed = make_operator(TENSOR, FACTORS, comm, device=device)
     share = placed.plan.modes[0].share
-    for name in [kernel.name for kernel in mttkrp_kernels(placed.machine.device) if kernel.suits(share)]:
+    for name in [kernel.name for kernel in MTTKRP.providers(placed.machine.device) if kernel.suits(share)]:
         operator = make_operator(TENSOR, FACTORS, comm, device=device, kernel=name)
         assert operator.kernels == [name] * 4
         assert_rounding_only(mttkrp_all(operator, [0])[0], coo_mttkrp(COLUMNS, VALUES, FACTORS, 0), "fp32")

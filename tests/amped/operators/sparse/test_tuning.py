@@ -17,9 +17,8 @@ from amped.backend.cpu.shard import HostShard
 from amped.backend.device import Array
 from amped.backend.exchange import connect
 from amped.backend.null.device import NullDevice
-from amped.backend.null.ops import mttkrp as null_mttkrp
 from amped.backend.null.ops.mttkrp import RecordedKernel
-from amped.backend.ops.mttkrp import Shard, Share
+from amped.backend.ops.mttkrp import MTTKRP, Shard, Share
 from amped.operators.memory import ModePlan
 from amped.operators.sources.sparse import TensorSource
 from amped.operators.sparse import tuning, tuning_cache
@@ -71,7 +70,7 @@ def steady(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[Steady]:
         return sum(SECONDS[shard.kernel.name] for shard in shards)
 
     monkeypatch.setattr(Tuner, "_run", run)
-    monkeypatch.setattr(null_mttkrp, "providers", lambda device: [Written(name, device) for name in SECONDS])
+    monkeypatch.setattr(MTTKRP, "providers", lambda device: [Written(name, device) for name in SECONDS])
     return Steady
 
 

@@ -1,5 +1,0 @@
-"""As on a CPU."""
-
-from __future__ import annotations
-
-from ...cpu.ops.rowproblems import providers as providers
