@@ -284,6 +284,15 @@ def test_quick(machine: Machine) -> None:
     assert re.search(r" -x$", done.stdout, re.MULTILINE)
 
 
+def test_exhaustive_has_the_oldest_numba_that_is_allowed(machine: Machine) -> None:
+    (machine.project / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+    done = machine.run("launch/test", "--exhaustive")
+    assert stages(done.stdout) == dict.fromkeys([*ALL, "tests, oldest Numba"], "passed")
+    assert "rank none: -m pytest -p no:cacheprovider tests/amped/backend/cpu\n" in done.stdout
+    (allowed,) = re.findall(r'"numba>=([\d.]+),<[\d.]+"', (ROOT / "pyproject.toml").read_text())
+    assert f"numba=={allowed}" in machine.log.read_text()
+
+
 def test_coverage(machine: Machine) -> None:
     """All processes of tests count lines into one folder; then they are put together, once."""
     (machine.stubs / "coverage").write_text('#!/usr/bin/env bash\nprintf "[%s]" "${PWD##*/}" "$@"; echo\n')
