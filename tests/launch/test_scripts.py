@@ -66,7 +66,7 @@ class Machine:
         for tool in TOOLS:
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
         (self.stubs / "mpirun").write_text(MPIRUN)
-        for name in ("ruff", "mypy", "lint-imports", "sphinx-build"):
+        for name in ("ruff", "clang-format", "mypy", "lint-imports", "sphinx-build"):
             (self.stubs / name).write_text(PASSES)
 
     def add(self, name: str, text: str) -> None:
@@ -260,7 +260,16 @@ def stages(output: str) -> dict[str, str]:
 
 
 RANKS = [f"tests, ranks: {ranks}" for ranks in (1, 2, 3, 4)]
-ALL = ["ruff check", "ruff format", "mypy --strict", "lint-imports", "tests, serial", *RANKS, "documents"]
+ALL = [
+    "ruff check",
+    "ruff format",
+    "clang-format",
+    "mypy --strict",
+    "lint-imports",
+    "tests, serial",
+    *RANKS,
+    "documents",
+]
 
 
 @pytest.mark.parametrize("script", ["launch/test", ".ci/run"])
@@ -268,7 +277,7 @@ def test_every_stage_runs(machine: Machine, script: str) -> None:
     done = machine.run(script)
     assert done.returncode == 0, done.stdout + done.stderr
     assert stages(done.stdout) == dict.fromkeys(ALL, "passed")
-    assert re.search(r"launch/test: 0 of 10 stages failed, \d+ s, of which \d+ installing\n$", done.stdout)
+    assert re.search(r"launch/test: 0 of 11 stages failed, \d+ s, of which \d+ installing\n$", done.stdout)
 
 
 def test_processes_of_tests_leave_the_cores_to_each_other(machine: Machine) -> None:
@@ -278,7 +287,7 @@ def test_processes_of_tests_leave_the_cores_to_each_other(machine: Machine) -> N
 def test_quick(machine: Machine) -> None:
     done = machine.run("launch/test", "--quick", "-x")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert stages(done.stdout) == dict.fromkeys([*ALL[:5], "tests, ranks: 2"], "passed")
+    assert stages(done.stdout) == dict.fromkeys([*ALL[:6], "tests, ranks: 2"], "passed")
     assert done.stdout.count("-m quick tests ") == 2
     assert "--quick" not in done.stdout
     assert re.search(r" -x$", done.stdout, re.MULTILINE)

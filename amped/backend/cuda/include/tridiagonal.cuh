@@ -100,7 +100,7 @@ tridiagonal(const double* __restrict__ matrix, double* __restrict__ diagonal, do
         if (warp == 1 && block == k % PARTS) reflections[k * PADDED + c] = 0;
         continue;
       }
-      const double old_v = KEPT ? v[j] : held[1 - now][c], new_v = c > next && lead != 0 ? column[j] : c == next ? lead : 0;
+      const double old_v = KEPT ? v[j] : held[1 - now][c], new_v = c > next && lead != 0 ? column[j] : (c == next ? lead : 0);
 #pragma unroll
       for (int r = 0; r < EACH; r++) {
         a[r][j] -= row_v[r] * w[j] + row_w[r] * old_v;

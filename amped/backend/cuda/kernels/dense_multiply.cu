@@ -114,7 +114,7 @@ struct Copies {
   // Begin to copy a step; its depth is `left`, at least. What is not there becomes zero.
   __device__ __forceinline__ void step(item* stage, int left) {
     const int lines = TRANSPOSED ? left - (int)(threadIdx.x / (LENGTH / NUMBERS)) : rows, numbers = TRANSPOSED ? across : left - across;
-    const int bytes = numbers <= 0 ? 0 : numbers < NUMBERS ? numbers * (int)sizeof(item) : VECTOR;
+    const int bytes = numbers <= 0 ? 0 : (numbers < NUMBERS ? numbers * (int)sizeof(item) : VECTOR);
 #pragma unroll
     for (int k = 0; k < COPIES; k++) {
       const int count = k * ROWS < lines ? bytes : 0;

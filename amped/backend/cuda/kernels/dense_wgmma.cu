@@ -178,9 +178,10 @@ __device__ __forceinline__ void read_x(float (&x)[HAS][QUADS], const float* held
 #define NAMES_8 NAMES_4 ", %4, %5, %6, %7"
 #define NAMES_16 NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_32 NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_64                                                                                   \
-  NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48" \
-           ", %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_64                                                                          \
+  NAMES_32                                                                                \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48" \
+  ", %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #if WIDE == 32
 #define ALL_SUMS SUMS_16(0)
 #define OPERANDS "n32k8", NAMES_16, "{%16, %17, %18, %19}, %20", "%21"
@@ -191,7 +192,7 @@ __device__ __forceinline__ void read_x(float (&x)[HAS][QUADS], const float* held
 #define ALL_SUMS SUMS_16(0), SUMS_16(16), SUMS_16(32), SUMS_16(48)
 #define OPERANDS "n128k8", NAMES_64, "{%64, %65, %66, %67}, %68", "%69"
 #endif
-#define TEXT_OF(size, sums, factors, adds)                                        \
+#define TEXT_OF(size, sums, factors, adds)                                               \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " adds ", 0;\nwgmma.mma_async.sync.aligned.m64" size \
   ".f32.tf32.tf32 {" sums "}, " factors ", p, 1, 1;\n}"
 #define TEXT(...) TEXT_OF(__VA_ARGS__)

@@ -64,7 +64,7 @@ extern "C" __global__ void apply(const double* __restrict__ phi, count phi_strid
 }
 
 // Each block adds up its share of the rows of 32 columns, the same every time.
-extern "C" __global__ void __launch_bounds__(WIDE * TALL)
+extern "C" __global__ void __launch_bounds__(WIDE* TALL)
 add_parts(const real* __restrict__ matrix, count stride, count rows, int columns, double* __restrict__ parts) {
   __shared__ double sums[TALL][WIDE];
   const int column = blockIdx.y * WIDE + threadIdx.x;

@@ -77,7 +77,7 @@ struct Run {
   }
   __device__ bool is_long(bool last) const {
     const bool cut_after = last ? chunk.cut_after : length >= LONGEST_RUN;
-    const int least = part && cut_after ? 1 : part || cut_after ? LONG_END : LONG_RUN;
+    const int least = part && cut_after ? 1 : (part || cut_after ? LONG_END : LONG_RUN);
     return layout.tiled && sizeof(real) == 4 && length >= least;
   }
   __device__ bool counts() const { return !first || chunk.owns; }

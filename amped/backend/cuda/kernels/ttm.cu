@@ -25,7 +25,8 @@ struct __align__(16) chunk { int begin, end, fibre, slot; };  // nonzeros; fibre
 struct __align__(16) item { int begin, end, fibre, slot; };  // slots to add up; the fibre that gets the sum, or -1: a slot
 
 // Nonzeros are read once: past the caches, which hold rows of the matrix.
-template <typename Bits> __device__ Bits streamed(const void* from) {
+template <typename Bits>
+__device__ Bits streamed(const void* from) {
   const float4 bits = __ldcs((const float4*)from);
   return reinterpret_cast<const Bits&>(bits);
 }
@@ -53,7 +54,7 @@ __device__ void read(const unsigned* indices, const real* values, count begin, u
   }
 }
 
-extern "C" __global__ void __launch_bounds__(LANES * GROUPS)
+extern "C" __global__ void __launch_bounds__(LANES* GROUPS)
 ttm(const unsigned* __restrict__ indices, const real* __restrict__ values, const chunk* __restrict__ chunks, int chunks_there,
     const real* __restrict__ matrix, real* __restrict__ out, double* __restrict__ carries) {
   const int group = blockIdx.x * GROUPS + threadIdx.x / LANES, column = blockIdx.y * LANES + threadIdx.x % LANES;

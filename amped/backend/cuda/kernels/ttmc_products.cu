@@ -81,7 +81,7 @@ __device__ __forceinline__ void load(const T* __restrict__ from, T* to) {
 // if all are beyond its end, some that are there.
 template <int N, int COLUMNS>
 __device__ __forceinline__ void load_row(const real* __restrict__ row, int first, real (&to)[N]) {
-  constexpr int AT_ONCE = N % V == 0 ? V : N % 2 == 0 ? 2 : 1;
+  constexpr int AT_ONCE = N % V == 0 ? V : (N % 2 == 0 ? 2 : 1);
 #pragma unroll
   for (int e = 0; e < N; e += AT_ONCE) {
     if constexpr (COLUMNS % N) {
