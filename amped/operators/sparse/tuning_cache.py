@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -56,13 +56,3 @@ def _code(device: str) -> str:
         if each.suffix in (".py", ".cu", ".cuh"):
             digest.update(str(each.relative_to(folder)).encode() + b"\0" + each.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def _sources(folder: Traversable, within: str = "") -> Iterator[tuple[str, bytes]]:
-    """Yield the path and text of each source file in a folder and the folders in it."""
-    for each in folder.iterdir():
-        name = f"{within}/{each.name}"
-        if each.is_dir():
-            yield from _sources(each, name)
-        elif each.name.endswith((".py", ".cu", ".cuh")):
-            yield name, each.read_bytes()
