@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +14,10 @@ from partitioner.host.stages import STAGES
 
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.driver import Method, Model, Spans, StopRule, run
+from ..methods.driver import Model
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
-from ..methods.starts import Restartable, best_of
+from ..methods.starts import Restartable
 from ..models.kruskal import KruskalTensor
 from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
@@ -26,59 +25,38 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
 from ..report.console import RunReporter, telling
-from ..report.record import init_told, run_facts
 from ..report.text import low_fit
-from ..runs.assembly import AnySource, Tensor, begin, counts, decomposition, opened, place, start
+from ..runs.assembly import AnySource, Tensor, counts, decomposition, opened, place, start
 from ..runs.compression import cp_start
+from ..runs.run import Callback, Reporting, Run, RunObserver, RunParams
 from .arguments import ARGUMENTS, argument_options
-
-
-class StartOptions(NamedTuple):
-    """Where decompositions begin."""
-
-    starts: int  # with seeds from `seed` on; the best is kept
-    seed: int
-    init: Init | None
 
 
 def decomposed(
     method: Restartable,
     source: AnySource,
-    where: StartOptions,
-    rule: StopRule,
+    params: RunParams,
     callback: Callable[[int, float], None] | None,
-    teller: RunReporter,
+    reporter: RunReporter,
+    budget: Budget,
 ) -> Model:
-    """Run a method; tell of each iteration and its most telling number; return the model. Collective."""
-    machine = method.operator.machine
-    teller.machine(machine, method.operator.options.precision)
-    began = time.perf_counter()
-    comm, (starts, seed, init) = machine.comm, where
-    if comm.bcast(init is not None) and starts > 1:
-        raise InputError(f"starts {starts}: init gives one start")
-
-    def tell(method: Method, spans: Spans, seconds: float) -> None:
-        if teller.speaks:
-            teller.iteration(method, spans, seconds, rule.max_iters)
-        if callback is not None:
-            callback(method.state.iterations, next(iter(method.state.series.values()))[-1])
-
-    def begin_at(number: int) -> None:
-        teller.start(number, starts, seed + number)
-        begin(method, source, seed + number, init)
-
-    with STAGES.of("iterate"):
-        best, merits = best_of(method, starts, begin_at, lambda: run(method, rule, [tell]))
-    seconds = time.perf_counter() - began
+    """Run a method; call back after each iteration; return the model. Collective."""
+    machine, path = method.operator.machine, source.path
+    reporter.machine(machine, method.operator.options.precision)
+    observers: list[RunObserver] = [] if callback is None else [Callback(callback)]
+    if reporter.speaks:
+        observers.insert(0, Reporting(reporter, str(path), budget))
+    run = Run(method, source, params, reporter, observers)
+    run.begin()
+    run.iterate()
     with STAGES.of("write"):
-        model = method.model().labelled(source.labels)
-    given = comm.bcast(init_told(init))
-    named = {"tensor": os.fspath(source.path)} if source.path is not None else {}
-    model.run = run_facts(method, source, seed + best if given is None else None, given) | named
-    teller.best(len(merits), seed + best)
-    if teller.speaks:
-        teller.end(method, rule, seconds, teller.memory(machine, method.operator))
-        teller.model(model)
+        model = run.model()
+    model.run = run.facts() | ({} if path is None else {"tensor": os.fspath(path)})
+    if run.origin.init is not None:
+        model.run["seed"] = None
+    run.end(model.run)
+    if reporter.speaks:
+        reporter.model(model)
     return model
 
 
@@ -169,8 +147,8 @@ def cp_als(
             init = cp_start(source, machine, chosen, rank, seed)
         with teller.loading():
             method = decomposition(source, rank, machine, chosen, budget, constraints, init)
-        rule = StopRule(max_iters, tol, deadline=deadline)
-        model = decomposed(method, source, StartOptions(starts, seed, init), rule, callback, teller)
+        params = RunParams(max_iters, tol, seed, init, starts, deadline)
+        model = decomposed(method, source, params, callback, teller, budget)
     assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=5)  # the line of the call, not of our wrappers
@@ -261,8 +239,8 @@ def cp_apr(
     with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
         with teller.loading():
             apr = counts(source, rank, machine, chosen, asked, budget, init)
-        rule = StopRule(max_iters, tol, deadline=deadline)
-        model = decomposed(apr, source, StartOptions(starts, seed, init), rule, callback, teller)
+        params = RunParams(max_iters, tol, seed, init, starts, deadline)
+        model = decomposed(apr, source, params, callback, teller, budget)
     assert isinstance(model, KruskalTensor)
     return model
 

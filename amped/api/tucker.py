@@ -10,20 +10,21 @@ from partitioner.tensors.lowrank import parts_of
 from partitioner.validate import real, whole
 
 from ..errors import InputError
-from ..methods.driver import StopRule
 from ..methods.hosvd import METHODS, Compression
 from ..methods.initial import Init
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..operators.placement import MAX_RANK
+from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
 from ..report.console import telling
 from ..runs.assembly import Tensor, opened
 from ..runs.compression import compressed, consistent
+from ..runs.run import RunParams
 from .arguments import ARGUMENTS, argument_options
-from .cp import StartOptions, decomposed
+from .cp import decomposed
 
 
 def _ranks(name: str, given: Any) -> Any:
@@ -118,8 +119,8 @@ def tucker(
     with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
         with teller.loading():
             found = compressed(source, machine, chosen, asked, seed)
-        rule = StopRule(max_iters if method == "hooi" else 1, tol, deadline=deadline)
-        model = decomposed(found, source, StartOptions(1, seed, asked.init), rule, callback, teller)
+        params = RunParams(max_iters if method == "hooi" else 1, tol, seed, asked.init, deadline=deadline)
+        model = decomposed(found, source, params, callback, teller, Budget())
     assert isinstance(model, TuckerTensor)
     return model
 

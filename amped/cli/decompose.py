@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,20 +15,20 @@ from partitioner.host.stages import STAGES
 
 from ..errors import InputError
 from ..files import TakenError, write_text
-from ..methods import als, apr, driver
+from ..methods import als, apr
 from ..methods.driver import Model
 from ..methods.initial import Init
-from ..methods.starts import Restartable, best_of
+from ..methods.starts import Restartable
 from ..methods.tucker import shown
 from ..models.kruskal import MODEL, KruskalTensor
 from ..models.record import RUN
-from ..parallel.mpi import on_root, share
-from ..parallel.step_timeout import first_limit
+from ..parallel.mpi import on_root
 from ..parallel.stopping import StopRequest
-from ..report import page, text
+from ..report import page
 from ..runs import checkpoint
-from ..runs.assembly import AnySource, begin, counts, decomposition
+from ..runs.assembly import AnySource, counts, decomposition
 from ..runs.compression import compressed, cp_start
+from ..runs.run import CheckpointParams, Reporting, Run, RunParams, step_limit
 from .job import Job, Session
 from .record import OF_ONE_RUN, recorded
 from .run_requests import CpdRequest, RunRequest, TuckerRequest
@@ -84,33 +82,18 @@ def _decompose(request: RunRequest, session: Session, kind: VerbKind, tell: Tell
         with job.teller.loading():
             method = kind.method(job, source)
         job.say_machine()
-        origin, resumed = _start_or_resume(job, request, method, source, kind.start)
-        job.begin(method.operator, source, method.rank)
-        saver = checkpoint.Saver(request.checkpoint, method, origin, request.every or 1, resumed, source.labels)
-        slowest = method.operator.plan.read_bytes / job.machine.device.least_speed
-        limit = first_limit(max(comm.allgather(slowest)))
-        rule = driver.StopRule(request.iterations, request.tolerance, limit, request.deadline)
-        began, starts = time.perf_counter(), request.how_often
-        hear = partial(job.teller.iteration, of=request.iterations)
+        reporting = Reporting(job.teller, str(request.tensor), job.chosen)
+        params = _params(request, kind.start, step_limit(method))
+        run = Run(method, source, params, job.teller, [reporting], lambda: stop.agreed(comm))
+        run.begin()
         with stop.listening():
-            with STAGES.of("iterate"), saver:
-                best, merits = best_of(
-                    method,
-                    starts,
-                    lambda number: _next_start(job, method, source, number),
-                    lambda: driver.run(method, rule, [hear], lambda: stop.agreed(comm), saver),
-                    lambda: stop.agreed(comm),
-                )
-            if starts > 1:
-                origin = origin._replace(seed=request.first_seed + best)
-                job.teller.best(len(merits), origin.seed)
-            record = recorded(job, source, origin, method, time.perf_counter() - began)
-            model, place, result = _save(job, request, method, stop, record, saver, source)
-            _close(job, method, stop, rule, record, result)
+            failed = run.iterate()
+            record = recorded(request, job, run)
+            model, place, result = _save(job, request, run, stop, record, failed)
+            run.end(record, stop.signal, result)
             stop.agreed(comm)  # perhaps by now
             stop.saved = lambda: result
             stop.tell(comm)
-        failed = saver.failed
         if model is not None:
             failed |= stop.signal is None and _report(job, model, source, record, place)
             if place is not None:
@@ -118,21 +101,32 @@ def _decompose(request: RunRequest, session: Session, kind: VerbKind, tell: Tell
         return job.exit_code(stop.exit_code, failed)
 
 
+def _params(request: RunRequest, start: Init | None, limit: float) -> RunParams:
+    """Return how a run proceeds; `start` replaces the start that was named."""
+    saved = None
+    if (folder := request.checkpoint) is not None:
+        check = partial(_check_start, request)
+        saved = CheckpointParams(folder, check, request.every or 1, request.resume, not request.no_verify)
+    return RunParams(
+        request.iterations, request.tolerance, request.first_seed, request.init if start is None else start,
+        request.how_often, request.deadline, saved, limit, request.init,
+    )  # fmt: skip
+
+
 def _save(
     job: Job,
     request: RunRequest,
-    method: driver.Method,
+    run: Run,
     stop: StopRequest,
     record: dict[str, Any],
-    saver: checkpoint.Saver,
-    source: AnySource,
+    failed: bool,
 ) -> tuple[Model | None, Path | None, str]:
     """Write the model, unless the run is to go on from a checkpoint; return it, its folder, and what was saved."""
-    kept = request.checkpoint is not None and not job.comm.bcast(saver.failed)
+    kept = request.checkpoint is not None and not job.comm.bcast(failed)
     if stop.signal is not None and kept:  # that command will write the model
         return None, None, f"checkpoint in {request.checkpoint}: the same command with --resume goes on"
     with STAGES.of("write"), stop.shielded():
-        model = method.model().labelled(source.labels)
+        model = run.model()
         model.run = {name: each for name, each in record.items() if name not in OF_ONE_RUN}  # the same bytes each time
         place = on_root(job.comm, lambda: _write_model(job, model, record))
     return model, place, f"model in {one_line(str(place / MODEL))}" if place else ""
@@ -189,49 +183,6 @@ class _Tucker:
         return found
 
 
-def _next_start(job: Job, method: driver.Method, source: AnySource, number: int) -> None:
-    """Put the factor matrices of a start in place, unless it is the first, whose are."""
-    request = job.request
-    assert isinstance(request, RunRequest)
-    seed = request.first_seed + number
-    job.teller.start(number, request.how_often, seed)
-    if number:
-        begin(method, source, seed)
-
-
-def _start_or_resume(
-    job: Job, request: RunRequest, method: driver.Method, source: AnySource, start: Init | None
-) -> tuple[checkpoint.Origin, bool]:
-    """Put factor matrices and state in place; return the origin of checkpoints, and whether the run goes on."""
-    comm, folder, options = job.comm, request.checkpoint, asdict(request.options)
-    if folder is None:
-        begin(method, source, request.first_seed, request.init if start is None else start)
-        return checkpoint.Origin({}, request.first_seed, request.init, options), False
-    facts = checkpoint.facts_of(source, method.rank, method.name) | method.facts
-
-    def load() -> checkpoint.Checkpoint | None:
-        if not request.resume:
-            return None
-        found, damages = checkpoint.load_newest(folder, not request.no_verify)
-        if found is not None:
-            checkpoint.check(found, facts, method.state, folder, source.labels)
-            _check_start(request, found.origin, folder / found.name)
-            for damage in damages:
-                print(f"amped: {damage}; going on from {one_line(found.name)}", file=sys.stderr)
-        return found
-
-    found = on_root(comm, load)  # rank 0's: the others may see another file system
-    kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
-    if kept is None:
-        begin(method, source, request.first_seed, request.init if start is None else start)
-        return checkpoint.Origin(facts, request.first_seed, request.init, options), False
-    method.state, seed, init = kept
-    for mode in range(method.operator.order):
-        method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
-    job.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(folder))}")
-    return checkpoint.Origin(facts, seed, init or request.init, options), True
-
-
 def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> None:
     """Raise `InputError` if a flag names another start than the one from which the checkpoint's run began."""
     wrong_seed = request.seed is not None and (bool(origin.init) or request.seed != origin.seed)
@@ -280,18 +231,3 @@ def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], p
         return True
     job.display.note(f"report in {one_line(str(path))}")
     return False
-
-
-def _close(
-    job: Job,
-    method: driver.Method,
-    stop: StopRequest,
-    rule: driver.StopRule,
-    record: dict[str, Any],
-    result: str,
-) -> None:
-    """Say how the run went."""
-    memory = job.memory_line(method.operator)
-    job.tell_stages()
-    job.metrics.event("end", **record)
-    job.teller.end(method, rule, record["seconds"], memory, stop.signal, result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,17 +11,14 @@ from partitioner.readers import is_table
 
 from ..errors import EXIT_INCOMPLETE
 from ..files import Outputs
-from ..operators.base import Placed
-from ..operators.sources.dense import DenseSource
-from ..operators.sources.sparse import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..parallel.mpi import Comm, on_root
 from ..parallel.stopping import StopRequest
 from ..parallel.watchdog import Watchdog
 from ..report import text
-from ..report.console import PlanSummary, RunReporter
+from ..report.console import RunReporter
 from ..report.dense import source_line
-from ..report.metrics import Metrics, versions
+from ..report.metrics import Metrics
 from ..report.progress import Display, display
 from ..runs.assembly import AnySource, bring_up, open_path, room_of
 from .requests import Request
@@ -43,8 +39,7 @@ class Job:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self._stop = session.stop
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
-        self._room, self._began, self._budget = 0, time.perf_counter(), Budget()
-        self._stages: dict[str, float] = {}
+        self._room, self._began, self.chosen = 0, time.perf_counter(), Budget()
         STAGES.collect()  # of calls before
 
     def __enter__(self) -> Job:
@@ -100,36 +95,9 @@ class Job:
 
     def budget(self, repeats: int) -> Budget:
         """Return what may be spent on choosing kernels, where each mode will be computed so many times at most."""
-        self._budget = Budget(repeats, self._began)
-        return self._budget
+        self.chosen = Budget(repeats, self._began)
+        return self.chosen
 
     def say_machine(self) -> None:
         """Say what the tensor was placed on. Collective."""
         self.teller.machine(self.machine, self.request.options.precision)
-
-    def begin(self, operator: Placed, source: DescribedSource, rank: int | list[int] | None = None) -> None:
-        """Say in the metrics what will run: nothing is left to be refused."""
-        mine = operator.plan.planned_bytes, self.machine.device.description, operator.kernels, self._budget.spent
-        planned, devices, kernels, choosing = zip(*self.comm.allgather(mine), strict=True)
-        known = not isinstance(source, DenseSource) or source.known is not None
-        self.metrics.event(
-            "start", tensor=str(self.request.tensor), shape=source.shape, nonzeros=source.nnz,
-            norm=source.norm if known else None,
-            rank=operator.ranks[0] if rank is None else rank, ranks=self.comm.size, devices=devices, kernels=kernels,
-            choosing=choosing, options=asdict(operator.options), versions=versions(), planned_bytes=planned,
-        )  # fmt: skip
-
-    def memory_line(self, operator: PlanSummary) -> str:
-        """Return the memory used and planned, each of the rank that used most; collective."""
-        return self.teller.memory(self.machine, operator)
-
-    def stages(self) -> dict[str, float]:
-        """Return how long what is done once has taken so far, by stage, on its slowest rank. Collective."""
-        for stage, seconds in STAGES.collect().items():
-            self._stages[stage] = self._stages.get(stage, 0.0) + seconds
-        by_rank = self.comm.allgather(self._stages)
-        return {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
-
-    def tell_stages(self) -> None:
-        """Say the same in the metrics. Collective."""
-        self.metrics.event("stages", seconds=self.stages())

@@ -45,7 +45,7 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
             operator = place(source, request.rank, job.machine, request.options, budget=budget, late=True)
         job.say_machine()
         start(operator, source, request.first_seed, request.init)
-        job.begin(operator, source)
+        job.teller.began(str(request.tensor), source, operator, operator.ranks[0], job.chosen.spent)
         results = {}
         for at, mode in enumerate(modes):
             turns = [mode] * request.repeat + modes[at + 1 :]
@@ -55,7 +55,7 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
         if output is not None:
             results |= named(source.labels)
             on_root(comm, lambda: write_npz(output, results, output in job.outputs.replaced))
-        job.display.note(job.memory_line(operator))
+        job.display.note(job.teller.memory(job.machine, operator))
         return job.exit_code()
 
 

@@ -12,9 +12,8 @@ from partitioner.flags import flag_name
 
 from ..methods.driver import Method, MethodState
 from ..report.metrics import versions
-from ..report.record import run_facts
-from ..runs.assembly import AnySource
 from ..runs.checkpoint import Origin
+from ..runs.run import Run
 from .job import Job
 from .run_requests import FACTS, RunRequest
 
@@ -25,12 +24,11 @@ PASSING = "metrics deadline no_verify force quiet checkpoint every resume report
 """Flags that make no other model: of several starts, that of the best one is recorded."""
 
 
-def recorded(job: Job, source: AnySource, origin: Origin, method: Method, seconds: float) -> dict[str, Any]:
+def recorded(request: RunRequest, job: Job, run: Run) -> dict[str, Any]:
     """Return the record of a run. Collective."""
-    request = job.request
-    assert isinstance(request, RunRequest)
+    origin, method = run.origin, run.method
     return {
-        **run_facts(method, source, origin.seed, origin.init), **request.asked, "seconds": seconds,
+        **run.facts(), **request.asked, "seconds": run.seconds,
         "tensor": str(request.tensor), **asdict(request.form),
         "command": command(request, job.comm.size, origin, method.state),
         "seconds_by_kind": dict(job.metrics.totals), **_rank_facts(job, method), "versions": versions(),
@@ -42,7 +40,7 @@ def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
     """Return what tells how evenly ranks were at work, and where the time went. Collective."""
     counts = job.comm.allgather([int(mode.nnz) for mode in method.operator.plan.modes])
     return {
-        "stages": job.stages(), "seconds_by_rank": [dict(each) for each in job.metrics.by_rank],
+        "stages": job.teller.stages(), "seconds_by_rank": [dict(each) for each in job.metrics.by_rank],
         "nonzeros_by_rank": counts, "seconds_an_iteration": job.metrics.usual,
     }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from signal import Signals
 from typing import Any, Protocol
 
@@ -12,11 +13,13 @@ from partitioner.host.stages import STAGES
 from ..backend.exchange import Machine
 from ..methods.driver import Method, Spans, StopRule
 from ..models.kruskal import KruskalTensor
+from ..operators.base import Placed
+from ..operators.sources.dense import DenseSource
 from ..operators.sources.sparse import DescribedSource
 from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
-from .metrics import Metrics, peak_resident_bytes, resident_bytes
+from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .progress import Display, display
 
 SHOWN = 10  # components that a terminal shows once a model is there
@@ -51,6 +54,7 @@ class RunReporter:
         self.comm, self.speaks = comm, speaks
         self.display, self.metrics = shown or Display(), metrics or Metrics()
         self._resting = resident_bytes()
+        self._stages: dict[str, float] = {}
 
     def rest(self) -> None:
         """Count memory from now on: what the process holds by itself is there."""
@@ -69,6 +73,26 @@ class RunReporter:
         ranks = f"{self.comm.size} rank{'s' * (self.comm.size > 1)}: {', '.join(dict.fromkeys(devices))}"
         over = f"; exchange over {machine.exchange.name}" if self.comm.size > 1 else ""
         self.display.note(f"{ranks}{over}; {precision}")
+
+    def began(
+        self, tensor: str, source: DescribedSource, operator: Placed, rank: int | list[int], choosing: float
+    ) -> None:
+        """Write to the metrics what will run; `choosing` kernels took this rank so many seconds. Collective."""
+        mine = operator.plan.planned_bytes, operator.machine.device.description, operator.kernels, choosing
+        planned, devices, kernels, spent = zip(*self.comm.allgather(mine), strict=True)
+        known = not isinstance(source, DenseSource) or source.known is not None
+        self.metrics.event(
+            "start", tensor=tensor, shape=source.shape, nonzeros=source.nnz, norm=source.norm if known else None,
+            rank=rank, ranks=self.comm.size, devices=devices, kernels=kernels, choosing=spent,
+            options=asdict(operator.options), versions=versions(), planned_bytes=planned,
+        )  # fmt: skip
+
+    def stages(self) -> dict[str, float]:
+        """Return the seconds of each stage that is done once, so far, on its slowest rank. Collective."""
+        for stage, seconds in STAGES.collect().items():
+            self._stages[stage] = self._stages.get(stage, 0.0) + seconds
+        by_rank = self.comm.allgather(self._stages)
+        return {stage: max(each.get(stage, 0.0) for each in by_rank) for mine in by_rank for stage in mine}
 
     def start(self, number: int, of: int, seed: int) -> None:
         """Say which start begins, if there are several."""

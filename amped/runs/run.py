@@ -1,0 +1,227 @@
+"""One run of a decomposition, behind the Python functions and the command line alike.
+
+A run starts or resumes, iterates, keeps the best of several starts, writes checkpoints, and reports how it went.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from signal import Signals
+from typing import Any, NamedTuple, Protocol
+
+from partitioner.errors import one_line
+from partitioner.host.stages import STAGES
+
+from ..errors import InputError
+from ..methods import driver
+from ..methods.driver import Method, Model, Spans, StopRule, never
+from ..methods.initial import Init
+from ..methods.starts import Restartable, best_of
+from ..operators.sparse.tuning import Budget
+from ..parallel.mpi import on_root, share
+from ..parallel.progress import LOADING_SECONDS
+from ..parallel.step_timeout import first_limit
+from ..report import text
+from ..report.console import RunReporter
+from ..report.record import init_told, run_facts
+from . import checkpoint
+from .assembly import AnySource, begin
+
+
+class CheckpointParams(NamedTuple):
+    """Where the state of a run is saved, and whether the run continues from there."""
+
+    folder: Path
+    check: Callable[[checkpoint.Origin, Path], None]  # raises `InputError` if the caller names another start
+    every: int = 1  # iterations
+    resume: bool = False
+    verify: bool = True  # checksums
+
+
+class RunParams(NamedTuple):
+    """How a run proceeds, whatever its method."""
+
+    max_iters: int
+    tol: float
+    seed: int = 0  # of the first start
+    init: Init | None = None  # on rank 0
+    starts: int = 1
+    deadline: float | None = None
+    checkpoint: CheckpointParams | None = None
+    first_limit: float = LOADING_SECONDS  # see `StopRule`
+    init_name: str | None = None  # in records; by default that of `init`
+
+
+class RunObserver(Protocol):
+    """Follows a run on all ranks. Its methods are collective."""
+
+    def began(self, run: Run) -> None:
+        """The first factor matrices are in place: nothing is left to be refused."""
+
+    def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
+        """An iteration is done: this rank's spans, and the seconds of the whole iteration."""
+
+    def ended(self, run: Run, record: dict[str, Any], signal: Signals | None, result: str) -> None:
+        """The run is over; `result` names what was written, if anything."""
+
+
+class Reporting:
+    """Passes a run to the console and to metrics. See `RunObserver`."""
+
+    def __init__(self, reporter: RunReporter, tensor: str, budget: Budget) -> None:
+        self._reporter, self._tensor, self._budget = reporter, tensor, budget
+
+    def began(self, run: Run) -> None:
+        operator = run.method.operator
+        self._reporter.began(self._tensor, run.source, operator, run.method.rank, self._budget.spent)
+
+    def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
+        self._reporter.iteration(run.method, spans, seconds, run.rule.max_iters)
+
+    def ended(self, run: Run, record: dict[str, Any], signal: Signals | None, result: str) -> None:
+        reporter, operator = self._reporter, run.method.operator
+        memory = reporter.memory(operator.machine, operator)
+        reporter.metrics.event("stages", seconds=reporter.stages())
+        reporter.metrics.event("end", **record)
+        reporter.end(run.method, run.rule, run.seconds, memory, signal, result)
+
+
+class Callback:
+    """Calls a function with the number of each iteration and its main figure. See `RunObserver`."""
+
+    def __init__(self, function: Callable[[int, float], object]) -> None:
+        self._function = function
+
+    def began(self, run: Run) -> None:
+        """See `RunObserver`."""
+
+    def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
+        state = run.method.state
+        self._function(state.iterations, next(iter(state.series.values()))[-1])
+
+    def ended(self, run: Run, record: dict[str, Any], signal: Signals | None, result: str) -> None:
+        """See `RunObserver`."""
+
+
+class Run:
+    """A decomposition of a tensor that is placed. Its methods are collective, and are called in their order.
+
+    Parameters
+    ----------
+    method : Restartable
+    source : AnySource
+    params : RunParams
+    reporter : RunReporter
+        For what observers do not report: starts, and the checkpoint from which the run resumes.
+    observers : sequence of RunObserver
+    stop : callable
+        Called between modes, iterations and starts: whether to stop. Collective.
+    """
+
+    def __init__(
+        self,
+        method: Restartable,
+        source: AnySource,
+        params: RunParams,
+        reporter: RunReporter,
+        observers: Sequence[RunObserver] = (),
+        stop: Callable[[], bool] = never,
+    ) -> None:
+        self.method, self.source, self.params, self.seconds = method, source, params, 0.0
+        self.rule = StopRule(params.max_iters, params.tol, params.first_limit, params.deadline)
+        self._comm, self._reporter, self._observers, self._stop = reporter.comm, reporter, observers, stop
+        self._resumed = False
+
+    def begin(self) -> None:
+        """Put the factor matrices and the state of the first start, or of a checkpoint, in place."""
+        params, method = self.params, self.method
+        name = self._comm.bcast(init_told(params.init) if params.init_name is None else params.init_name)
+        if name is not None and params.starts > 1:
+            raise InputError(f"starts {params.starts}: init gives one start")
+        facts: dict[str, Any] = {}
+        if params.checkpoint is not None:
+            facts = checkpoint.facts_of(self.source, method.rank, method.name) | method.facts
+        self.origin = checkpoint.Origin(facts, params.seed, name, asdict(method.operator.options))
+        self._resumed = params.checkpoint is not None and params.checkpoint.resume and self._resume(params.checkpoint)
+        if not self._resumed:
+            begin(method, self.source, params.seed, params.init)
+        for observer in self._observers:
+            observer.began(self)
+
+    def _resume(self, where: CheckpointParams) -> bool:
+        """Continue from the newest checkpoint, if there is one; return whether there is."""
+        method, comm, source, origin = self.method, self._comm, self.source, self.origin
+
+        def load() -> checkpoint.Checkpoint | None:
+            found, damages = checkpoint.load_newest(where.folder, where.verify)
+            if found is not None:
+                checkpoint.check(found, origin.facts, method.state, where.folder, source.labels)
+                where.check(found.origin, where.folder / found.name)
+                for damage in damages:
+                    print(f"amped: {damage}; going on from {one_line(found.name)}", file=sys.stderr)
+            return found
+
+        found = on_root(comm, load)  # rank 0's: the others may see another file system
+        kept = comm.bcast(None if found is None else (found.state, found.origin.seed, found.origin.init))
+        if kept is None:
+            return False
+        method.state, seed, init = kept
+        for mode in range(method.operator.order):
+            method.operator.set_factor(mode, share(comm, found.factors[mode] if found else None))
+        self._reporter.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(where.folder))}")
+        self.origin = origin._replace(seed=seed, init=init or origin.init)
+        return True
+
+    def iterate(self) -> bool:
+        """Iterate from each start, keep the best; return whether the last state could not be saved, on rank 0."""
+        params, where, began = self.params, self.params.checkpoint, time.perf_counter()
+        folder, every = (where.folder, where.every) if where else (None, 1)
+        saver = checkpoint.Saver(folder, self.method, self.origin, every, self._resumed, self.source.labels)
+        with STAGES.of("iterate"), saver:
+            best, merits = best_of(
+                self.method,
+                params.starts,
+                self._start,
+                lambda: driver.run(self.method, self.rule, [self._iterated], self._stop, saver),
+                self._stop,
+            )
+        if params.starts > 1:
+            self.origin = self.origin._replace(seed=params.seed + best)
+            self._reporter.best(len(merits), self.origin.seed)
+        self.seconds = time.perf_counter() - began
+        return saver.failed
+
+    def _start(self, number: int) -> None:
+        """Put the factor matrices of a start in place; those of the first one are."""
+        seed = self.params.seed + number
+        self._reporter.start(number, self.params.starts, seed)
+        if number:
+            begin(self.method, self.source, seed)
+
+    def _iterated(self, method: Method, spans: Spans, seconds: float) -> None:
+        for observer in self._observers:
+            observer.iterated(self, spans, seconds)
+
+    def model(self) -> Model:
+        """Return the model, with the tensor's labels."""
+        return self.method.model().labelled(self.source.labels)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what records say of the run; the seed is that of the start that was kept."""
+        return run_facts(self.method, self.source, self.origin.seed, self.origin.init)
+
+    def end(self, record: dict[str, Any], signal: Signals | None = None, result: str = "") -> None:
+        """Report how the run went."""
+        for observer in self._observers:
+            observer.ended(self, record, signal, result)
+
+
+def step_limit(method: Method) -> float:
+    """Return the time limit of a step in the first iteration, from how much memory it reads. Collective."""
+    operator = method.operator
+    slowest = operator.plan.read_bytes / operator.machine.device.least_speed
+    return first_limit(max(operator.machine.comm.allgather(slowest)))
