@@ -21,7 +21,6 @@ from partitioner.readers import ReadOptions
 
 from .cli.decompose import cpd, tucker
 from .cli.example import example, example_line
-from .cli.info import info
 from .cli.job import Session
 from .cli.mttkrp import MttkrpRequest, mttkrp
 from .cli.plan import PlanRequest, plan
@@ -29,7 +28,7 @@ from .cli.report import ReportRequest, report
 from .cli.requests import Request
 from .cli.run_requests import CpdRequest, TuckerRequest
 from .cli.scan import ScanRequest, scan
-from .cli.show import ShowRequest, show
+from .cli.show import ShowRequest, info, show
 from .cli.table import TableRequest, table
 from .cli.ttm import TtmRequest, ttm
 from .errors import InputError

@@ -14,8 +14,8 @@ from ..errors import InputError
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..options import Options
-from .containers import Container
 from .cp import cp_als, cp_apr
+from .frames import Container
 from .projection import projected_score
 from .tucker import tucker
 
