@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_args
 
+import numpy as np
+
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.interop import factors_of
 from partitioner.tensors.lowrank import on_host
@@ -72,6 +74,21 @@ def _callback(name: str, given: Any) -> Any:
     return given
 
 
+def _path(name: str, given: Any) -> Any:
+    if given is None:
+        return None
+    try:
+        return os.fsdecode(given)
+    except TypeError:
+        raise InputError(f"{name} is of type {type(given).__name__}: expected a path") from None
+
+
+def _flag(name: str, given: Any) -> bool:
+    if not isinstance(given, (bool, np.bool_)):
+        raise InputError(f"{name} is {given!r}: expected True or False")
+    return bool(given)
+
+
 def _deadline(name: str, given: Any) -> Any:
     return None if given is None else real(name, given, "seconds above 0", above=True)
 
@@ -105,6 +122,10 @@ ARGUMENTS = {
     "ridge": Argument(ridge_of),
     "fixed_modes": Argument(modes_of),
     "callback": Argument(_callback, None),
+    "checkpoint": Argument(_path),
+    "every": Argument(lambda name, given: whole(name, given, 1)),
+    "resume": Argument(_flag),
+    "metrics": Argument(_path),
     "deadline": Argument(_deadline),
     "verbose": Argument(lambda name, given: whole(name, int(given) if isinstance(given, bool) else given, 0)),
 }

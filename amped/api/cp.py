@@ -10,54 +10,22 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.host.stages import STAGES
-
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams
-from ..methods.driver import Model
 from ..methods.initial import Init
 from ..methods.poisson import Poisson, PoissonMethod
-from ..methods.starts import Restartable
 from ..models.kruskal import KruskalTensor
 from ..operators.limits import check_result
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import collective
 from ..parallel.mpi import together, world
-from ..report.console import RunReporter, telling
 from ..report.text import low_fit
-from ..runs.assembly import AnySource, Tensor, counts, decomposition, opened, place, start
+from ..runs.assembly import Tensor, counts, decomposition, opened, place, start
 from ..runs.compression import cp_start
-from ..runs.run import Callback, Reporting, Run, RunObserver, RunParams
+from ..runs.run import RunParams
 from .arguments import ARGUMENTS, argument_options
-
-
-def decomposed(
-    method: Restartable,
-    source: AnySource,
-    params: RunParams,
-    callback: Callable[[int, float], None] | None,
-    reporter: RunReporter,
-    budget: Budget,
-) -> Model:
-    """Run a method; call back after each iteration; return the model. Collective."""
-    machine, path = method.operator.machine, source.path
-    reporter.machine(machine, method.operator.options.precision)
-    observers: list[RunObserver] = [] if callback is None else [Callback(callback)]
-    if reporter.speaks:
-        observers.insert(0, Reporting(reporter, str(path), budget))
-    run = Run(method, source, params, reporter, observers)
-    run.begin()
-    run.iterate()
-    with STAGES.of("write"):
-        model = run.model()
-    model.run = run.facts() | ({} if path is None else {"tensor": os.fspath(path)})
-    if run.origin.init is not None:
-        model.run["seed"] = None
-    run.end(model.run)
-    if reporter.speaks:
-        reporter.model(model)
-    return model
+from .sessions import SideOutputs, session
 
 
 @collective(ARGUMENTS, argument_options)
@@ -77,6 +45,10 @@ def cp_als(
     callback: Callable[[int, float], None] | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 1,
+    resume: bool = False,
+    metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition by alternating least squares (Kolda and Bader 2009, Figure 3.3).
@@ -117,6 +89,17 @@ def cp_als(
         Seconds after which a call that does not go on ends its process, and with it the job, with exit code 1; each
         rank says where it was. By default under ``mpirun`` alone: from the second iteration on by what they have
         taken, an hour before that.
+    checkpoint : path, optional
+        A folder to write checkpoints to, on rank 0; the last two are kept. Not with several `starts`. If it has
+        checkpoints already, `resume` is needed.
+    every : int
+        Iterations between checkpoints. The last iteration has one in any case.
+    resume : bool
+        Continue from the newest checkpoint in that folder, if there is one, up to `max_iters` iterations in all. The
+        tensor, `rank` and start must be those of its run.
+    metrics : path, optional
+        A file to write the times and fits of iterations to, as JSON lines, on rank 0. It must not exist yet; a run that
+        resumes adds to its own.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
@@ -136,19 +119,20 @@ def cp_als(
     --------
     >>> model = cp_als(read("nell-2.tns"), rank=32)  # doctest: +SKIP
     """
-    comm, budget = world(), Budget(max_iters)
-    chosen = Options(**options)
-    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
+    budget, chosen = Budget(max_iters), Options(**options)
+    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]  # which are text by now
+    with session(X, rank, starts, side, chosen, deadline, verbose) as call:
+        comm, machine, source = call.comm, call.machine, call.source
         wanted = ConstraintParams(nonnegative, ridge, fixed_modes)  # type: ignore[arg-type]
         constraints = wanted.of(len(source.shape))
         if comm.bcast(isinstance(init, str) and init == "tucker"):
             if nonnegative:
                 raise InputError("init 'tucker': its matrices have negative numbers, which this model has not")
             init = cp_start(source, machine, chosen, rank, seed)
-        with teller.loading():
+        with call.reporter.loading():
             method = decomposition(source, rank, machine, chosen, budget, constraints, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
-        model = decomposed(method, source, params, callback, teller, budget)
+        model = call.decomposed(method, params, callback, budget)
     assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=5)  # the line of the call, not of our wrappers
@@ -175,6 +159,10 @@ def cp_apr(
     callback: Callable[[int, float], None] | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 1,
+    resume: bool = False,
+    metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> KruskalTensor:
     """Compute a CP decomposition of counts, with a Poisson model: CP-APR.
@@ -213,7 +201,7 @@ def cp_apr(
         Called with the iteration's number and its log-likelihood.
     verbose : bool or int
         See `cp_als`.
-    deadline : float, optional
+    deadline, checkpoint, every, resume, metrics : optional
         See `cp_als`.
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
@@ -233,14 +221,14 @@ def cp_apr(
     --------
     >>> model = cp_apr(read("pickups.tns"), rank=10)  # doctest: +SKIP
     """
-    comm, budget = world(), Budget(max_iters * inner_iters)
+    budget, chosen = Budget(max_iters * inner_iters), Options(**options)
     asked = Poisson(tol, inner_iters, kappa, kappa_tol, eps, method, mu_iters)
-    chosen = Options(**options)
-    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
-        with teller.loading():
-            apr = counts(source, rank, machine, chosen, asked, budget, init)
+    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
+    with session(X, rank, starts, side, chosen, deadline, verbose) as call:
+        with call.reporter.loading():
+            apr = counts(call.source, rank, call.machine, chosen, asked, budget, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
-        model = decomposed(apr, source, params, callback, teller, budget)
+        model = call.decomposed(apr, params, callback, budget)
     assert isinstance(model, KruskalTensor)
     return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
@@ -19,12 +20,11 @@ from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import world
-from ..report.console import telling
 from ..runs.assembly import Tensor, opened
 from ..runs.compression import compressed, consistent
 from ..runs.run import RunParams
 from .arguments import ARGUMENTS, argument_options
-from .cp import decomposed
+from .sessions import SideOutputs, session
 
 
 def _ranks(name: str, given: Any) -> Any:
@@ -64,6 +64,10 @@ def tucker(
     callback: Callable[[int, float], None] | None = None,
     verbose: bool | int = 0,
     deadline: float | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 1,
+    resume: bool = False,
+    metrics: str | os.PathLike[str] | None = None,
     **options: Unpack[OptionNames],
 ) -> TuckerTensor:
     """Compute a Tucker decomposition: a core tensor, and a factor matrix with orthonormal columns for each mode.
@@ -92,8 +96,8 @@ def tucker(
         Called with the iteration's number and its fit.
     verbose : bool or int
         See `cp_als`.
-    deadline : float, optional
-        See `cp_als`.
+    deadline, checkpoint, every, resume, metrics : optional
+        See `cp_als`. Checkpoints are of "hooi".
     device, precision, placement, kernel, deterministic, device_memory, threads, gather, workspace : optional
         See `amped.Options`.
 
@@ -114,13 +118,14 @@ def tucker(
     """
     if (rank is None) == (error is None):
         raise InputError("rank or error: one of them is needed, and not both")
-    comm, chosen, named = world(), Options(**options), isinstance(init, str) and init == "random"
+    chosen, named = Options(**options), isinstance(init, str) and init == "random"
     asked = Compression(method, None if rank is None else tuple(rank), error, None if named else init)
-    with telling(comm, verbose) as teller, opened(X, comm, chosen, deadline, teller) as (machine, source):
-        with teller.loading():
-            found = compressed(source, machine, chosen, asked, seed)
+    side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
+    with session(X, asked.ranks, 1, side, chosen, deadline, verbose) as call:
+        with call.reporter.loading():
+            found = compressed(call.source, call.machine, chosen, asked, seed)
         params = RunParams(max_iters if method == "hooi" else 1, tol, seed, asked.init, deadline=deadline)
-        model = decomposed(found, source, params, callback, teller, Budget())
+        model = call.decomposed(found, params, callback, Budget())
     assert isinstance(model, TuckerTensor)
     return model
 

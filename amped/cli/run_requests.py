@@ -89,7 +89,8 @@ class RunRequest(Seeded, ABC):
     def claim(self, outputs: Outputs) -> Path:
         """See `Request`: the place is a folder."""
         if self.checkpoint is not None:
-            self._claim_checkpoints(self.checkpoint, outputs)
+            advice = "--resume goes on from it, --force replaces it"
+            checkpoint.claim(self.checkpoint, outputs, self.resume, self.force, advice)
         if self.output is None:
             return outputs.fresh(Path(f"{tensor_stem(self.tensor)}-{self.size}"), MODEL)
         replace = self.force or self._is_ours(self.output)
@@ -98,15 +99,6 @@ class RunRequest(Seeded, ABC):
         for name in (MODEL, RUN):
             outputs.file(self.output / name, replace, f"{other}--force replaces it")
         return self.output
-
-    def _claim_checkpoints(self, folder: Path, outputs: Outputs) -> None:
-        there = checkpoint.names_in(folder)
-        if there and not (self.resume or self.force):
-            advice = "exists already; --resume goes on from it, --force replaces it"
-            raise InputError(advice, path=folder / there[0])
-        checkpoint.check_removable(folder)
-        outputs.folder(folder)
-        outputs.claim(folder / checkpoint.CLAIMED)
 
     def _is_ours(self, folder: Path) -> bool:
         """Tell whether this run goes on from a checkpoint of the one that wrote the model in `folder`."""
@@ -121,9 +113,7 @@ class RunRequest(Seeded, ABC):
 
         def extends(first: dict[str, Any]) -> bool:
             assert self.checkpoint is not None
-            facts = {"shape": None, "nonzeros": None, **checkpoint.newest_facts(self.checkpoint)}
-            same = first.get("tensor") == str(self.tensor), all(first.get(k) == facts[k] for k in ("shape", "nonzeros"))
-            return first.get("event") == "start" and self.has_rank(first.get("rank")) and any(same)
+            return checkpoint.is_metrics_of(self.checkpoint, first, self.has_rank, str(self.tensor))
 
         return Metrics(self.metrics, self.force, extends if self.resume else None)
 

@@ -162,7 +162,7 @@ class RunReporter:
 
 
 @contextmanager
-def telling(comm: Comm, verbose: int) -> Iterator[RunReporter]:
-    """Yield who tells of a call of the Python interface, if it is `verbose`."""
+def telling(comm: Comm, verbose: int, metrics: Metrics | None = None) -> Iterator[RunReporter]:
+    """Yield the reporter of a call of the Python interface: to rank 0's console if it is `verbose`, and to metrics."""
     with display(comm.rank, not verbose) as shown:
-        yield RunReporter(comm, shown, speaks=bool(verbose))
+        yield RunReporter(comm, shown, metrics, speaks=bool(verbose) or metrics is not None)

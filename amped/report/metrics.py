@@ -36,11 +36,17 @@ class Metrics:
     event. If it takes no more, that is told once, the rest is left out, and `failed` is true.
     """
 
-    def __init__(self, path: Path | None = None, replace: bool = False, extends: Extends | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        replace: bool = False,
+        extends: Extends | None = None,
+        remedy: str = "--force replaces it",
+    ) -> None:
         """Open the file at `path`, if any.
 
         One that exists is refused, unless the run may `replace` it, or is one that `extends` it: called with the first
-        event in it, it tells whether they are the same run's.
+        event in it, it tells whether they are the same run's. The error gives the `remedy`.
         """
         self.totals: dict[str, float] = defaultdict(float)
         self.by_rank: list[dict[str, float]] = []  # the same of each rank
@@ -50,7 +56,7 @@ class Metrics:
         self._file = None if path is None else _opened(path)
         if path is not None and self._file is not None:
             try:
-                self._keep = _checked(path, self._file, replace, extends)
+                self._keep = _checked(path, self._file, replace, extends, remedy)
             except BaseException:
                 self.close()
                 raise
@@ -115,12 +121,12 @@ def _opened(path: Path) -> IO[str]:
     return open(handle, "a", encoding="utf-8")
 
 
-def _checked(path: Path, file: IO[str], replace: bool, extends: Extends | None) -> bool:
+def _checked(path: Path, file: IO[str], replace: bool, extends: Extends | None, remedy: str) -> bool:
     """Lock a file; return whether what is in it stays; raise `InputError` if the run may not write to it."""
     now = os.fstat(file.fileno())
     if not S_ISREG(now.st_mode):
         if not replace:
-            raise InputError("exists already; --force writes to it", path=path)
+            raise InputError(f"exists already; {remedy.replace('replaces', 'writes to')}", path=path)
         return True
     lock(file.fileno(), path, path)
     if not now.st_size:
@@ -131,7 +137,7 @@ def _checked(path: Path, file: IO[str], replace: bool, extends: Extends | None) 
         return True
     if not replace:
         other = "" if extends is None else ", and is not of the run that goes on"
-        raise InputError(f"exists already{other}; --force replaces it", path=path)
+        raise InputError(f"exists already{other}; {remedy}", path=path)
     return False
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,7 +28,7 @@ from partitioner.tensors.labels import Labels, find, mode_names, named
 from partitioner.tensors.relabel import same_labels
 
 from ..errors import InputError, OutputError
-from ..files import factors_in, read_array
+from ..files import Outputs, factors_in, read_array
 from ..methods.driver import Method, MethodState
 from ..operators.sources.sparse import DescribedSource
 from ..parallel.mpi import Comm
@@ -100,6 +100,30 @@ def check_removable(folder: Path) -> None:
         for name in sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else [path.name]:
             if name != checksums.MANIFEST and not name.endswith(".npy"):
                 raise InputError(f"holds {name}, which no checkpoint does: not replaced", path=path)
+
+
+def claim(folder: Path, outputs: Outputs, resume: bool, replace: bool, advice: str) -> None:
+    """Claim a folder for the checkpoints of a run; refuse one that has some, unless the run may use them.
+
+    The error gives the `advice`. On rank 0.
+    """
+    there = names_in(folder)
+    if there and not (resume or replace):
+        raise InputError(f"exists already; {advice}", path=folder / there[0])
+    check_removable(folder)
+    outputs.folder(folder)
+    outputs.claim(folder / CLAIMED)
+
+
+def is_metrics_of(folder: Path, first: dict[str, Any], has_rank: Callable[[Any], bool], tensor: str | None) -> bool:
+    """Return whether metrics whose `first` event is known are of the run that wrote the checkpoints in a folder.
+
+    The tensor has the same name, or the same shape and number of nonzeros.
+    """
+    facts = {"shape": None, "nonzeros": None, **newest_facts(folder)}
+    alike = all(first.get(name) == facts[name] for name in ("shape", "nonzeros"))
+    named = tensor is not None and first.get("tensor") == tensor
+    return first.get("event") == "start" and has_rank(first.get("rank")) and (alike or named)
 
 
 class CheckpointWriter:
