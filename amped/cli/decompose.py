@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from partitioner.errors import one_line
 from partitioner.host.signals import NOTHING
@@ -40,31 +40,14 @@ Tell = Callable[[Job, Model, Path], None]
 """Tells a person of a model and the folder that it is in; on rank 0."""
 
 
-class VerbKind(Protocol):
-    """What a verb adds to what all decompositions have in common."""
-
-    start: Init | None  # found when the tensor was placed, if that is to be begun with
-
-    def prepare(self, job: Job) -> None:
-        """Begin to compile what the method needs, and return at once."""
-
-    def method(self, job: Job, source: AnySource) -> Restartable:
-        """Place the tensor; return the method that was asked for. Collective."""
-
-
 def cpd(request: CpdRequest, session: Session) -> int:
     """Decompose a tensor: CP-ALS, or CP-APR for counts."""
-    return told_cpd(request, session, _show)
-
-
-def told_cpd(request: CpdRequest, session: Session, tell: Tell) -> int:
-    """Do what `cpd` does; `tell` of the model."""
-    return _decompose(request, session, _Cp(request), tell)
+    return decompose(request, session)
 
 
 def tucker(request: TuckerRequest, session: Session) -> int:
     """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
-    return _decompose(request, session, _Tucker(request), _show)
+    return decompose(request, session)
 
 
 def _show(job: Job, model: Model, place: Path) -> None:
@@ -72,18 +55,19 @@ def _show(job: Job, model: Model, place: Path) -> None:
     job.teller.model(model)
 
 
-def _decompose(request: RunRequest, session: Session, kind: VerbKind, tell: Tell) -> int:
+def decompose(request: CpdRequest | TuckerRequest, session: Session, tell: Tell = _show) -> int:
+    """Decompose a tensor, write the model and show it by `tell`; return the exit code. Collective."""
     comm, stop = session.comm, session.stop
     stop.saved = lambda: _saved(request)
     checkpoint.check_hosts(request.checkpoint if request.resume else None, comm)
     with Job(request, session) as job:
-        kind.prepare(job)  # while the tensor is read
+        _prepare(request, job)  # while the tensor is read
         source = job.open()
         with job.teller.loading():
-            method = kind.method(job, source)
+            method, start = _placed(request, job, source)
         job.say_machine()
-        reporting = Reporting(job.teller, str(request.tensor), job.chosen)
-        params = _params(request, kind.start, step_limit(method))
+        reporting = Reporting(job.teller, str(request.tensor), job.kernel_budget)
+        params = _params(request, start, step_limit(method))
         run = Run(method, source, params, job.teller, [reporting], lambda: stop.agreed(comm))
         run.begin()
         with stop.listening():
@@ -138,49 +122,31 @@ def _saved(request: RunRequest) -> str:
     return f"nothing was saved since {request.checkpoint}/{there[0]}" if there else NOTHING
 
 
-class _Cp:
-    """CP-ALS and CP-APR. See `VerbKind`."""
-
-    start: Init | None = None
-
-    def __init__(self, request: CpdRequest) -> None:
-        self._request = request
-
-    def prepare(self, job: Job) -> None:
-        device, dtype, request = job.machine.device, self._request.options.dtype, self._request
-        if request.counts:
-            apr.prepare(device, dtype)
-        else:
-            als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
-
-    def method(self, job: Job, source: AnySource) -> Restartable:
-        request = self._request
-        if request.counts:
-            asked = request.poisson()
-            budget = job.budget(request.max_iters * asked.inner_iters)
-            return counts(source, request.rank, job.machine, request.options, asked, budget, request.init)
-        constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
-        if request.init == "tucker":
-            self.start = cp_start(source, job.machine, request.options, request.rank, request.first_seed)
-        return decomposition(source, request.rank, job.machine, request.options, budget, constraints, request.init)
+def _prepare(request: CpdRequest | TuckerRequest, job: Job) -> None:
+    """Begin to compile what the method needs, and return at once; that of Tucker depends on the tensor's order."""
+    device, dtype = job.machine.device, request.options.dtype
+    if isinstance(request, TuckerRequest):
+        return
+    if request.counts:
+        apr.prepare(device, dtype)
+    else:
+        als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
 
 
-class _Tucker:
-    """Tucker decompositions. See `VerbKind`."""
-
-    start: Init | None = None
-
-    def __init__(self, request: TuckerRequest) -> None:
-        self._request = request
-
-    def prepare(self, job: Job) -> None:
-        """See `VerbKind`: code depends on the tensor's order."""
-
-    def method(self, job: Job, source: AnySource) -> Restartable:
-        request = self._request
-        found = compressed(source, job.machine, request.options, request.compression, request.first_seed)
+def _placed(request: CpdRequest | TuckerRequest, job: Job, source: AnySource) -> tuple[Restartable, Init | None]:
+    """Place the tensor; return the method, and the start if one was computed. Collective."""
+    machine, options, seed = job.machine, request.options, request.first_seed
+    if isinstance(request, TuckerRequest):
+        found = compressed(source, machine, options, request.compression, seed)
         job.display.note(f"ranks {shown(found.operator.ranks)}")
-        return found
+        return found, None
+    if request.counts:
+        asked = request.poisson()
+        budget = job.budget(request.max_iters * asked.inner_iters)
+        return counts(source, request.rank, machine, options, asked, budget, request.init), None
+    constraints, budget = request.wanted.of(len(source.shape)), job.budget(request.max_iters)
+    start = cp_start(source, machine, options, request.rank, seed) if request.init == "tucker" else None
+    return decomposition(source, request.rank, machine, options, budget, constraints, request.init), start
 
 
 def _check_start(request: RunRequest, origin: checkpoint.Origin, path: Path) -> None:

@@ -12,7 +12,7 @@ from ..methods.driver import Model
 from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from ..report import page
-from .decompose import told_cpd
+from .decompose import decompose
 from .job import Job, Session
 from .run_requests import CpdRequest
 
@@ -31,7 +31,7 @@ def example_line() -> list[str]:
 
 def example(request: CpdRequest, session: Session) -> int:
     """Decompose the bundled pickups of Uber in New York, and tell of the patterns."""
-    return told_cpd(request, session, _tell)
+    return decompose(request, session, _tell)
 
 
 def _tell(job: Job, model: Model, place: Path) -> None:

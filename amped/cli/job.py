@@ -39,7 +39,7 @@ class Job:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self._stop = session.stop
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()
-        self._room, self._began, self.chosen = 0, time.perf_counter(), Budget()
+        self._room, self._began, self.kernel_budget = 0, time.perf_counter(), Budget()
         STAGES.collect()  # of calls before
 
     def __enter__(self) -> Job:
@@ -95,8 +95,8 @@ class Job:
 
     def budget(self, repeats: int) -> Budget:
         """Return what may be spent on choosing kernels, where each mode will be computed so many times at most."""
-        self.chosen = Budget(repeats, self._began)
-        return self.chosen
+        self.kernel_budget = Budget(repeats, self._began)
+        return self.kernel_budget
 
     def say_machine(self) -> None:
         """Say what the tensor was placed on. Collective."""

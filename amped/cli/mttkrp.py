@@ -45,7 +45,7 @@ def mttkrp(request: MttkrpRequest, session: Session) -> int:
             operator = place(source, request.rank, job.machine, request.options, budget=budget, late=True)
         job.say_machine()
         start(operator, source, request.first_seed, request.init)
-        job.teller.began(str(request.tensor), source, operator, operator.ranks[0], job.chosen.spent)
+        job.teller.began(str(request.tensor), source, operator, operator.ranks[0], job.kernel_budget.spent)
         results = {}
         for at, mode in enumerate(modes):
             turns = [mode] * request.repeat + modes[at + 1 :]
