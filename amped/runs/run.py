@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from partitioner.errors import one_line
 from partitioner.host.stages import STAGES
@@ -56,8 +56,8 @@ class RunParams(NamedTuple):
     init_name: str | None = None  # in records; by default that of `init`
 
 
-class RunObserver(Protocol):
-    """Follows a run on all ranks. Its methods are collective."""
+class RunObserver:
+    """Follows a run on all ranks; a subclass overrides what it needs. Its methods are collective."""
 
     def began(self, run: Run) -> None:
         """The first factor matrices are in place: nothing is left to be refused."""
@@ -69,8 +69,8 @@ class RunObserver(Protocol):
         """The run is over; `result` names what was written, if anything."""
 
 
-class Reporting:
-    """Passes a run to the console and to metrics. See `RunObserver`."""
+class Reporting(RunObserver):
+    """Passes a run to the console and to metrics."""
 
     def __init__(self, reporter: RunReporter, tensor: str, budget: Budget) -> None:
         self._reporter, self._tensor, self._budget = reporter, tensor, budget
@@ -90,21 +90,15 @@ class Reporting:
         reporter.end(run.method, run.rule, run.seconds, memory, signal, result)
 
 
-class Callback:
-    """Calls a function with the number of each iteration and its main figure. See `RunObserver`."""
+class Callback(RunObserver):
+    """Calls a function with the number of each iteration and its main figure."""
 
     def __init__(self, function: Callable[[int, float], object]) -> None:
         self._function = function
 
-    def began(self, run: Run) -> None:
-        """See `RunObserver`."""
-
     def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
         state = run.method.state
         self._function(state.iterations, next(iter(state.series.values()))[-1])
-
-    def ended(self, run: Run, record: dict[str, Any], signal: Signals | None, result: str) -> None:
-        """See `RunObserver`."""
 
 
 class Run:

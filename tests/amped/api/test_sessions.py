@@ -54,6 +54,14 @@ def test_the_command_line_and_a_call_continue_each_others_runs(folder: Path) -> 
     assert {each["tensor"] for each in events("m.jsonl") if each["event"] == "start"} == {str(path)}
 
 
+def test_a_random_start_by_its_name_is_one_of_a_seed(folder: Path) -> None:
+    path = small_tns(folder)
+    flags = ["--rank", "2,2,2", "--init", "random", "--device", "cpu", "--checkpoint", "c", "--precision", "fp64"]
+    succeeded(run_amped("tucker", path, *flags, "--max-iters", 1, "--tol", 0))
+    found = amped.tucker(path, (2, 2, 2), init="random", max_iters=2, checkpoint="c", resume=True, **HOW)
+    assert len(found.run["fits"]) == 2
+
+
 def test_every_and_verbose(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tensor, seen = amped.read(small_tns(folder)), list[list[str]]()
 
