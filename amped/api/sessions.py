@@ -88,7 +88,6 @@ class Session(NamedTuple):
     ) -> Model:
         """Run a method; call back after each iteration; return the model. Collective."""
         reporter, path = self.reporter, self.source.path
-        reporter.machine(self.machine, method.operator.options.precision)
         observers: list[RunObserver] = [] if callback is None else [Callback(callback)]
         if reporter.speaks:
             observers.insert(0, Reporting(reporter, "X" if path is None else str(path), budget))

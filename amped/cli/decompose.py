@@ -65,7 +65,6 @@ def decompose(request: CpdRequest | TuckerRequest, session: Session, tell: Tell 
         source = job.open()
         with job.teller.loading():
             method, start = _placed(request, job, source)
-        job.say_machine()
         reporting = Reporting(job.teller, str(request.tensor), job.kernel_budget)
         params = _params(request, start, step_limit(method))
         run = Run(method, source, params, job.teller, [reporting], lambda: stop.agreed(comm))

@@ -17,7 +17,6 @@ from ..parallel.stopping import StopRequest
 from ..parallel.watchdog import Watchdog
 from ..report import text
 from ..report.console import RunReporter
-from ..report.dense import source_line
 from ..report.metrics import Metrics
 from ..report.progress import Display, display
 from ..runs.assembly import AnySource, bring_up, open_path, room_of
@@ -90,7 +89,7 @@ class Job:
         with STAGES.of("read"):
             telling = self.display.rows if is_table(request.tensor, request.form) else self.display.reading
             source = open_path(request.tensor, self.comm, telling, verify, request.form, room)
-        self.display.note(source_line(Path(request.tensor).name, source))
+        self.teller.source(Path(request.tensor).name, source)
         return source
 
     def budget(self, repeats: int) -> Budget:

@@ -133,6 +133,7 @@ class Run:
     def begin(self) -> None:
         """Put the factor matrices and the state of the first start, or of a checkpoint, in place."""
         params, method = self.params, self.method
+        self._reporter.machine(method.operator.machine, method.operator.options.precision)
         name = self._comm.bcast(init_told(params.init) if params.init_name is None else params.init_name)
         if name is not None and params.starts > 1:
             raise InputError(f"starts {params.starts}: init gives one start")
