@@ -229,7 +229,8 @@ class Loss:
 
 def _products(factors: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     """Return the elementwise product of Gram matrices."""
-    return np.prod([f.astype(np.float64).T @ f.astype(np.float64) for f in factors], axis=0)
+    grams = [f.astype(np.float64).T @ f.astype(np.float64) for f in factors]
+    return np.asarray(np.prod(grams, axis=0), np.float64)
 
 
 GAUSSIAN = Loss("gaussian", "(x - m)**2", "2 * (m - x)", "2", at_zero=(0.0, 1.0))

@@ -1,0 +1,84 @@
+"""Row systems of any loss over nonzeros cut into pieces of output rows; see `amped.backend.ops.row_systems`.
+
+The code is compiled once for all losses: a loss's formulas are functions of two numbers, which it calls by address.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from partitioner.host.jit import jit
+
+from ...losses import FUNCTIONS, Formula
+from ..simd.thread_team import add, fork, join
+from ..simd.vectors import operation
+
+
+@cache
+def compiled(formula: Formula) -> Any:
+    """Return a formula as compiled code of two float64 numbers; its attribute `address` is what kernels are given."""
+    names: dict[str, Any] = {name: getattr(math, name) for name in FUNCTIONS if name != "abs"}
+    exec(f"def formula(x, m):\n    return float({formula.scalar})", names)
+    function: Callable[..., float] = names["formula"]
+    return numba.cfunc(types.float64(types.float64, types.float64), error_model="numpy")(function)
+
+
+@operation
+def _at(typing: Any, address: Any, x: Any, m: Any) -> Any:
+    """Call the formula at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.DoubleType(), [ir.DoubleType(), ir.DoubleType()])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.float64(types.int64, types.float64, types.float64), generate
+
+
+@jit
+def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, rooms):  # type: ignore[no-untyped-def]
+    """Add the row systems of each part to `out`, or, of a row that another part or shard has too, to `carries`.
+
+    `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of models; `parts`
+    the first piece of each part and the end, and the parts' shared rows; `rooms`, (parts, R), holds products of rows.
+    """
+    starts, rows, indices, values = nonzeros
+    bounds, shared = parts
+    (weight, curve, value), lower = maps
+    if number == 0:
+        turn[0] = 0
+    called, rank = fork(team, number, threads), rooms.shape[1]
+    part = add(turn, 0, 1)
+    while part < shared.size:
+        product = rooms[part]
+        for c in range(bounds[part], bounds[part + 1]):
+            row = np.int64(rows[c])
+            mine, sums = own[row - row_begin], carries[part] if row == shared[part] else out[row - row_begin]
+            for q in range(np.int64(starts[c]), np.int64(starts[c + 1])):
+                model = 0.0
+                for r in range(rank):
+                    number_at = 1.0
+                    for k in range(len(factors)):
+                        number_at *= np.float64(factors[k][indices[k][q], r])
+                    product[r] = number_at
+                    model += number_at * np.float64(mine[r])
+                model = lower if model < lower else model  # NaN stays
+                x = np.float64(values[q])
+                sums[sums.size - 1] += _at(value, x, model)
+                scale = _at(weight, x, model)
+                for r in range(rank):
+                    sums[r] += scale * product[r]
+                if curve:
+                    scale = _at(curve, x, model)
+                    for r in range(rank):
+                        for s in range(rank):
+                            sums[(r + 1) * rank + s] += scale * product[r] * product[s]
+        part = add(turn, 0, 1)
+    return join(team, called)

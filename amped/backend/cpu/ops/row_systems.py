@@ -1,0 +1,77 @@
+"""How a CPU computes row systems of any loss: from shards in the order of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...device import NOTHING, Array
+from ...losses import Maps
+from ...ops.mttkrp import Kernel, Share
+from ...ops.row_systems import RowSystems, system_width
+from ...ops.rowproblems import RowBytes
+from ..device import CpuDevice
+from ..kernels import row_systems
+from ..kernels.sums import Scratch, threads_worth
+from ..shard import HostShard, constant
+from ..simd.vectors import LINE
+from ..threads import check
+from .mttkrp import TURNS, BlockedKernel, Permuted, Segmented, TiledKernel
+
+
+class HostSystems:
+    """Nonzero by nonzero, in double precision. See `RowSystems`."""
+
+    def __init__(self, device: CpuDevice) -> None:
+        self._threads = device.threads
+
+    def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
+        """See `RowSystems`: nonzeros of a row lie side by side."""
+        return isinstance(kernel, Segmented) and not isinstance(kernel, (BlockedKernel, TiledKernel, Permuted))
+
+    def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
+        """See `RowSystems`: Numba compiles in one thread, when code is first called."""
+
+    def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
+        """See `RowSystems`: carries, and a product of factor rows, for each part."""
+        parts = self._threads.count * TURNS
+        return RowBytes(0, parts * 8 * (system_width(rank, curved) + rank) + 2 * LINE if nnz else 0)
+
+    def make(self, shard: HostShard, share: Share) -> None:
+        """See `RowSystems`: a shard has its rows."""
+
+    def run(
+        self,
+        made: None,
+        shard: HostShard,
+        factors: Sequence[Array],
+        own: Array,
+        rank: int,
+        maps: Maps,
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+    ) -> None:
+        """See `RowSystems`: work is done when it is queued."""
+        out[new] = 0
+        if not shard.nnz:
+            return
+        room, shared, double = Scratch(scratch), shard.parts.shared, np.dtype(np.float64)
+        carries, rooms = room.take((shared.size, out.shape[1]), double), room.take((shared.size, rank), double)
+        carries.fill(0)
+        codes = [row_systems.compiled(formula) if formula else None for formula in maps[:3]]
+        addresses = np.array([code.address if code else 0 for code in codes], np.int64)
+        nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
+        inputs, size = tuple(map(constant, factors)), threads_worth(self._threads.count, shard, factors[0])
+        given = nonzeros, inputs, constant(own), shard.row_begin, (addresses, float(maps.lower))
+        team = self._threads.team, min(size, shared.size), np.zeros(1, np.int64)
+        check(row_systems.add_systems(0, *team, *given, (shard.parts.bounds, shared), out, carries, rooms))
+        for row, carry in zip(shared.tolist(), carries, strict=True):  # in order, so that sums are repeatable
+            if row >= 0:
+                out[row - shard.row_begin] += carry
+
+
+def providers(device: CpuDevice) -> Sequence[RowSystems]:
+    """Return the providers of the operation."""
+    return [HostSystems(device)]
