@@ -185,6 +185,21 @@ class CountsOperators(CountsOperator, Protocol):
         """Queue their log-likelihoods, added to `total`, (R,) float64; see `CountsOperator.add_logs`."""
 
 
+class LossOperator(Placed, Protocol):
+    """What methods for any loss need of a tensor. Collective, too."""
+
+    def row_systems(self, mode: int, then: Sequence[int] = ()) -> Array:
+        """Queue gradient, second derivatives and objective of each row of one mode; see `backend.ops.row_systems`.
+
+        The formulas are those that the operator was made for; `then`: see `Operator.mttkrp`.
+
+        Returns
+        -------
+        (owned, `system_width`) float64 device array
+            The rows that this rank owns; valid until the next call.
+        """
+
+
 class CoreOperator(Placed, Protocol):
     """What Tucker decompositions ask of a tensor of any kind. Collective, too."""
 

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from partitioner.shards.partition import Cut
 
+from ..backend.losses import Maps
 from ..backend.ops.interleaved import Interleaved
 from ..backend.ops.mttkrp import Kernel, Share
 from ..backend.ops.phi import Phi
+from ..backend.ops.row_systems import RowSystems, system_width
 from ..backend.ops.rowproblems import RowProblems
 from ..backend.ops.ttmc import Ttmc, width
 from ..errors import InputError
@@ -43,6 +45,8 @@ class ModePlan:
     interleaved: Interleaved | None = None  # what computes Phi of interleaved models, if that is asked for
     rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
     ttmc: Ttmc | None = None  # what computes TTMc from the shards of each, if that is asked for
+    systems: RowSystems | None = None  # what computes row systems of `maps` from the shards, if they are computed
+    maps: Maps | None = None
     inputs: tuple[int, ...] = ()  # of TTMc, the columns of the input modes' factor matrices
     resident: int = 0  # nonzeros of this rank, the first ones, that stay on the device
     parts: tuple[float, ...] = (1.0,)  # of the nonzeros, shards of their own: rows are exchanged before all are done
@@ -71,12 +75,19 @@ class ModePlan:
     @property
     def width(self) -> int:
         """The columns of the output in memory."""
+        if self.maps:
+            return system_width(self.rank, self.curved)
         return width(self.inputs) if self.inputs else self.share.stride
 
     @property
     def columns(self) -> int:
         """The columns of the output that count."""
-        return self.width if self.inputs else self.rank
+        return self.width if self.inputs or self.maps else self.rank
+
+    @property
+    def curved(self) -> bool:
+        """Whether row systems have second derivatives."""
+        return self.maps is not None and self.maps.curve is not None
 
     def shard_bytes(self, nnz: int, streamed: bool = False) -> int:
         """Return the most bytes that shards of so many nonzeros take."""
@@ -95,6 +106,8 @@ class ModePlan:
         if self.ttmc:
             return self.ttmc.bytes(self.share, self.inputs, nnz)
         usual = kernel.bytes(self.share, nnz).running
+        if self.systems:
+            return max(usual, self.systems.bytes(kernel, self.share, self.rank, self.curved, nnz).running)
         phi = self.phi(kernel).bytes(kernel, self.share, nnz) if self.phis else 0
         rows = self.rows_by.bytes(kernel, self.share, nnz).running if self.rows_by else 0
         several = self.interleaved.bytes(kernel, self.share, nnz) if self.interleaved else 0
@@ -107,6 +120,12 @@ class ModePlan:
             return 0
         orders = max(self.rows_by.bytes(kernel, self.share, self.nnz).kept for kernel in self.kernels)
         return orders + (self.cut.split_rows.size + PIECES) * self.rows_by.shared_bytes(self.rank)
+
+    @property
+    def systems_bytes(self) -> int:
+        """Return the bytes of what is known of the rows of shards; see `RowSystems.make`."""
+        how, rest = self.systems, (self.share, self.rank, self.curved, self.nnz)
+        return max(how.bytes(kernel, *rest).kept for kernel in self.kernels) if how else 0
 
     def phi(self, kernel: Kernel) -> Phi:
         """Return what computes Phi from a kernel's shards: also of those that an earlier plan has made."""

@@ -83,6 +83,7 @@ class Setting(NamedTuple):
     phi: bool = False  # whether Phi is computed, not MTTKRPs
     rows: RowMethod | None = None  # how row problems are solved, beside it
     ttmc: bool = False  # whether TTMc is computed, not MTTKRPs
+    maps: Maps | None = None  # what row systems are computed of, not MTTKRPs
     interleaved: bool = False  # whether Phi is computed of interleaved models
     spectra: Spectra | None = None  # if those of a sparse tensor are found before
     # Bytes of device memory, by rank, number of ranks and threads, if spectra of a dense tensor are found before:
@@ -162,7 +163,7 @@ def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading
     if one_copy:
         mine = mine._replace(sorting=0)
     compiled = len({kernel.code for m in modes for kernel in m.kernels})
-    compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes)
+    compiled += max(m.rows_by.codes if m.rows_by else 0 for m in modes) + any(m.systems for m in modes)
     runtime = device.host_bytes + device.code_bytes * compiled
     host = _host_bytes(modes, setting, sum(bytes_of.values()), mine) + runtime
     host += 0 if part else setting.root_bytes
@@ -220,6 +221,8 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
     """Return a mode's plan with the kernels that may compute it, and what computes Phi from their shards."""
     if setting.ttmc:
         return _with_ttmc(mode, kernels, setting)
+    if setting.maps:
+        return _with_systems(mode, kernels, setting, setting.maps)
     if setting.interleaved:
         return _with_interleaved(mode, kernels, setting)
     if not setting.phi:
@@ -242,6 +245,21 @@ def _with_interleaved(mode: ModePlan, kernels: Sequence[Kernel], setting: Settin
         if how and how.suits(kernel, mode.share):
             return replace(mode, kernels=(kernel,), interleaved=how)
     raise InputError(f"{setting.device.name} computes no Phi of several models")
+
+
+def _with_systems(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting, maps: Maps) -> ModePlan:
+    """Return a mode's plan with the first kernel from whose shards row systems are computed."""
+    options, device, curved = setting.options, setting.device, maps.curve is not None
+    if options.gather != "full":
+        raise InputError(f"gather {options.gather!r}: row systems read factor matrices as they are; use 'full'")
+    plain = [k for k in kernels if not k.derive and k.suits(mode.share)]
+    found = {k.name: (k, how) for k in plain if (how := row_systems_of(device, k, mode.share, curved))}
+    if not found:
+        raise InputError(f"{device.name} computes no row systems of {mode.rank} columns; use fewer")
+    if options.kernel not in ("auto", *found):
+        raise InputError(f"kernel {options.kernel!r} computes no row systems; use {', '.join(found)}")
+    kernel, how = found[options.kernel] if options.kernel in found else next(iter(found.values()))
+    return replace(mode, kernels=(kernel,), systems=how, maps=maps)
 
 
 def _with_ttmc(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
@@ -314,6 +332,8 @@ def _need(modes: Sequence[ModePlan], setting: Setting) -> Need:
     }
     if any(m.rows_by for m in modes):
         fixed["row problems"] = sum(m.rows_bytes for m in modes)
+    if any(m.systems for m in modes):
+        fixed["rows of shards"] = sum(m.systems_bytes for m in modes)
     takes = [setting.solving(m.owned.stop - m.owned.start, m.rank) for m in modes]
     # Factor matrices come to a device in blocks of rows.
     moving = max(min(int(m.cut.rows[-1]), block_rows(m.rank)) * m.rank for m in modes) * first.share.dtype.itemsize

@@ -96,6 +96,13 @@ class Workspace:
         inputs, out = self.inputs(mode.mode), self.outs[mode.mode]
         mode.ttmc.run(shard, inputs, mode.inputs, out, new, self.scratch, double)
 
+    def add_systems(self, mode: ModePlan, made: Any, shard: Shard, new: slice = NOTHING) -> None:
+        """Queue the addition of a shard's row systems to the output rows of its mode; see `RowSystems.run`."""
+        assert mode.systems is not None
+        assert mode.maps is not None
+        own, out = self.computed[mode.mode], self.outs[mode.mode]
+        mode.systems.run(made, shard, self.inputs(mode.mode), own, mode.rank, mode.maps, out, new, self.scratch)
+
     def compute(self, shard: Shard, mode: int, new: slice = NOTHING, double: bool = False) -> None:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
         shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self.scratch, double)

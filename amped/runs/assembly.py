@@ -39,7 +39,7 @@ from ..methods.multi_run.apr import Counting
 from ..methods.multi_run.equations import Batched
 from ..methods.poisson import Poisson
 from ..methods.tucker import TuckerMethod
-from ..operators.base import Operator
+from ..operators.base import LossOperator, Operator
 from ..operators.columns import Columns
 from ..operators.dense.operator import DenseOperator
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
@@ -180,6 +180,14 @@ def _placed(source: AnySource, machine: Machine, setting: Setting, budget: Budge
 def placed_sparse(source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
     check_lengths(source, setting, machine.comm)
     return SparseOperator(source, machine, setting, budget)
+
+
+def place_for_loss(
+    source: SparseSource, rank: int, machine: Machine, options: Options, maps: Maps, solving: Solving = nothing
+) -> LossOperator:
+    """Place a tensor for the row systems of a loss; see `Loss.maps`. Collective."""
+    setting = setting_for(source, rank, machine, options, solving)._replace(maps=maps, ahead=False, overlaps=False)
+    return placed_sparse(source, machine, setting, None)
 
 
 def decomposition(

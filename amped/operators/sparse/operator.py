@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from ..placement import Plan, Setting, make_plan
 from ..sources.sparse import SparseSource
 from ..workspace import Workspace
 from .row_solver import RowSolver
-from .stream import Step, Stream
+from .stream import ModeShards, Step, Stream
 from .tuning import Budget, Tuner
 
 RECUTS = 2
@@ -61,6 +62,7 @@ class SparseOperator(Factors):
         self._blocks = list(map(self._agree, self.plan.modes, self.stream.steps))
         self._split = [_SplitRows(mode, machine) for mode in self.plan.modes]
         self._rows = RowSolver(self.plan.modes, machine, self.stream, self.work) if setting.rows else None
+        self._systems = list(map(_rows_of_shards, self.plan.modes, self.stream.modes))
         for mode in range(self.order):
             self.work.changed(mode)
         self.clock.collect()
@@ -177,6 +179,21 @@ class SparseOperator(Factors):
         assert self._rows is not None
         self._rows.solve(mode, self.clock, limits, seen, then)
 
+    def row_systems(self, mode: int, then: Sequence[int] = ()) -> Array:
+        CURRENT.mode = mode
+        self.machine.exchange.wait_comm()
+        work, steps, plan = self.work, self.stream.steps[mode], self.plan.modes[mode]
+        if not steps:
+            work.outs[mode].fill(0)
+        shards = zip(self._systems[mode], self.stream.shards(mode, then), steps, strict=True)
+        for made, shard, step in shards:
+            with self.clock.span("compute", mode):
+                work.add_systems(plan, made, shard, step.new)
+        if self._split[mode].there:
+            with self.clock.span("exchange", mode):
+                self._split[mode].add(work.outs[mode])
+        return work.sums[mode]
+
     @property
     def summed(self) -> int:
         return max(mode.ttmc.summed for mode in self.plan.modes if mode.ttmc)
@@ -217,6 +234,12 @@ class SparseOperator(Factors):
         done = comm.allgather([min(max(step.done, mode.owned.start), mode.owned.stop) for step in steps])
         row = mode.share.stride * self.plan.dtype.itemsize
         return agree(done, mode.cut.rows, -(-LEAST_MESSAGE // row) if exchange.overlaps else None)
+
+
+def _rows_of_shards(mode: ModePlan, shards: ModeShards) -> list[Any]:
+    """Return where the rows of each shard are, if row systems are computed; see `RowSystems.make`."""
+    every = (*shards.resident, *shards.streamed)
+    return [mode.systems.make(shard, mode.share) for shard in every] if mode.systems else []
 
 
 class _SplitRows:

@@ -97,6 +97,8 @@ class Tuner:
                     mode.interleaved.prepare(kernel, mode.share)
                 if mode.phis:
                     mode.phi(kernel).prepare(kernel, mode.share)
+                if mode.systems and mode.maps:
+                    mode.systems.prepare(kernel, mode.share, mode.rank, mode.maps)
 
     def choose(self, mode: ModePlan, make: Make) -> tuple[Kernel, Shard | None]:
         """Choose a kernel by timing the candidates on a mode's first shard; a single one is only compiled.
@@ -208,9 +210,11 @@ class Tuner:
         return self._clock.collect()["tune", mode.mode]
 
     def _compute(self, shard: Shard, mode: ModePlan) -> None:
-        """Queue what will be computed of the shards: TTMc, Phi, or else an MTTKRP."""
+        """Queue what will be computed of the shards: TTMc, row systems, Phi, or else an MTTKRP."""
         if mode.ttmc:
             self._work.add_ttmc(mode, shard)
+        elif mode.systems:
+            self._work.add_systems(mode, mode.systems.make(shard, mode.share), shard)
         elif mode.interleaved:
             self._work.add_phis(mode.interleaved, shard, mode.mode, FLOOR, NOTHING, None)
         elif mode.phis:

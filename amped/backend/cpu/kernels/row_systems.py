@@ -46,8 +46,8 @@ def _at(typing: Any, address: Any, x: Any, m: Any) -> Any:
 def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, maps, parts, out, carries, rooms):  # type: ignore[no-untyped-def]
     """Add the row systems of each part to `out`, or, of a row that another part or shard has too, to `carries`.
 
-    `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of models; `parts`
-    the first piece of each part and the end, and the parts' shared rows; `rooms`, (parts, R), holds products of rows.
+    `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of models;
+    `parts` the first piece of each part and the end, and the parts' shared rows; `rooms`, (parts, R), is scratch memory.
     """
     starts, rows, indices, values = nonzeros
     bounds, shared = parts
