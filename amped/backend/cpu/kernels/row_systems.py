@@ -47,7 +47,7 @@ def add_systems(number, team, threads, turn, nonzeros, factors, own, row_begin, 
     """Add the row systems of each part to `out`, or, of a row that another part or shard has too, to `carries`.
 
     `maps` are the addresses of weight, curve (0: no second derivatives) and value, and the lower bound of models;
-    `parts` the first piece of each part and the end, and the parts' shared rows; `rooms`, (parts, R), is scratch memory.
+    `parts` the first piece of each part and the end, and the parts' shared rows; `rooms`, (parts, R), is scratch.
     """
     starts, rows, indices, values = nonzeros
     bounds, shared = parts
