@@ -1,4 +1,7 @@
-"""How `rowproblems.cu` and `rowsteps.cu` are compiled, and the memory that rows take; needs no GPU or CuPy."""
+"""How `rowproblems.cu` and `rowsteps.cu` are compiled, for CP-APR and for any loss, and the memory that rows take.
+
+Needs no GPU or CuPy.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from partitioner.cuda.cubins import CudaSource
+
+from ...losses import Maps
 from ...ops.mttkrp import Share
 from ...ops.rowproblems import RowMethod
 from ..layout import Limits, PackedLayout
-from ..source import REALS
+from ..source import REALS, compile_options, text
 
 TEAM = 128  # threads of a block, as in rowproblems.cu
 MOST_RANK = 224  # of PDNR: a Cholesky factor in shared memory
@@ -73,6 +79,15 @@ class RowCode(NamedTuple):
     def steps(self) -> dict[str, Any]:
         """Return the macros with which ``rowsteps.cu`` is compiled."""
         return {"RANK": self.rank, "REAL": REALS[self.dtype], "NEWTON": int(self.newton), "TEAM": self.team}
+
+
+def systems(layout: PackedLayout, code: RowCode, maps: Maps) -> CudaSource:
+    """Return ``rowproblems.cu`` with the formulas of a loss pasted in."""
+    formulas = {"weight": maps.weight, "curve": maps.curve, "value": maps.value}
+    head = "__device__ __forceinline__ double map_{}(double x, double m) {{ return {}; }}\n"
+    pasted = "".join(head.format(name, formula.cuda if formula else "0") for name, formula in formulas.items())
+    options = compile_options(code.passes(layout) | {"MAPS": 1})
+    return CudaSource("row_systems", pasted + text("rowproblems"), options)
 
 
 def suits(layout: PackedLayout, method: RowMethod, limits: Limits) -> bool:

@@ -4,6 +4,8 @@
 // Compile-time parameters beside those of packed.cu:
 //   RANK    columns
 //   NEWTON  1: second derivatives are added up too
+//   MAPS    if defined: sums are those of any loss, and map_weight, map_curve and map_value come before, functions of an
+//           element and the model's value: see code/rows.py. Otherwise they are those of PDNR and PQNR.
 //
 // A task is a part of one row's nonzeros, for one block of threads, which takes TILE of them at a time: their rows of Pi, in
 // double precision, are in shared memory. Parts of rows are summed in the order of their nonzeros: results are repeatable.
@@ -23,6 +25,11 @@ constexpr int LACK = RANK + NEWTON * RANK * RANK, SUMS = LACK + 2;  // numbers o
 constexpr int LENGTHS = 11, MINE = (LENGTHS + SHARING - 1) / SHARING;  // of steps: 1, 1/2, 1/4, ...
 constexpr int ACTIVE = 0;                        // a row's status, as in rowsteps.cu
 constexpr unsigned ALL = ~0u;
+
+#ifndef MAPS
+__device__ __forceinline__ double map_weight(double x, double m) { return x / m; }
+__device__ __forceinline__ double map_curve(double x, double m) { return x / m / m; }
+#endif
 
 __device__ __forceinline__ double endless() { return __longlong_as_double(0x7ff0000000000000ll); }
 
@@ -110,7 +117,7 @@ __device__ __forceinline__ double dot(const double* pi, const double* vector) {
   return sum;
 }
 
-// Set a task's part: Phi at `b`, second derivatives up to the diagonal, how far models are below the floor, and counts. A
+// Set a task's part: Phi at `b`, second derivatives up to the diagonal, how far models are below the floor (or the loss), and counts. A
 // block computes TEAM squares of second derivatives: blockIdx.y says which, and those of 0 the other sums.
 extern "C" __global__ void __launch_bounds__(TEAM)
 add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks, const int* __restrict__ status,
@@ -133,10 +140,13 @@ add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks
     fill(in, of, begin, count, room);
     const double model = dot(room.pi, room.vector), floored = model < floor ? floor : model;
     if (threadIdx.x % SHARING == 0 && q < count) {
-      const double weight = room.value[q] / floored;
-      room.weight[q] = weight;
-      room.curve[q] = weight / floored;
+      room.weight[q] = map_weight(room.value[q], floored);
+      room.curve[q] = map_curve(room.value[q], floored);
+#ifdef MAPS
+      lack += map_value(room.value[q], floored);
+#else
       lack += (model - floored) * room.value[q];
+#endif
       counts += room.value[q];
     }
     __syncthreads();
@@ -186,6 +196,7 @@ add_sums(const __grid_constant__ Inputs in, const Nonzeros of, const Tasks tasks
   }
 }
 
+#ifndef MAPS
 // Set a task's part of how the objective changes from `b` to each length of `step`, but for the sum of the step: infinity if
 // a nonzero's model that is above the floor comes below it. Below the floor the logarithm goes on as a straight line.
 extern "C" __global__ void __launch_bounds__(TEAM)
@@ -244,6 +255,29 @@ extern "C" __global__ void gather(const double* parts, const int* __restrict__ f
   if (places) sums[(long long)places[row] * width + column] += sum;
   else sums[(long long)begin * width + column] = sum;
 }
+#else
+// Set the rows of a batch, `b`, to those of `own` that `names` names, and their status.
+extern "C" __global__ void take_rows(const int* __restrict__ names, const real* __restrict__ own, int count, double* b, int* status) {
+  const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  const long long row = at / RANK;
+  if (row >= count) return;
+  b[at] = (double)own[(long long)names[row] * COLUMNS + at % RANK];
+  if (at % RANK == 0) status[row] = ACTIVE;
+}
+
+// Add the parts of a batch's rows to the rows of `out` that `names` names: gradient, all second derivatives, and the loss.
+extern "C" __global__ void add_systems(const double* parts, const int* __restrict__ first, int first_task, int count,
+                                       const int* __restrict__ names, double* out) {
+  constexpr int OUT = LACK + 1;
+  const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x, row = at / OUT;
+  if (row >= count) return;
+  const int column = at % OUT, r = (column - RANK) / RANK, c = (column - RANK) % RANK;
+  const int from = column >= RANK && column < LACK && c > r ? RANK + c * RANK + r : column;
+  double sum = 0;
+  for (int t = first[row] - first_task; t < first[row + 1] - first_task; t++) sum += parts[(long long)t * SUMS + from];
+  out[names[row] * (long long)OUT + column] += sum;
+}
+#endif
 
 // Note where the nonzeros of each row begin, in `begins`, by the row; others stay as they are. A thread takes a chunk.
 extern "C" __global__ void find_rows(const Nonzeros of, const int* __restrict__ starts, const int* __restrict__ runs, int chunks,

@@ -44,6 +44,12 @@ class RowTasks(NamedTuple):
         """The bytes that all take."""
         return sum(array.nbytes for array in self[:4])
 
+    @property
+    def packed(self) -> Any:
+        """What kernels take, as `Tasks` in ``rowproblems.cu``."""
+        fields = np.dtype([("arrays", "u8", (3,)), ("first", "i4")], align=True)
+        return by_value(np.array([([array.data.ptr for array in self[:3]], self.begin_row)], fields))
+
     def part(self, rows: slice, tasks: slice) -> RowTasks:
         """Return those of a batch."""
         row, start, stop = (array[tasks] for array in self[:3])
@@ -110,10 +116,8 @@ class RowPasses:
         self._gather(tasks, state, parts, LENGTHS, places, sums)
 
     def _pass(self, function: Any, grid: tuple[int, ...], tasks: RowTasks, pointers: tuple[Any, ...]) -> None:
-        fields = np.dtype([("arrays", "u8", (3,)), ("first", "i4")], align=True)
-        arrays = [array.data.ptr for array in tasks[:3]]
-        packed = by_value(np.array([(arrays, tasks.begin_row)], fields))
-        function(grid, (TEAM,), (self._inputs, self._of, packed, *pointers), shared_mem=self._code.shared_for_passes)
+        arguments = self._inputs, self._of, tasks.packed, *pointers
+        function(grid, (TEAM,), arguments, shared_mem=self._code.shared_for_passes)
 
     def _gather(self, tasks: RowTasks, state: RowState, parts: Array, width: int, places: Array, sums: Array) -> None:
         """Add up the parts of rows: at the first of each, or to `sums`, where each row has a place."""

@@ -16,7 +16,7 @@ from ...ops.rowproblems import ROWPROBLEMS, RowBytes, RowLimits, RowMethod, RowP
 from ..code.rows import LENGTHS, RowCode, batch_tasks, most_tasks, suits, task_size
 from ..device import CudaDevice
 from ..launches.row_passes import DONE, Ints, RowPasses, RowState, RowSteps, RowTasks, clear_rows, cut_tasks, find_rows
-from ..layout import make_layout
+from ..layout import Limits, make_layout
 from ..shard import CudaShard
 from .mttkrp import Packed, inputs_of
 
@@ -92,14 +92,10 @@ class CudaRowProblems:
         code, rows = self._code(share.stride, share.dtype), share.rows.stop - share.rows.start
         tasks = most_tasks(share, nnz, self._limits)
         kept = 4 * (rows + min(rows, nnz) + 1 + 3 * tasks)
-        return RowBytes(kept, batch_tasks(code, code.rank, tasks, self._most_of_row(nnz)) * code.bytes)
+        return RowBytes(kept, batch_tasks(code, code.rank, tasks, most_of_row(nnz, self._limits)) * code.bytes)
 
     def _code(self, rank: int, dtype: np.dtype[Any]) -> RowCode:
         return RowCode(rank, dtype, self.method == "pdnr")
-
-    def _most_of_row(self, nnz: int) -> int:
-        """Return the most tasks of rows that are solved together: one that has nearly all nonzeros, and another."""
-        return -(-nnz // task_size(nnz, self._limits)) + 1
 
     def make(self, shard: CudaShard, share: Share, whole: slice | None = None) -> CudaRows:
         if isinstance(shard.memory, np.ndarray):  # page-locked, to be streamed
@@ -132,13 +128,13 @@ class CudaRowProblems:
         begin, end = np.searchsorted(made.empty, bounds)
         clear_rows(code, made.empty_names[begin:end], own, seen)
         begin, end = np.searchsorted(made.rows, bounds)
-        most = batch_tasks(code, own.shape[1], int(made.first[-1]), self._most_of_row(shard.nnz))
+        most = batch_tasks(code, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
         if scratch is None:
             scratch = cupy.empty(most * code.bytes, np.uint8)
-        for rows in _batches(made.first, int(begin), int(end), most):
+        for rows in batches(made.first, int(begin), int(end), most):
             batch = made.tasks.part(rows, slice(int(made.first[rows.start]), int(made.first[rows.stop])))
             count = batch.row.size
-            sums, changes, state = _split(scratch, count * code.sums, count * LENGTHS)
+            sums, changes, state = split(scratch, count * code.sums, count * LENGTHS)
             steps = RowSteps(RowState(code, rows.stop - rows.start, state), sums, changes, seen, batch)
             self._solve(self._passes(code, shard, factors, limits), steps, batch, made.names[rows], own, limits)
 
@@ -175,7 +171,7 @@ class CudaRowProblems:
         scratch: Array = None,
     ) -> None:
         tasks, rows = made.tasks_of(places)
-        parts = _split(scratch, tasks.row.size * shared.code.sums)[0]
+        parts = split(scratch, tasks.row.size * shared.code.sums)[0]
         self._passes(shared.code, shard, factors, limits).add_sums(tasks, shared, parts, rows, shared.sums)
 
     def step(self, shared: Any, limits: RowLimits, number: int) -> None:
@@ -192,7 +188,7 @@ class CudaRowProblems:
         scratch: Array = None,
     ) -> None:
         tasks, rows = made.tasks_of(places)
-        parts = _split(scratch, tasks.row.size * LENGTHS)[0]
+        parts = split(scratch, tasks.row.size * LENGTHS)[0]
         self._passes(shared.code, shard, factors, limits).add_changes(tasks, shared, parts, rows, shared.changes)
 
     def advance(self, shared: Any, limits: RowLimits, number: int) -> None:
@@ -205,7 +201,12 @@ def providers(device: CudaDevice) -> Sequence[RowProblems]:
     return [CudaRowProblems(device, "pdnr"), CudaRowProblems(device, "pqnr")]
 
 
-def _batches(first: Ints, begin: int, end: int, most: int) -> Iterator[slice]:
+def most_of_row(nnz: int, limits: Limits) -> int:
+    """Return the most tasks of rows that are solved together: one that has nearly all nonzeros, and another."""
+    return -(-nnz // task_size(nnz, limits)) + 1
+
+
+def batches(first: Ints, begin: int, end: int, most: int) -> Iterator[slice]:
     """Yield the rows from `begin` to `end` in turn, as many as have so many tasks at most."""
     while begin < end:
         stop = min(end, int(np.searchsorted(first, first[begin] + most, "right")) - 1)
@@ -213,7 +214,7 @@ def _batches(first: Ints, begin: int, end: int, most: int) -> Iterator[slice]:
         begin = stop
 
 
-def _split(scratch: Array, *sizes: int) -> list[Array]:
+def split(scratch: Array, *sizes: int) -> list[Array]:
     """Return parts of scratch memory that hold so many numbers, and the rest, as bytes."""
     if scratch is None:
         scratch = cupy.empty(8 * sum(sizes), np.uint8)

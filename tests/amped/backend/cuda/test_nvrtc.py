@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from forms import exhaustive, in_turn, some_of
+from losses import HUBER, LOGIT
 
 from amped.backend.cuda.code import dense as dense_code
 from amped.backend.cuda.code import dimension_tree, interleaved, phi, ttm, ttmc
 from amped.backend.cuda.code import rows as row_code
 from amped.backend.cuda.layout import VECTOR, Limits, PackedLayout, kernel_names, make_layout
 from amped.backend.cuda.source import REALS, compile_options, coordinate_macros, lanes, text
+from amped.backend.losses import GAUSSIAN, POISSON, Loss
 from amped.backend.ops.dense import BlockForm
 from amped.backend.ops.mttkrp import Share
 from amped.backend.ops.rowproblems import RowMethod
@@ -247,6 +249,17 @@ def test_row_problems(architecture: str, method: RowMethod, every: bool) -> None
         check(log, {"add_sums", "add_changes", "gather", "find_rows"}, MOST_IN_ROWS)
         check(compiled("rowsteps", code.steps(), architecture), STEPS, MOST_IN_ROWS)
         assert max(code.shared_for_passes, code.shared_for_steps) <= LIMITS[architecture].shared
+
+
+@pytest.mark.parametrize("loss", [GAUSSIAN, POISSON, HUBER, LOGIT], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("curved", [False, True])
+def test_row_systems(loss: Loss, curved: bool) -> None:
+    """A loss's formulas in the place of CP-APR's."""
+    for order, rank, precision in ((3, 3, "fp32"), (4, 5, "fp64"), (3, row_code.MOST_RANK, "fp32")):
+        made = layout(order, precision, "segmented", rank, "raw", LIMITS["sm_90"])
+        source = row_code.systems(made, row_code.RowCode(rank, DTYPES[precision], curved), loss.maps(curved=curved))
+        log = compiled_text(source.text, f"row_systems {loss.name} {rank}", source.options, "sm_90")
+        check(log, {"add_sums", "take_rows", "add_systems", "find_rows"}, MOST_IN_ROWS)
 
 
 @pytest.mark.parametrize("method", ["pdnr", "pqnr"])

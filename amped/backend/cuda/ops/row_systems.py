@@ -1,0 +1,103 @@
+"""How a GPU computes row systems of any loss: ``rowproblems.cu`` with the loss's formulas, batch by batch of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.cubins import CudaSource
+
+from ...device import NOTHING, Array
+from ...losses import Maps
+from ...ops.mttkrp import Kernel, Share
+from ...ops.row_systems import RowSystems
+from ...ops.rowproblems import RowBytes
+from ..code.rows import TEAM, RowCode, batch_tasks, systems
+from ..device import CudaDevice
+from ..launches.row_passes import RowTasks, nonzeros_of
+from ..layout import make_layout
+from ..shard import CudaShard
+from .mttkrp import inputs_of
+from .rowproblems import CudaRowProblems, CudaRows, batches, most_of_row, split
+
+
+class CudaSystems:
+    """The sums of rows, which PDNR and PQNR have too, of any loss. See `RowSystems`."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._limits, self._number = device.limits, device.number
+        self._rows = {True: CudaRowProblems(device, "pdnr"), False: CudaRowProblems(device, "pqnr")}
+
+    def suits(self, kernel: Kernel, share: Share, curved: bool) -> bool:
+        return self._rows[curved].suits(kernel, share)
+
+    def prepare(self, kernel: Kernel, share: Share, rank: int, maps: Maps) -> None:
+        code = RowCode(rank, share.dtype, maps.curve is not None)
+        prepare([systems(make_layout(kernel.name, share, self._limits), code, maps)])
+
+    def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
+        return self._rows[curved].bytes(kernel, share, nnz)
+
+    def make(self, shard: CudaShard, share: Share) -> CudaRows:
+        """See `RowSystems`: rows without nonzeros are not noted."""
+        return self._rows[False].make(shard, share, NOTHING)
+
+    def run(
+        self,
+        made: CudaRows,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        rank: int,
+        maps: Maps,
+        out: Array,
+        new: slice = NOTHING,
+        scratch: Array = None,
+    ) -> None:
+        """See `RowSystems`; queued on the current stream."""
+        if new.stop > new.start:
+            out[new].fill(0)
+        if not shard.nnz:
+            return
+        code = RowCode(rank, own.dtype, maps.curve is not None)
+        functions = _compiled(systems(shard.layout, code, maps), self._number)
+        most = batch_tasks(code, own.shape[1], int(made.first[-1]), most_of_row(shard.nnz, self._limits))
+        if scratch is None:
+            scratch = cupy.empty(most * code.bytes, np.uint8)
+        given = inputs_of(shard.layout, factors), nonzeros_of(shard)
+        for rows in batches(made.first, 0, made.rows.size, most):
+            batch = made.tasks.part(rows, slice(int(made.first[rows.start]), int(made.first[rows.stop])))
+            names, count = made.names[rows], np.int32(rows.stop - rows.start)
+            parts, matrix, rest = split(scratch, batch.row.size * code.sums, int(count) * rank)
+            status = rest[: 4 * int(count)].view(np.int32)
+            functions["take_rows"](_blocks(int(count) * rank), (TEAM,), (names, own, count, matrix, status))
+            _add_sums(functions["add_sums"], code, batch, (*given, batch.packed, status, matrix, parts), maps.lower)
+            arguments = parts, batch.first, np.int32(batch.begin), count, names, out
+            functions["add_systems"](_blocks(int(count) * out.shape[1]), (TEAM,), arguments)
+
+
+def providers(device: CudaDevice) -> Sequence[RowSystems]:
+    """Return the providers of the operation."""
+    return [CudaSystems(device)]
+
+
+def _add_sums(function: Any, code: RowCode, tasks: RowTasks, arguments: tuple[Any, ...], lower: float) -> None:
+    grid = tasks.row.size, code.squares
+    function(grid, (TEAM,), (*arguments, np.float64(lower)), shared_mem=code.shared_for_passes)
+
+
+def _blocks(threads: int) -> tuple[int]:
+    return (-(-threads // TEAM),)
+
+
+@cache
+def _compiled(source: CudaSource, device: int) -> dict[str, Any]:
+    module = load(source)
+    functions = {name: module.get_function(name) for name in ("take_rows", "add_sums", "add_systems")}
+    allow_shared(functions["add_sums"])
+    return functions
