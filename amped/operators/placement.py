@@ -16,10 +16,12 @@ from partitioner.tensors.sparse import ValueRange
 from partitioner.validate import whole
 
 from ..backend.device import Device
+from ..backend.losses import Maps
 from ..backend.ops.cast16 import CAST16
 from ..backend.ops.interleaved import INTERLEAVED
 from ..backend.ops.mttkrp import MTTKRP, Kernel, Share
 from ..backend.ops.phi import Phi, phi_of
+from ..backend.ops.row_systems import row_systems_of
 from ..backend.ops.rowproblems import ROWPROBLEMS, RowMethod
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttmc import ttmc_of

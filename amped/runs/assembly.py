@@ -23,6 +23,7 @@ from ..backend.blas import callers_blas
 from ..backend.choose import choose
 from ..backend.device import Device
 from ..backend.exchange import Machine, connect
+from ..backend.losses import Maps
 from ..backend.ops.batch import BATCH
 from ..backend.ops.dense import DENSE
 from ..backend.ops.interleaved import INTERLEAVED

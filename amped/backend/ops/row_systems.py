@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..device import NOTHING, Array
+from ..device import NOTHING, Array, Device
 from ..losses import Maps
+from ..registry import Op
 from .mttkrp import Kernel, Share
 from .rowproblems import RowBytes
-
-OP = "row_systems"
 
 
 def system_width(rank: int, curved: bool) -> int:
@@ -74,3 +73,11 @@ class RowSystems(Protocol):
             Rows of `out` that hold nothing yet: they get the shard's sums, or zeros.
         scratch : (bytes,) uint8 array
         """
+
+
+ROW_SYSTEMS: Op[RowSystems] = Op("row_systems")
+
+
+def row_systems_of(device: Device, kernel: Kernel, share: Share, curved: bool) -> RowSystems | None:
+    """Return what computes row systems of such nonzeros from a kernel's shards, if anything does."""
+    return ROW_SYSTEMS.first(device, lambda provider: provider.suits(kernel, share, curved))

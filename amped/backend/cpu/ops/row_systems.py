@@ -9,7 +9,7 @@ import numpy as np
 from ...device import NOTHING, Array
 from ...losses import Maps
 from ...ops.mttkrp import Kernel, Share
-from ...ops.row_systems import RowSystems, system_width
+from ...ops.row_systems import ROW_SYSTEMS, RowSystems, system_width
 from ...ops.rowproblems import RowBytes
 from ..device import CpuDevice
 from ..kernels import row_systems
@@ -72,6 +72,7 @@ class HostSystems:
                 out[row - shard.row_begin] += carry
 
 
+@ROW_SYSTEMS.provider("cpu")
 def providers(device: CpuDevice) -> Sequence[RowSystems]:
     """Return the providers of the operation."""
     return [HostSystems(device)]

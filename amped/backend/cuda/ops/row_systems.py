@@ -15,7 +15,7 @@ from partitioner.cuda.cubins import CudaSource
 from ...device import NOTHING, Array
 from ...losses import Maps
 from ...ops.mttkrp import Kernel, Share
-from ...ops.row_systems import RowSystems
+from ...ops.row_systems import ROW_SYSTEMS, RowSystems
 from ...ops.rowproblems import RowBytes
 from ..code.rows import TEAM, RowCode, batch_tasks, systems
 from ..device import CudaDevice
@@ -81,6 +81,7 @@ class CudaSystems:
             functions["add_systems"](_blocks(int(count) * out.shape[1]), (TEAM,), arguments)
 
 
+@ROW_SYSTEMS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[RowSystems]:
     """Return the providers of the operation."""
     return [CudaSystems(device)]
