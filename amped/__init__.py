@@ -14,7 +14,6 @@ from partitioner.tensors.sparse import SparseTensor
 from .api.cp import cp_als, cp_apr, mttkrp
 from .api.estimators import CP, Tucker
 from .api.frames import from_frame
-from .api.projection import transformed as _transformed  # noqa: F401 - models' transform calls it
 from .api.scan import scan
 from .api.ttm import ttm
 from .api.tucker import core_consistency, tucker
@@ -24,8 +23,6 @@ from .models.loading import load
 from .models.semisparse import SemiSparseTensor
 from .models.tucker import TuckerTensor
 from .options import Options
-from .report.page import write as _report  # noqa: F401 - KruskalTensor.report calls it
-from .report.pictures import draw as _draw  # noqa: F401 - KruskalTensor.plot calls it
 
 __all__ = [
     "CP",

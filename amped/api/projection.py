@@ -17,7 +17,7 @@ from ..errors import InputError
 from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
-from ..models.align import PROJECTIONS, matched, tensor_for
+from ..models.align import matched, tensor_for
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..operators.sparse.tuning import Budget
@@ -236,6 +236,3 @@ def _check_shape(shape: Sequence[int], lengths: Sequence[int], mode: int) -> Non
     if tuple(shape) != wanted:
         shown = " x ".join("any" if m == mode else str(length) for m, length in enumerate(lengths))
         raise InputError(f"X is {' x '.join(map(str, shape))}: this model's other modes make it {shown}")
-
-
-PROJECTIONS.append(transformed)

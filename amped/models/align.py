@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpy.typing import NDArray
@@ -23,9 +23,6 @@ from ..errors import InputError, InputWarning
 from .semisparse import SemiSparseTensor
 
 AnyTensor = SparseTensor | DenseTensor
-
-PROJECTIONS: list[Callable[..., NDArray[Any]]] = []
-"""What `transform` of models calls: they are below all that computes, which adds itself."""
 
 
 def tensor_or_path(name: str, given: Any) -> AnyTensor | str:

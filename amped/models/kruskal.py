@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,18 +17,12 @@ from partitioner.validate import whole
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
-from .align import PROJECTIONS, aligned
+from .align import aligned
 from .columns import arrange_columns, column_norms, column_sums, scale_columns
 from .explained import Component, Residuals, components, fit_of, inner_product, readable_signs, residuals, shares
 from .history import history_arrays, take_history
 from .interop import Forms
 from .record import MODEL as MODEL
-
-PICTURES: list[Callable[..., None]] = []
-"""What `KruskalTensor.plot` calls: models are below all that draws, which adds itself."""
-
-REPORTS: list[Callable[..., None]] = []
-"""What `KruskalTensor.report` calls, in the same way."""
 
 
 class KruskalTensor(Forms):
@@ -182,7 +176,9 @@ class KruskalTensor(Forms):
         >>> rows = model.transform(february, 0, nonnegative=True)  # doctest: +SKIP
         """
         how = {"loss": loss, "nonnegative": nonnegative, "ridge": ridge, "deadline": deadline, **options}
-        return PROJECTIONS[0](self, X, mode, value, where, how)
+        from ..api.projection import transformed
+
+        return transformed(self, X, mode, value, where, how)
 
     @property
     def loss(self) -> str:
@@ -247,7 +243,9 @@ class KruskalTensor(Forms):
         top : int
             How many labels have bars.
         """
-        PICTURES[0](self, path, whole("top", top, 1))
+        from ..report.pictures import draw
+
+        draw(self, path, whole("top", top, 1))
 
     def report(
         self, path: str | os.PathLike[str], X: Any = None, *, value: str | None = None, where: str | None = None
@@ -269,7 +267,9 @@ class KruskalTensor(Forms):
         InputError
             If Jinja2 or Matplotlib is not installed, the shapes differ, or the file cannot be written.
         """
-        REPORTS[0](self, path, None if X is None else self._aligned(X, value, where))
+        from ..report.page import write_report
+
+        write_report(self, path, None if X is None else self._aligned(X, value, where))
 
     def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``; what a sparse one lacks counts as 0.

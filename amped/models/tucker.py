@@ -16,7 +16,7 @@ from partitioner.tensors.labels import Labelled, find, named
 
 from ..errors import InputError
 from ..files import factors_in, faults_of, read_npz, write_npz
-from .align import PROJECTIONS, aligned
+from .align import aligned
 from .explained import blocks_of, dot, fit_of
 from .history import history_arrays, take_history
 
@@ -141,7 +141,9 @@ class TuckerTensor(Labelled, Unconverted):
         --------
         >>> rows = tucker(january, (4, 4, 2)).transform(february, 0)  # doctest: +SKIP
         """
-        return PROJECTIONS[0](self, X, mode, value, where, {"deadline": deadline, **options})
+        from ..api.projection import transformed
+
+        return transformed(self, X, mode, value, where, {"deadline": deadline, **options})
 
     def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
         """Return the fit of this model to a tensor, ``1 - ||X - M|| / ||X||``.

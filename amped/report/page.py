@@ -17,7 +17,6 @@ from partitioner.tensors.sparse import SparseTensor
 
 from ..errors import InputError
 from ..files import write_text
-from ..models import kruskal
 from ..models.explained import Component, Item, Residuals
 from ..models.kruskal import KruskalTensor
 from ..models.matching import congruences
@@ -209,9 +208,6 @@ def _residual_rows(found: Residuals) -> list[tuple[list[str], str, str]]:
     ]
 
 
-def _report(model: KruskalTensor, path: str | os.PathLike[str], tensor: Any) -> None:
+def write_report(model: KruskalTensor, path: str | os.PathLike[str], tensor: Any) -> None:
     """See `KruskalTensor.report`. Versions are looked up now: a model that was made in Python may never be told of."""
     write(model, path, tensor, {"versions": versions()} | model.run if model.run else {})
-
-
-kruskal.REPORTS.append(_report)

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from ..models import kruskal
 from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from .components import mode_names, shown
@@ -125,6 +124,3 @@ def _bars(axes: Any, component: Component, mode: int) -> None:
 def _plain(text: str) -> str:
     """Return text in which nothing stands for a formula."""
     return text.replace("$", r"\$")
-
-
-kruskal.PICTURES.append(draw)

@@ -16,7 +16,7 @@ from amped.backend.device import Device
 from amped.backend.losses import GAUSSIAN, PHI, POISSON, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Share
 from amped.backend.ops.row_systems import RowSystems, system_width
-from amped.backend.registry import row_systems_of
+from amped.backend.ops.row_systems import row_systems_of
 
 ALL = [*BACKENDS, ("null", 1)]
 
