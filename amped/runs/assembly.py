@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from partitioner.host.jit import load_compiler
 from partitioner.host.stages import STAGES
-from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
-from partitioner.readers.text.negative import first_negative
+from partitioner.readers import PLAIN, ReadOptions, is_dense, negative_line, read_sparse, with_zeros
 from partitioner.shards.sorters import wake
 from partitioner.tensors.dense import DenseTensor, sparse_of
 from partitioner.tensors.sparse import SparseTensor, ValueRange
@@ -301,7 +300,7 @@ def _refuse_negative(source: AnySource, comm: Comm) -> None:
 
     def refuse() -> None:
         cause = f"a value is {source.value_range.low:g}: counts are not negative (loss 'poisson')"
-        line = None if isinstance(source, DenseSource) else first_negative(source.path)
+        line = None if isinstance(source, DenseSource) else negative_line(source.path)
         raise InputError(cause, path=source.path, line=line)
 
     on_root(comm, refuse)

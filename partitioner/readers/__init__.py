@@ -26,8 +26,10 @@ __all__ = [
     "collect",
     "file_name",
     "is_dense",
+    "is_divisible",
     "is_semisparse",
     "is_table",
+    "negative_line",
     "open_dense",
     "open_part",
     "open_store",
@@ -157,26 +159,31 @@ def read_frame(frame: Any, form: ReadOptions) -> SparseTensor:
 
 
 def is_table(path: str | PathLike[str], form: ReadOptions = PLAIN) -> bool:
-    """Return whether a file is a table: by its name, or as keys are given and it is no archive of a tensor."""
-    from .tables.database import ending
+    """Return whether a file is read as a table: by its name, or as keys are given and its name says nothing else."""
+    from .formats import reader_of
 
-    name = fspath(path).lower()
-    if form.tabular and name.endswith(".npz"):
-        refuse_keys(path, form)
-    return not Path(path).is_dir() and (ending(path) is not None or form.tabular)
-
-
-def refuse_keys(path: str | PathLike[str], form: ReadOptions) -> None:
-    """Raise `InputError` if keys are given for what is a tensor already."""
-    if form.tabular:
-        raise InputError("a tensor, not a table: --key, --value, --where and --missing are for tables", path=path)
+    return reader_of(path, form).kind == "table"
 
 
 def is_dense(path: str | PathLike[str]) -> bool:
     """Return whether a file holds a dense tensor, by its name."""
-    from .arrays.chunked import split
+    from .formats import reader_of
 
-    return split(path) is not None or (fspath(path).lower().endswith(".npy") and not Path(path).is_dir())
+    return reader_of(path).kind == "dense"
+
+
+def is_divisible(path: str | PathLike[str], form: ReadOptions = PLAIN) -> bool:
+    """Return whether each rank reads a part of a file; a pipe has none."""
+    from .formats import reader_of
+
+    return Path(path).is_file() and reader_of(path, form).is_divisible(path)
+
+
+def negative_line(path: str | PathLike[str] | None) -> int | None:
+    """Return the number, from 1, of the first line of a file that has a negative value, if the format has lines."""
+    from .formats import reader_of
+
+    return None if path is None or not Path(path).is_file() else reader_of(path).negative_line(path)
 
 
 def is_semisparse(path: str | PathLike[str]) -> bool:
@@ -188,8 +195,7 @@ def is_semisparse(path: str | PathLike[str]) -> bool:
 
 def open_dense(path: str | PathLike[str], form: ReadOptions = PLAIN) -> DenseTensor:
     """Open a file of a dense tensor; raise `InputError` if it would have to be read otherwise."""
-    from .arrays.chunked import read_chunked, split
-    from .arrays.npy import read_dense
+    from .formats import reader_of, refuse_keys
 
     _check_path(path)
     refuse_keys(path, form)
@@ -198,7 +204,7 @@ def open_dense(path: str | PathLike[str], form: ReadOptions = PLAIN) -> DenseTen
         if given:
             flag = name.replace("_", "-")
             raise InputError(f"a dense tensor has every element: --{flag} ({name}=True) is for sparse ones", path=path)
-    return read_dense(path) if split(path) is None else read_chunked(path)
+    return reader_of(path).dense(path)
 
 
 def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) -> DenseTensor:
@@ -219,6 +225,7 @@ def with_zeros(tensor: SparseTensor, path: str | PathLike[str] | None = None) ->
 def open_store(path: str | PathLike[str], form: ReadOptions = PLAIN, verify: bool = True) -> Store:
     """Open a store; raise `InputError` if it would have to be read otherwise than it was made."""
     from ..store.format import Store
+    from .formats import refuse_keys
 
     refuse_keys(path, form)
     store = Store(path, verify)
@@ -285,25 +292,11 @@ def open_part(
     InputError
         If the file cannot be opened, or a line before its first nonzero is wrong.
     """
-    _check_path(path)
-    if is_dense(path):
-        raise InputError("a dense tensor: it has no nonzeros to sort or to store, and is used as it is", path=path)
-    if is_table(path, form):
-        from .tables.table import TablePart
+    from .formats import reader_of
 
-        for other in form.more:
-            _check_path(other)
-        return TablePart(path, form, part, threads=threads, progress=progress, **table)
-    how: dict[str, Any] = {"no_values": form.no_values, "base": form.index_base}
-    if fspath(path).lower().endswith(".npz"):
-        from .arrays.npz import ArchivePart
-        from .arrays.semisparse import SemiSparsePart
-
-        kind = SemiSparsePart if is_semisparse(path) else ArchivePart
-        return kind(path, part, progress=progress, threads=threads, **how)
-    from .text.tns import TextPart
-
-    return TextPart(path, part, of, threads=threads, progress=progress, **how)
+    for each in (path, *form.more):
+        _check_path(each)
+    return reader_of(path, form).part(path, form, part, of, threads=threads, progress=progress, **table)
 
 
 def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
@@ -324,10 +317,9 @@ def file_name(path: str | bytes | PathLike[str] | PathLike[bytes]) -> str:
 
 def _check_path(path: str | PathLike[str]) -> None:
     """Raise `InputError` if there is no such file, or it is of a kind that is not read."""
-    from .arrays.chunked import split
+    from .formats import named_reader
     from .kinds import check_kind
-    from .tables.database import ending
 
     name = file_name(path)
-    named = split(name)
-    check_kind(name, name if named is None else named[0], named is not None or ending(name) is not None)
+    reader = named_reader(name)
+    check_kind(name, name if reader is None else reader.file(name), reader is not None)

@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..host.threads import usable_cores
 from ..sorting.tables import Nonzeros, Pile
 from ..tensors.labels import Labels
+from ..tensors.sparse import check_order
 from .first_line import FirstLine, join, judge
 
 Progress = Callable[[int, int | None], None]
@@ -63,6 +64,38 @@ class FilePart(Protocol):
 
         Indices are counted from 0. Reading ends at a fault, without raising.
         """
+
+
+class ArrayPart:
+    """A part whose nonzeros are arrays, for readers that get them as a whole. See `FilePart`.
+
+    Parameters
+    ----------
+    columns : (order, n) array of int
+        Indices, counted from 0.
+    values : (n,) array of float
+    lengths : sequence of int, optional
+        The mode lengths that the file declares.
+    """
+
+    def __init__(self, columns: NDArray[Any], values: NDArray[Any], lengths: Sequence[int] | None = None) -> None:
+        check_order(len(columns))
+        single = values.dtype == np.float32
+        self._left: Nonzeros | None = (columns.astype(np.int32), values.astype(np.float32 if single else np.float64))
+        self.order, self.dtype, self.expected = len(columns), self._left[1].dtype, values.size
+        self.lengths = None if lengths is None else tuple(lengths)
+        self._outcome = Outcome(self.order, self.lengths, values.size)
+
+    @property
+    def outcome(self) -> Outcome:
+        """See `FilePart`."""
+        return self._outcome
+
+    def fill(self, pile: Pile) -> bool:
+        """See `FilePart`."""
+        if self._left is not None:
+            self._left = pile.add(*self._left)
+        return self._left is not None
 
 
 def chunks(part: FilePart, limit: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.floating], bool]]:

@@ -30,7 +30,7 @@ QUICK = """
 UNEVEN = """
     amped/backend/test_exchange_mpi.py amped/operators/sources/test_sparse_mpi.py amped/parallel/test_calls_mpi.py
     amped/parallel/test_comm_mpi.py partitioner/test_build_mpi.py partitioner/store/test_shared_fs_mpi.py
-    partitioner/readers/text/test_tns_mpi.py
+    partitioner/readers/test_formats_mpi.py partitioner/readers/text/test_tns_mpi.py
     amped/test_callers_arrays_mpi.py::test_any_error_on_one_rank_is_raised_by_all
     amped/test_callers_arrays_mpi.py::test_rank_0_shares_what_it_may_not_write_to
     amped/test_tables_mpi.py::test_a_store_has_the_same_bytes
@@ -93,6 +93,7 @@ SMOKE = """
     partitioner/test_build_mpi.py::test_the_store_is_the_same_on_any_number_of_ranks
     partitioner/store/test_shared_fs_mpi.py::test_what_differs_is_named_on_every_rank
     partitioner/readers/text/test_tns_mpi.py::test_the_parts_are_the_file_in_its_order
+    partitioner/readers/test_formats_mpi.py
 """.split()
 
 

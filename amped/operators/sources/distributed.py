@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from partitioner.distributed_reading import NonzeroCounts as ReadFacts
 from partitioner.distributed_reading import Reading
 from partitioner.host.threads import usable_cores
-from partitioner.readers import PLAIN, ReadOptions, is_table
+from partitioner.readers import PLAIN, ReadOptions, is_divisible
 from partitioner.shards.partition import CountedRows, Cut, DistributedRows, cut_mode, mode_order
 from partitioner.shards.sorted_runs import MergedSlice, Runs
 from partitioner.sorting.sort import sort_bytes, sort_nonzeros
@@ -260,11 +259,3 @@ def dealt_loading(kind: TensorTraits, dtype: np.dtype[Any], ranks: int, in_parts
 
     root = of(share if in_parts else kind.nonzeros)
     return root._replace(others=of(share if in_parts else 0))
-
-
-def is_divisible(path: str | os.PathLike[str], form: ReadOptions = PLAIN) -> bool:
-    """Tell whether ranks read parts of a file: plain text."""
-    if not Path(path).is_file() or Path(path).suffix.lower() == ".npz" or is_table(path, form):
-        return False
-    with open(path, "rb") as file:
-        return file.read(2) != b"\x1f\x8b"

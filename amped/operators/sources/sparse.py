@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from partitioner.readers import PLAIN, ReadOptions, open_store, read_sparse
+from partitioner.readers import PLAIN, ReadOptions, is_divisible, open_store, read_sparse
 from partitioner.shards.partition import Cut, SortedTensor, counted_rows, cut_mode
 from partitioner.sorting.sort import key_bytes, sort_nonzeros
 from partitioner.store.format import Store
@@ -24,7 +24,7 @@ from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
 from ..placement import INDEX_BYTES, Loading, nonzero_bytes
 from .device_tensor import DeviceRoom, Holding, SortedFacts, TensorTraits, equal_parts, hold
-from .distributed import READER_BYTES, DistributedFile, Offsets, Progress, deal_fibres, dealt_loading, is_divisible
+from .distributed import READER_BYTES, DistributedFile, Offsets, Progress, deal_fibres, dealt_loading
 
 
 class DescribedSource(Protocol):

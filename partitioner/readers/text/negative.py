@@ -5,16 +5,13 @@ from __future__ import annotations
 import gzip
 import os
 from contextlib import suppress
-from pathlib import Path
 
 GZIP = b"\x1f\x8b"
 COMMENTS = b"#%"
 
 
-def first_negative(path: str | os.PathLike[str] | None) -> int | None:
-    """Return the number of the first line, from 1, whose last number is below 0; None if the file is no such text."""
-    if path is None or not Path(path).is_file() or Path(path).suffix == ".npz":
-        return None
+def first_negative(path: str | os.PathLike[str]) -> int | None:
+    """Return the number of the first line, from 1, whose last number is below 0; None if there is none."""
     with open(path, "rb") as file:
         packed = file.peek(2).startswith(GZIP)
     with suppress(OSError, EOFError), gzip.open(path) if packed else open(path, "rb") as lines:
