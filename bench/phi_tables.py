@@ -1,4 +1,4 @@
-"""The tables of docs/phi.md, from the results on disk."""
+"""The tables of docs/design/phi.md, from the results on disk."""
 
 from __future__ import annotations
 

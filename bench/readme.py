@@ -1,4 +1,4 @@
-"""Print the README's table of results, in Markdown, from the JSON files on disk."""
+"""Print the table of results of docs/design/measurements.md, in Markdown, from the JSON files on disk."""
 
 from __future__ import annotations
 

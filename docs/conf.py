@@ -34,7 +34,7 @@ html_theme_options = {
 }
 templates_path = ["_templates"]
 html_static_path, html_css_files = ["_static"], ["site.css"]
-html_sidebars = {"index": [], "readme": []}
+html_sidebars = {"index": []}
 html_copy_source = html_show_sourcelink = False
 copybutton_exclude = ".linenos, .gp, .go"
 
@@ -86,7 +86,8 @@ numpydoc_validation_exclude = {r"\.(Scan|Tried|Suggestion|Component|Residuals|En
 
 def to_pages(text: str) -> str:
     """Return text whose links to files beside `docs` lead to the pages that include these."""
-    return re.sub(r"\]\((?:\.\./)*(README|CHANGELOG|CONTRIBUTING)\.md", lambda found: f"](/{found[1].lower()}.md", text)
+    pages = {"README": "index", "CHANGELOG": "changelog", "CONTRIBUTING": "contributing"}
+    return re.sub(rf"\]\((?:\.\./)*({'|'.join(pages)})\.md", lambda found: f"](/{pages[found[1]]}.md", text)
 
 
 def setup(app: Sphinx) -> None:

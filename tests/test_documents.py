@@ -27,6 +27,8 @@ FOLDERS = [
     "partitioner",
     "partitioner/readers",
     "docs",
+    "docs/guide",
+    "docs/design",
     "amped/operators",
     "amped/backend",
     "amped/methods",

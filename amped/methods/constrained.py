@@ -23,7 +23,7 @@ from ..operators.base import Operator
 from .constraints import Constraints
 from .updates import LeastSquares
 
-SWEEPS = 5  # over the columns, each time that a mode is solved; 1 to 10 end at like fits (docs/constraints.md)
+SWEEPS = 5  # over the columns, each time that a mode is solved; 1 to 10 end at like fits (docs/design/constraints.md)
 UNTIL_SETTLED = 2000  # where no iteration comes after: a row ends when a sweep no longer changes it
 
 

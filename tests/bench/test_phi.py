@@ -235,7 +235,7 @@ def test_programs_of_alto_that_are_not_there(folder: Path) -> None:
 
 
 def test_tables(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    """Of results that say what is in them; those of docs/phi.md are of the results on disk.
+    """Of results that say what is in them; those of docs/design/phi.md are of the results on disk.
 
     Where the latter fails, copy what ``python -m bench phi --tables bench/results`` prints.
     """
@@ -247,7 +247,7 @@ def test_tables(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert "5 columns, `fp64`; load before" in said
     assert "| uber |" in said
     main(["phi", "--tables", str(RESULTS)])
-    said, text = capsys.readouterr().out, (ROOT / "docs/phi.md").read_text()
+    said, text = capsys.readouterr().out, (ROOT / "docs/design/phi.md").read_text()
     wanted = [line for line in said.splitlines() if line]
     assert [line for line in wanted if line not in text] == []
     assert all((ROOT / "docs" / path).exists() for path in re.findall(r"\]\((\.\./bench[^)]*)\)", text))
