@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", help="of the result of one part (phi-PART-DEVICE)")
     add("--output", type=Path, default=record.RESULTS, metavar="FOLDER")
     add("--redraw", nargs="+", type=Path, metavar="JSON", help="measure nothing, draw these results' pictures again")
-    add("--tables", type=Path, metavar="FOLDER", help="measure nothing, print the tables of docs/design/phi.md of its results")
+    add("--tables", type=Path, metavar="FOLDER", help="measure nothing, print the tables of docs/design/phi.md")
     for name, module in PARTS.items():
         module.add_arguments(parser.add_argument_group(name, (module.__doc__ or "").splitlines()[0]))
 

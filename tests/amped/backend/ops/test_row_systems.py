@@ -15,8 +15,7 @@ from oracle import BACKENDS, kernel_of
 from amped.backend.device import Device
 from amped.backend.losses import GAUSSIAN, PHI, POISSON, RESIDUAL, Loss, Maps
 from amped.backend.ops.mttkrp import Kernel, Share
-from amped.backend.ops.row_systems import RowSystems, system_width
-from amped.backend.ops.row_systems import row_systems_of
+from amped.backend.ops.row_systems import RowSystems, row_systems_of, system_width
 
 ALL = [*BACKENDS, ("null", 1)]
 
