@@ -111,8 +111,9 @@ class CudaDevice:
 
     def fill(self, targets: Sequence[Array], sources: Sequence[NDArray[Any]]) -> None:
         if sum(target.nbytes for target in targets) < LARGE:
-            for target, source in zip(targets, sources, strict=True):
-                target.set(np.ascontiguousarray(source, target.dtype))
+            with np.errstate(over="ignore"):  # numbers that the device has not become infinite, and are refused there
+                for target, source in zip(targets, sources, strict=True):
+                    target.set(np.ascontiguousarray(source, target.dtype))
             return
         through = self._staging()
         pairs = zip(sources, targets, strict=True)
