@@ -21,7 +21,7 @@ from partitioner.readers import ReadOptions
 
 from .cli.decompose import cpd, tucker
 from .cli.example import example, example_line
-from .cli.job import Session
+from .cli.job import VerbSession
 from .cli.mttkrp import MttkrpRequest, mttkrp
 from .cli.plan import PlanRequest, plan
 from .cli.report import ReportRequest, report
@@ -38,7 +38,7 @@ from .parallel.progress import CURRENT, LOADING_SECONDS
 from .parallel.stopping import StopRequest
 from .parallel.watchdog import Watchdog, ending, starting
 
-Verb = Callable[[Any, Session], int]
+Verb = Callable[[Any, VerbSession], int]
 VERBS: dict[Verb, tuple[type[Request], str]] = {  # and an example of each
     cpd: (CpdRequest, "mpirun -n 4 python -m amped.run cpd nell-2.tns --rank 32 --output nell-2-model"),
     tucker: (TuckerRequest, "amped tucker nell-2.tns --rank 16,16,16 --output nell-2-tucker"),
@@ -134,7 +134,7 @@ def _run(comm: Comm, argv: Sequence[str], stop: StopRequest) -> int:
         watchdog = Watchdog(comm, request.deadline)
     limit = request.deadline or (LOADING_SECONDS if comm.size > 1 else math.inf)
     with ending(comm), CURRENT.limited(limit), watchdog:
-        code = function(request, Session(comm, stop, watchdog))
+        code = function(request, VerbSession(comm, stop, watchdog))
         if "duckdb" not in sys.modules:  # which complains of what is left
             gc.freeze()  # as the process ends, all that Numba has made would be looked through: 0.25 s
         return code

@@ -31,7 +31,7 @@ from .shards.partition import mode_order
 from .shards.sorted_runs import Runs
 from .shards.sorters import DeviceName, Sorter, make_sorter
 from .sorting.sort import Sort, sort_bytes
-from .sorting.tables import FileTable, Nonzeros
+from .sorting.tables import DiskTable, Nonzeros
 from .store import format as store
 from .store.shared_fs import check_draft, check_same
 from .store.staging import drafted
@@ -184,11 +184,11 @@ class _Build:
         files = self._files("run", dtype)
         return Runs(modes, self._order, dtype, self._limit, self._ranks, self._threads, files, self._sort)
 
-    def _files(self, name: str, dtype: np.dtype[Any]) -> FileTable:
+    def _files(self, name: str, dtype: np.dtype[Any]) -> DiskTable:
         """Return scratch files of this rank."""
-        return FileTable([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
+        return DiskTable([self._folder / f"{name}{self._ranks.rank}.{k}" for k in range(self._order + 1)], dtype)
 
-    def _canonical(self, runs: Runs) -> tuple[FileTable, list[NonzeroCounts]]:
+    def _canonical(self, runs: Runs) -> tuple[DiskTable, list[NonzeroCounts]]:
         """Merge the runs into this rank's scratch files; return these and the facts of each rank's."""
         facts, scratch = NonzeroCounts(), self._files("sorted", self._reading.dtype)
         for columns, values in runs.pieces(runs.shares(), merge=True):
@@ -202,7 +202,7 @@ class _Build:
         runs.remove()
         return scratch, self._ranks.allgather(facts)
 
-    def _write(self, shape: tuple[int, ...], facts: NonzeroCounts, scratch: FileTable, by_rank: Sequence[int]) -> None:
+    def _write(self, shape: tuple[int, ...], facts: NonzeroCounts, scratch: DiskTable, by_rank: Sequence[int]) -> None:
         on_root(self._ranks, lambda: store.make_files(self._folder, self._order, facts.nnz, facts.dtype))
         kind = facts.nnz, facts.dtype
         copies = [store.stored_nonzeros(self._folder, self._order, mode, *kind) for mode in range(self._order)]
@@ -230,7 +230,7 @@ class _Build:
             runs.remove()
         self._finish(shape, facts)
 
-    def _read(self, files: FileTable, begin: int, nonzeros: int, dtype: np.dtype[Any]) -> Iterator[Nonzeros]:
+    def _read(self, files: DiskTable, begin: int, nonzeros: int, dtype: np.dtype[Any]) -> Iterator[Nonzeros]:
         for start in range(0, nonzeros, self._limit):
             size = min(self._limit, nonzeros - start)
             columns, values = np.empty((self._order, size), np.int32), np.empty(size, dtype)

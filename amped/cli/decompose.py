@@ -29,7 +29,7 @@ from ..runs import checkpoint
 from ..runs.assembly import AnySource, counts, decomposition
 from ..runs.compression import compressed, cp_start
 from ..runs.run import CheckpointParams, Reporting, Run, RunParams, step_limit
-from .job import Job, Session
+from .job import Job, VerbSession
 from .record import OF_ONE_RUN, recorded
 from .run_requests import CpdRequest, RunRequest, TuckerRequest
 
@@ -40,12 +40,12 @@ Tell = Callable[[Job, Model, Path], None]
 """Tells a person of a model and the folder that it is in; on rank 0."""
 
 
-def cpd(request: CpdRequest, session: Session) -> int:
+def cpd(request: CpdRequest, session: VerbSession) -> int:
     """Decompose a tensor: CP-ALS, or CP-APR for counts."""
     return decompose(request, session)
 
 
-def tucker(request: TuckerRequest, session: Session) -> int:
+def tucker(request: TuckerRequest, session: VerbSession) -> int:
     """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
     return decompose(request, session)
 
@@ -55,7 +55,7 @@ def _show(job: Job, model: Model, place: Path) -> None:
     job.teller.model(model)
 
 
-def decompose(request: CpdRequest | TuckerRequest, session: Session, tell: Tell = _show) -> int:
+def decompose(request: CpdRequest | TuckerRequest, session: VerbSession, tell: Tell = _show) -> int:
     """Decompose a tensor, write the model and show it by `tell`; return the exit code. Collective."""
     comm, stop = session.comm, session.stop
     stop.saved = lambda: _saved(request)

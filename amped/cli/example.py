@@ -13,7 +13,7 @@ from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from ..report import page
 from .decompose import decompose
-from .job import Job, Session
+from .job import Job, VerbSession
 from .run_requests import CpdRequest
 
 NAME = "uber_pickups.npz"
@@ -29,7 +29,7 @@ def example_line() -> list[str]:
     return ["cpd", str(files("amped").joinpath("data", NAME)), *ARGUMENTS, *([] if page.missing() else ["--report"])]
 
 
-def example(request: CpdRequest, session: Session) -> int:
+def example(request: CpdRequest, session: VerbSession) -> int:
     """Decompose the bundled pickups of Uber in New York, and tell of the patterns."""
     return decompose(request, session, _tell)
 

@@ -23,7 +23,7 @@ from ..runs.assembly import AnySource, bring_up, open_path, room_of
 from .requests import Request
 
 
-class Session(NamedTuple):
+class VerbSession(NamedTuple):
     """What a command line runs in: its ranks, who asks it to stop, and what ends it if it hangs."""
 
     comm: Comm
@@ -34,7 +34,7 @@ class Session(NamedTuple):
 class Job:
     """A run of a verb; a context manager."""
 
-    def __init__(self, request: Request, session: Session) -> None:
+    def __init__(self, request: Request, session: VerbSession) -> None:
         self.request, self.comm, self._aborts = request, session.comm, session.watchdog.aborts
         self._stop = session.stop
         self.metrics, self.outputs, self.display = Metrics(), Outputs(), Display()

@@ -22,7 +22,7 @@ from ..operators.limits import check_result
 from ..operators.sources.sparse import DescribedSource
 from ..parallel.mpi import on_root, together
 from ..runs.assembly import place, start
-from .job import Job, Session
+from .job import Job, VerbSession
 from .requests import Repeated
 
 
@@ -34,7 +34,7 @@ class MttkrpRequest(Repeated):
     output: Path | None = flag(None, "write mode_0, mode_1, ...", type=path, metavar="FILE.npz")
 
 
-def mttkrp(request: MttkrpRequest, session: Session) -> int:
+def mttkrp(request: MttkrpRequest, session: VerbSession) -> int:
     """Compute MTTKRPs from the factor matrices that a decomposition would start from."""
     comm, output = session.comm, request.output
     with Job(request, session) as job:

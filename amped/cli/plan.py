@@ -38,7 +38,7 @@ from ..report.progress import say
 from ..runs.assembly import AnySource, as_counts, setting_for
 from ..runs.compression import core_setting
 from ..runs.products import product_setting
-from .job import Job, Session
+from .job import Job, VerbSession
 from .requests import METHODS, Modelled, Request
 from .ttm import multiplied
 
@@ -74,7 +74,7 @@ class PlanRequest(Modelled):
             raise InputError(f"--ranks {self.ranks}: at least 1")
 
 
-def plan(request: PlanRequest, session: Session) -> int:
+def plan(request: PlanRequest, session: VerbSession) -> int:
     """Say what a run would need and take, and how it would be balanced.
 
     Nothing is allocated for it or computed, but for what tells how long an iteration takes.
@@ -189,7 +189,7 @@ def _tell(job: Job, source: AnySource, plans: Sequence[Plan], seconds: float | N
     )  # fmt: skip
 
 
-def _plan_product(request: PlanRequest, session: Session) -> int:
+def _plan_product(request: PlanRequest, session: VerbSession) -> int:
     """Say what a product would need, and how it would be balanced."""
     comm, ranks = session.comm, session.comm.size if request.ranks is None else request.ranks
     with Job(request, session) as job:

@@ -21,7 +21,7 @@ from ..models.record import recorded
 from ..parallel.mpi import on_root
 from ..report import page
 from ..report.progress import PlainDisplay
-from .job import Session
+from .job import VerbSession
 from .run_requests import REPORT
 from .show import ModelRequest
 
@@ -63,7 +63,7 @@ class ReportRequest(ModelRequest):
         return self.place
 
 
-def report(request: ReportRequest, session: Session) -> int:
+def report(request: ReportRequest, session: VerbSession) -> int:
     """Write a report of a model: one HTML file with its fit, its components, their pictures and labels."""
     shown = PlainDisplay()
     if on_root(session.comm, lambda: _written(request)):

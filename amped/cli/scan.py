@@ -19,7 +19,7 @@ from ..parallel.stopping import Stop
 from ..report.scan_picture import check_picture
 from ..report.scan_text import ScanTable
 from ..runs.scanning import LOSSES, Scan, ScanParams, ranks_of, scanned
-from .job import Job, Session
+from .job import Job, VerbSession
 from .requests import Request
 
 
@@ -68,7 +68,7 @@ class ScanRequest(Request):
         return self.output
 
 
-def scan(request: ScanRequest, session: Session) -> int:
+def scan(request: ScanRequest, session: VerbSession) -> int:
     """Try several numbers of components: what they explain, and how stable they are."""
     comm, stop = session.comm, session.stop
     with Job(request, session) as job:

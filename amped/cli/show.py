@@ -27,7 +27,7 @@ from ..report import dense as dense_text
 from ..report.metrics import Metrics
 from ..report.progress import Display, display, say
 from ..runs.assembly import open_path
-from .job import Session
+from .job import VerbSession
 from .requests import R, Request
 
 
@@ -62,7 +62,7 @@ class ShowRequest(ModelRequest):
         whole("--top", self.top, 1)
 
 
-def show(request: ShowRequest, session: Session) -> int:
+def show(request: ShowRequest, session: VerbSession) -> int:
     """Print the components of a model: their weights, shares, and the labels that have most of them."""
     told = on_root(session.comm, lambda: _told(request))
     if told is not None:
@@ -107,7 +107,7 @@ def _headline(place: Path, what: str) -> str:
     return line
 
 
-def info(request: Request, session: Session) -> int:
+def info(request: Request, session: VerbSession) -> int:
     """Describe a tensor. Flags that say how to compute are checked, and change nothing here."""
     comm = session.comm
     with display(comm.rank, request.quiet) as shown:

@@ -17,7 +17,7 @@ from ..parallel.mpi import on_root
 from ..report import text
 from ..report.metrics import Metrics
 from ..report.progress import display
-from .job import Session
+from .job import VerbSession
 from .requests import R, Request
 
 
@@ -58,7 +58,7 @@ class TableRequest(Request):
         super().check()
 
 
-def table(request: TableRequest, session: Session) -> int:
+def table(request: TableRequest, session: VerbSession) -> int:
     """Make a store of a table: rows of equal keys become one value, and keys labels."""
     comm, began = session.comm, time.perf_counter()
     with display(comm.rank, request.quiet) as shown:

@@ -31,7 +31,7 @@ from ..runs.products import (
     product_source,
     write_product,
 )
-from .job import Job, Session
+from .job import Job, VerbSession
 from .requests import Repeated, Request
 
 
@@ -48,7 +48,7 @@ class TtmRequest(Repeated):
         super().check()
 
 
-def ttm(request: TtmRequest, session: Session) -> int:
+def ttm(request: TtmRequest, session: VerbSession) -> int:
     """Multiply a sparse tensor with a matrix in one mode: that which a decomposition would start from."""
     comm, options = session.comm, request.options
     with Job(request, session) as job:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..host.jit import jit
 from ..host.ranks import Ranks
 from ..sorting.sort import Sort, Sorted, sort_nonzeros
-from ..sorting.tables import FileTable, Indices, MemoryTable, Nonzeros, Table, Values, mapped
+from ..sorting.tables import DiskTable, Indices, MemoryTable, Nonzeros, Table, Values, mapped
 
 SAMPLES = 4096  # keys sampled from a run
 SHARES = 16  # slices per rank at least, to balance the ranks' shares
@@ -42,7 +42,7 @@ class MergedSlice(NamedTuple):
         return int((self.end - self.begin).sum())
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     """Sorted nonzeros: their table and place in it, their number, and every `step`-th sort key."""
 
     table: Table
@@ -62,11 +62,11 @@ class Runs:
     limit: int  # the most nonzeros that a rank merges at once
     ranks: Ranks
     threads: int
-    files: FileTable | None = None  # to spill runs to
+    files: DiskTable | None = None  # to spill runs to
     sort: Sort = sort_nonzeros
     duplicates: int = 0  # nonzeros that this rank has merged so far
     zeros: int = 0  # and coordinates that it has dropped
-    _runs: list[Run] = field(default_factory=list)
+    _runs: list[SortedRun] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -83,7 +83,7 @@ class Runs:
             table, begin = self.files, sum(run.size for run in self._runs)
             table.write(begin, columns, values)
         step = max(1, values.size // SAMPLES)
-        self._runs.append(Run(table, begin, values.size, step, columns[list(self.modes), ::step]))
+        self._runs.append(SortedRun(table, begin, values.size, step, columns[list(self.modes), ::step]))
 
     def remove(self) -> None:
         """Forget the runs, and delete their files."""
@@ -149,7 +149,7 @@ class Runs:
         found = np.array(everyone, np.int64).reshape(len(everyone), keys.shape[1], 2)
         return found[:, :, 0], found[:, :, 1]
 
-    def _span(self, run: Run, key: Indices) -> tuple[int, int]:
+    def _span(self, run: SortedRun, key: Indices) -> tuple[int, int]:
         # Search the samples first: each bound lies between two of them.
         bounds = [(max(0, s - 1) * run.step, min(s * run.step, run.size)) for s in _span(run.samples, key)]
         found = []

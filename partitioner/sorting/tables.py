@@ -47,7 +47,7 @@ class MemoryTable:
         return column
 
 
-class FileTable:
+class DiskTable:
     """Nonzeros in files, one per mode and one for values of type `dtype`. See `Table`.
 
     The files are made at the first write; `skip` bytes of each are its header.

@@ -21,7 +21,7 @@ from ..host.checksums import MANIFEST
 from ..host.threads import side_by_side, usable_cores
 from ..shards.partition import SortedTensor, mode_order
 from ..sorting.sort import Sort, sort_nonzeros
-from ..sorting.tables import FileTable
+from ..sorting.tables import DiskTable
 from ..tensors.columns import IndexBounds, StoredColumn, StoredFile
 from ..tensors.labels import BYTES, INT64, KINDS, MISSING, OFFSETS, Labels, of_parts, query_of, to_parts
 from ..tensors.sparse import MAX_MODE_LENGTH, SparseTensor, ValueRange, check_order
@@ -290,10 +290,10 @@ def make_files(folder: Path, order: int, nnz: int, value_dtype: np.dtype[Any]) -
                 file.truncate(len(start) + nnz * dtype.itemsize)
 
 
-def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> FileTable:
+def stored_nonzeros(folder: Path, order: int, mode: int, nnz: int, value_dtype: np.dtype[Any]) -> DiskTable:
     """Open the files of a mode copy, columns in `mode_order`, for writing and reading."""
     names = file_names(order, mode)
-    return FileTable([folder / name for name in names], value_dtype, len(checksums.header(value_dtype, (nnz,))))
+    return DiskTable([folder / name for name in names], value_dtype, len(checksums.header(value_dtype, (nnz,))))
 
 
 def exact_dtype(values: NDArray[np.floating]) -> np.dtype[Any]:

@@ -22,7 +22,7 @@ from partitioner.errors import InputError
 from partitioner.readers import ReadOptions, read
 from partitioner.readers.arrays import npz
 from partitioner.shards import sorted_runs
-from partitioner.sorting.tables import FileTable
+from partitioner.sorting.tables import DiskTable
 from partitioner.store.format import Store
 from partitioner.tensors.sparse import SparseTensor
 
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_told_the_same(tmp_path: Path, text: str, cause: str, l
 @pytest.mark.parametrize("calls", [0, 3, 10])
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, calls: int) -> None:
     path = save(tmp_path / "t.npz", *CASES["spread"])
-    write, left = FileTable.write, [calls]
+    write, left = DiskTable.write, [calls]
 
     def fail_later(*arguments: Any) -> None:
         left[0] -= 1
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, calls: int) -> None:
         write(*arguments)
 
     message = "store: cannot write the store: No space left"
-    patched = mock.patch.object(FileTable, "write", fail_later)
+    patched = mock.patch.object(DiskTable, "write", fail_later)
     with little_memory(500), patched, pytest.raises(InputError, match=message) as caught:
         partition(path, tmp_path / "store")
     assert caught.value.path == str(tmp_path / "store")

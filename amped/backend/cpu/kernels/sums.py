@@ -41,7 +41,7 @@ def add_sums(
     sum is added to the output when all are done, so that no two threads write one row. Of blocks, where each part may
     have all rows, each has an output of its own, and these are added up.
     """
-    room, parts, way = Scratch(scratch), shard.parts.shared.size, _way(shard, out)
+    room, parts, way = SumScratch(scratch), shard.parts.shared.size, _way(shard, out)
     carries = room.take((parts, out.shape[1]), out.dtype)
     others = room.take((parts - 1 if shard.apart else 0, *out.shape), out.dtype)
     if new.stop > new.start:
@@ -68,7 +68,7 @@ def add_logs(
     scratch: NDArray[np.uint8] | None,
 ) -> None:
     """Add a shard's part of the log-likelihood to `total`; see `Phi.add_logs`."""
-    sums = Scratch(scratch).take((shard.parts.shared.size,), np.dtype(np.float64))
+    sums = SumScratch(scratch).take((shard.parts.shared.size,), np.dtype(np.float64))
     inputs, own = tuple(map(constant, factors)), constant(model.own)
     nonzeros = *shard.pieces, tuple(map(constant, shard.indices)), constant(shard.values)
     size, turn = min(threads_worth(threads.count, shard, factors[0]), sums.size), np.zeros(1, np.int64)
@@ -100,7 +100,7 @@ OfModel = tuple[Matrix | None, float, Matrix | None]
 NO_MODEL: OfModel = None, 0.0, None
 
 
-class Scratch:
+class SumScratch:
     """Arrays in scratch memory, one after the other; new pages would take longer than what is computed."""
 
     def __init__(self, scratch: NDArray[np.uint8] | None) -> None:
@@ -115,7 +115,7 @@ class Scratch:
         return self._memory[begin : begin + size].view(dtype).reshape(shape)
 
 
-def _of_model(model: Model, room: Scratch, parts: int) -> OfModel:
+def _of_model(model: Model, room: SumScratch, parts: int) -> OfModel:
     """Return the last arguments of `segmented`."""
     lanes, _ = lanes_of(model.own)
     several = len(lanes) * LANE < model.own.strides[0]
@@ -151,7 +151,7 @@ def threads_worth(most: int, shard: HostShard, factor: Matrix) -> int:
     return max(1, min(most, round(math.sqrt(work / START_SECONDS))))
 
 
-def _panels(threads: Threads, factors: Sequence[Matrix], room: Scratch) -> Sequence[Sequence[Matrix]]:
+def _panels(threads: Threads, factors: Sequence[Matrix], room: SumScratch) -> Sequence[Sequence[Matrix]]:
     """Return, for each panel of columns, matrices of these alone: a cache holds more of their rows."""
     kind = factors[0].dtype
     width, ends = PANEL // kind.itemsize, np.cumsum([len(factor) for factor in factors])

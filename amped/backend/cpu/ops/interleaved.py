@@ -13,7 +13,7 @@ from ...ops.interleaved import INTERLEAVED, Groups, GroupShape, Interleaved, joi
 from ...ops.mttkrp import Kernel, Share
 from ..device import CpuDevice
 from ..kernels import interleaved
-from ..kernels.sums import Scratch, threads_worth
+from ..kernels.sums import SumScratch, threads_worth
 from ..shard import HostShard, constant
 from ..simd.registers import EIGHT
 from ..simd.vectors import LANE, LINE
@@ -71,7 +71,7 @@ class ByVectors:
         check(interleaved.clear(0, *self._team(parts), out, new.start, new.stop, work.eights, parts))
         if not shard.nnz:
             return
-        outs = out, Scratch(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
+        outs = out, SumScratch(scratch).take((shard.parts.shared.size, out.shape[1]), out.dtype)
         given, bounds = self._given(shard, factors, own), (shard.parts.bounds, shard.parts.shared, outs)
         for sort, begins in work.sorts.items():
             check(interleaved.phis(0, *given, float(floor), begins, *bounds, shard.permutation, *sort))
@@ -88,7 +88,7 @@ class ByVectors:
     ) -> None:
         if not shard.nnz:
             return
-        sums = Scratch(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
+        sums = SumScratch(scratch).take((shard.parts.shared.size, total.size), np.dtype(np.float64))
         sums.fill(0)
         given, bounds = self._given(shard, factors, own), (shard.parts.bounds, sums)
         for sort, begins in self._work(groups, total.size, own.dtype).sorts.items():

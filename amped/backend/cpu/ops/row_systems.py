@@ -13,7 +13,7 @@ from ...ops.row_systems import ROW_SYSTEMS, RowSystems, system_width
 from ...ops.rowproblems import RowBytes
 from ..device import CpuDevice
 from ..kernels import row_systems
-from ..kernels.sums import Scratch, threads_worth
+from ..kernels.sums import SumScratch, threads_worth
 from ..shard import HostShard, constant
 from ..simd.vectors import LINE
 from ..threads import check
@@ -57,7 +57,7 @@ class HostSystems:
         out[new] = 0
         if not shard.nnz:
             return
-        room, shared, double = Scratch(scratch), shard.parts.shared, np.dtype(np.float64)
+        room, shared, double = SumScratch(scratch), shard.parts.shared, np.dtype(np.float64)
         carries, rooms = room.take((shared.size, out.shape[1]), double), room.take((shared.size, rank), double)
         carries.fill(0)
         codes = [row_systems.compiled(formula) if formula else None for formula in maps[:3]]

@@ -11,7 +11,7 @@ from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
 from ...ops.ttmc import TTMC, Ttmc, width
 from ..device import CpuDevice
-from ..kernels.sums import Scratch, threads_worth
+from ..kernels.sums import SumScratch, threads_worth
 from ..kernels.ttmc import SUMMED, ttmc
 from ..shard import HostShard, constant
 from ..simd.vectors import LANE, LINE
@@ -58,7 +58,7 @@ class Nested:
         if not shard.nnz:
             out[new] = 0
             return
-        room, parts, team = Scratch(scratch), shard.parts, self._threads
+        room, parts, team = SumScratch(scratch), shard.parts, self._threads
         padded = [*ranks[:-1], factors[-1].shape[1]]
         carries = room.take((parts.shared.size, out.shape[1]), out.dtype)
         summed = DOUBLE if double else factors[0].dtype
