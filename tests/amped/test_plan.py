@@ -261,7 +261,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         # By name: a plan has room for all kernels that may be tried, and a short run does not try them all.
         exhaustive("t.npz", 1, ["--placement", "resident", "--kernel", "segmented"]),
-        ("t.npz", 1, ["--placement", "stream", "--kernel", "segmented"]),
+        exhaustive("t.npz", 1, ["--placement", "stream", "--kernel", "segmented"]),
         exhaustive("t.npz", 1, ["--device-memory", "60M", "--precision", "fp64", "--kernel", "segmented"]),
         exhaustive("t.store", 1, ["--placement", "resident", "--kernel", "segmented"]),
         exhaustive("t.store", 1, ["--placement", "resident", "--precision", "fp64", "--kernel", "segmented"]),

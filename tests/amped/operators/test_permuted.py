@@ -206,7 +206,8 @@ def test_any_tensor(comm: Comm, backend: Device, precision: str, case: Case, pie
         assert np.array_equal(result, case.mttkrp(mode))
 
 
-@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_engine_allocates_what_the_plan_says(comm: Comm, precision: str) -> None:
     operator = make_operator(TENSOR, FACTORS, comm, device="cpu", kernel="permuted", precision=precision)
     plan, modes = operator.plan, operator.stream.modes
@@ -239,6 +240,7 @@ def test_the_decomposition_of_other_kernels(comm: Comm, backend: Device) -> None
     np.testing.assert_allclose(one.fits, usual.fits, rtol=0, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_it_is_not_streamed(comm: Comm) -> None:
     with pytest.raises(InputError, match=r"^kernel 'permuted' .*'stream'$"):
         make_operator(TENSOR, FACTORS, comm, device="cpu", kernel="permuted", placement="stream")

@@ -124,7 +124,7 @@ def raise_flag(batch: Batch, place: int, mode: int, flag: int) -> None:
         some._held[place, FLAGS], some._held[place, MODE] = flag, mode + 1
 
 
-@pytest.mark.parametrize("precision", ["fp32", exhaustive("fp64")])
+@pytest.mark.parametrize("precision", [exhaustive("fp32"), exhaustive("fp64")])
 def test_fits_near_one_and_singular_equations(device: str, comm: Comm, precision: str) -> None:
     assert_near_one_as_alone(comm, SINGULAR_ACCURACY[device], device=device, precision=precision)
 

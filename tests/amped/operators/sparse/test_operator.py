@@ -107,6 +107,7 @@ def test_one_mode_may_be_repeated(comm: Comm, device: str, placement: str) -> No
             assert operator.stream._filled == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("placement", ["resident", "stream"])
 def test_memory_is_given_back_when_an_operator_is_dropped(comm: Comm, device: str, placement: str) -> None:
     """At once, not when the garbage collector runs: nothing refers back to what holds it."""
