@@ -121,7 +121,7 @@ def _small(case: Case) -> bool:
 
 
 def opened(case: Case, machine: Machine, folder: Path | None) -> Any:
-    """Return the `Source` of a case's tensor. Collective.
+    """Return the `SparseSource` of a case's tensor. Collective.
 
     Raises
     ------

@@ -99,15 +99,15 @@ class SyntheticSource:
         return other
 
     def used(self, mode: int) -> int:
-        """See `Source`."""
+        """See `SparseSource`."""
         return int(np.count_nonzero(np.diff(self.rows(mode).offsets)))
 
     def cut(self, mode: int, parts: int, targets: Array | None = None) -> Cut:
-        """See `Source`."""
+        """See `SparseSource`."""
         return cut_mode(self.rows(mode), self.shape[mode], parts, targets)
 
     def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Array]:
-        """See `Source`: arrays of the backend, sorted by row and by the first input mode."""
+        """See `SparseSource`: arrays of the backend, sorted by row and by the first input mode."""
         begin, end = (int(cut.nonzeros[self._comm.rank + k]) for k in (0, 1))
         with self._timed("draw"):
             buckets = self._buckets(mode, begin, end)
@@ -122,7 +122,7 @@ class SyntheticSource:
         yield from columns
 
     def tensor(self) -> SparseTensor | None:
-        """See `Source`: for small tensors, with duplicates summed."""
+        """See `SparseSource`: for small tensors, with duplicates summed."""
         if self._comm.rank:
             return None
         draws = HostDraws(self.recipe)
@@ -130,11 +130,11 @@ class SyntheticSource:
         return SparseTensor.from_columns(columns, draws.values(range(self.nnz), np.dtype(np.float64)), self.shape)
 
     def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `Source`."""
+        """See `SparseSource`."""
         return Loading(streamed=nonzero_bytes(len(self.shape), dtype) if on_host else 0)
 
     def stay_on_device(self) -> None:
-        """See `Source`: nothing is kept there."""
+        """See `SparseSource`: nothing is kept there."""
 
     placed = leave_device = stay_on_device
 

@@ -72,7 +72,7 @@ def partition(
         See `readers.read`.
     device : {"cpu", "cuda", "auto"}
         Where nonzeros are sorted; "auto": on GPUs, if every rank finds one.
-    form : Form
+    form : ReadOptions
         See `readers.read`.
 
     Returns

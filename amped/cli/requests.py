@@ -134,7 +134,7 @@ class Modelled(Ranked):
 
     @property
     def tolerance(self) -> float:
-        """When it has converged; see `Rule`."""
+        """When it has converged; see `StopRule`."""
         return TOLERANCES[self.loss]
 
     @property

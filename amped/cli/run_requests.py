@@ -65,7 +65,7 @@ class RunRequest(Seeded, ABC):
     @property
     @abstractmethod
     def tolerance(self) -> float:
-        """When it has converged; see `Rule`."""
+        """When it has converged; see `StopRule`."""
 
     @property
     def iterations(self) -> int:

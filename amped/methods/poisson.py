@@ -89,7 +89,7 @@ class Update(ABC):
             self._multiply.begin(operator.computed(mode), told.weights, kappa, least)
 
     def _end(self, mode: int, phi: Array, least: float) -> None:
-        """Take the columns' sums out; see `Multiply.end`."""
+        """Take the columns' sums out; see `MuUpdate.end`."""
         operator, told = self._operator, self.told
         if mode == operator.order - 1:
             operator.add_logs(mode, self._asked.eps, told.likelihood, in_turn(mode, operator.order))

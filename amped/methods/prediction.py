@@ -107,7 +107,7 @@ def foretell(
 
     Parameters
     ----------
-    source : Source
+    source : SparseSource
     plan : Plan
         This rank's; not `hopeless`.
     machine : Machine

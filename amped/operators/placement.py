@@ -132,7 +132,7 @@ def nonzero_bytes(order: int, dtype: np.dtype[Any]) -> int:
 
 
 def make_plan(cuts: Sequence[Cut], part: int, setting: Setting, loading: Loading = ALREADY_LOADED) -> Plan:
-    """Decide what rank number `part` of the `cuts`, one for each mode, keeps on its device; see `Source.loading`.
+    """Decide what rank number `part` of the `cuts`, one for each mode, keeps on its device; see `SparseSource.loading`.
 
     Raises
     ------

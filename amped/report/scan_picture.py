@@ -38,7 +38,7 @@ def draw(tried: Sequence[ScannedRank], suggestion: Suggestion, path: str | os.Pa
 
     Parameters
     ----------
-    tried : sequence of Tried
+    tried : sequence of ScannedRank
     suggestion : Suggestion
         Its number is marked.
     path : path

@@ -94,7 +94,7 @@ class Scan(NamedTuple):
 
     Attributes
     ----------
-    tried : tuple of Tried
+    tried : tuple of ScannedRank
         One for each number of components, in the order that was asked for.
     models : tuple of KruskalTensor
         The best model of each.

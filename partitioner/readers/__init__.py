@@ -277,7 +277,7 @@ def open_part(
         Threads that read; by default one per usable core, at most 16.
     progress : callable, optional
         As for `read`, for this part.
-    form : Form
+    form : ReadOptions
         How to read it.
     **table
         See `TablePart`.

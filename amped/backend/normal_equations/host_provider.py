@@ -15,7 +15,7 @@ INVERTING = 6  # matrices that are there for a while
 
 
 class HostEquationsProvider:
-    """See `Provider`; suits all."""
+    """See `EquationsProvider`; suits all."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -24,7 +24,7 @@ class HostEquationsProvider:
         return True
 
     def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        """See `Provider`: nothing is compiled."""
+        """See `EquationsProvider`: nothing is compiled."""
 
     def bytes(self, order: int, rank: int, parts: int) -> int:
         matrices = 2 if self._device.on_host else 2 + order + INVERTING

@@ -75,7 +75,7 @@ class TtmKernel(Protocol):
         values : (nnz,) or (nnz, width) array
         starts : (fibres + 1,) integer array
             Where the fibres begin, and the end.
-        form : Form
+        form : ProductForm
         """
 
     def run(self, shard: Any, matrix: Array, out: Array, scratch: Array = None) -> None:

@@ -25,7 +25,7 @@ class Batched(Alternating[Key]):
     ----------
     operator, start
         See `SideBySide`.
-    provider : Provider
+    provider : BatchProvider
         Of batches.
     rank, runs : int
         The most columns of a run, and how many runs there are.

@@ -24,7 +24,7 @@ from .grid import Grid
 
 
 class DenseSource:
-    """A dense tensor that is dealt to the ranks in blocks. See `Described`; all methods are collective.
+    """A dense tensor that is dealt to the ranks in blocks. See `DescribedSource`; all methods are collective.
 
     Attributes
     ----------
@@ -89,12 +89,12 @@ class DenseSource:
 
     @property
     def norm(self) -> float:
-        """See `Described`."""
+        """See `DescribedSource`."""
         return self.facts.norm()
 
     @property
     def value_range(self) -> ValueRange:
-        """See `Described`."""
+        """See `DescribedSource`."""
         grain = 1.0 if self.value_dtype.kind in "biu" else 0.0
         return ValueRange(self.facts.low, self.facts.high, grain)
 
@@ -119,7 +119,7 @@ class DenseSource:
         return self.facts.norm(rounded=dtype == np.float32)
 
     def used(self, mode: int) -> int:
-        """See `Described`: all of them."""
+        """See `DescribedSource`: all of them."""
         return self.shape[mode]
 
     def tensor(self) -> DenseTensor | None:

@@ -64,16 +64,16 @@ class Holding:
     _stays = False
 
     def stay_on_device(self) -> None:
-        """See `Source`."""
+        """See `SparseSource`."""
         self._stays = self._held is not None and self._held.small
 
     def placed(self) -> None:
-        """See `Source`."""
+        """See `SparseSource`."""
         if not self._stays:
             self.leave_device()
 
     def leave_device(self) -> None:
-        """See `Source`."""
+        """See `SparseSource`."""
         self._held = None
 
 
@@ -149,12 +149,12 @@ class DeviceTensor:
         return int(np.count_nonzero(self.counts(mode)[0]))
 
     def cut(self, mode: int, parts: int, targets: NDArray[np.int64] | None) -> Cut:
-        """See `Source`."""
+        """See `SparseSource`."""
         rows = CountedRows(*self.counts(mode)) if parts > 1 else CountedRows(np.array([self._values.size]))
         return cut_mode(rows, self._shape[mode], parts, targets)
 
     def share(self, mode: int, cut: Cut, part: int, dtype: np.dtype[Any]) -> Iterator[Array]:
-        """Yield the columns and values of part number `part` of a mode; see `Source.load`."""
+        """Yield the columns and values of part number `part` of a mode; see `SparseSource.load`."""
         begin, end = int(cut.nonzeros[part]), int(cut.nonzeros[part + 1])
         if mode == 0:  # in order already
             yield from self._columns[:, begin:end]
@@ -166,7 +166,7 @@ class DeviceTensor:
         yield self._sort.cast(self._sort.take(self._values, places), dtype)
 
     def by_fibre(self, mode: int, dtype: np.dtype[Any], part: int, parts: int) -> list[Array]:
-        """Return part number `part` of nonzeros in the order of a mode's fibres; see `Source.by_fibre`."""
+        """Return part number `part` of nonzeros in the order of a mode's fibres; see `SparseSource.by_fibre`."""
         order, offsets = len(self._shape), equal_parts(int(self._values.size), parts)
         others, mine = [m for m in range(order) if m != mode], slice(int(offsets[part]), int(offsets[part + 1]))
         if mode == order - 1:  # in order already

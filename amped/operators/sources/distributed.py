@@ -36,7 +36,7 @@ Offsets = NDArray[np.int64]
 
 
 class DistributedFile(Holding):
-    """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `Source`."""
+    """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `SparseSource`."""
 
     stored = False
 
@@ -198,7 +198,7 @@ class DistributedFile(Holding):
 def deal_fibres(
     columns: NDArray[np.int32], values: NDArray[Any], mode: int, comm: Comm, threads: int | None = None
 ) -> list[Any]:
-    """Return what `Source.by_fibre` does, from nonzeros of which ranks 0, 1, ... have some, in order. Collective."""
+    """Return what `SparseSource.by_fibre` does, from nonzeros that ranks 0, 1, ... have, in order. Collective."""
     order = len(columns)
     others = [m for m in range(order) if m != mode]
     if mode < order - 1:

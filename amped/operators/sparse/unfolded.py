@@ -30,7 +30,7 @@ class Unfolded:
 
     Parameters
     ----------
-    source : Source
+    source : SparseSource
     comm : Comm
     mode : int
     done : mapping of int to (I_m, R_m) arrays

@@ -46,7 +46,7 @@ class TablePart:
     ----------
     source : path or table in memory
         A frame, as `FrameTable` takes them; of files, the first.
-    form : Form
+    form : ReadOptions
         Its keys, and what else is said of it.
     part : int
     memory : int, optional

@@ -1,4 +1,4 @@
-"""Products of order-3 blocks with one factor matrix on a GPU, and launching ``dimension_tree.cu``. See `PairsSweep`."""
+"""Products of order-3 blocks with one factor matrix on a GPU: ``dimension_tree.cu``. See `DimensionTreeSweep`."""
 
 from __future__ import annotations
 
