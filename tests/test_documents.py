@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from phrases import banned, prose
 
 import amped
 from amped.run import VERBS, parser
@@ -142,3 +143,20 @@ def test_commands_are_found() -> None:
 def test_reference_has_every_name(name: str) -> None:
     reference = "".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     assert re.search(rf"^\.\. auto(function|class|exception):: (amped\.)?{name}$", reference, re.MULTILINE)
+
+
+def newest(page: Path) -> str:
+    """Return a page; of the changes only the newest section."""
+    text = page.read_text()
+    return "## ".join(text.split("\n## ")[:2]) if page.name == "CHANGELOG.md" else text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_phrases(page: Path) -> None:
+    assert list(banned(prose(newest(page)))) == []
+
+
+def test_banned_phrases_are_found_in_prose_only() -> None:
+    text = "It takes 3 ms a\nmode, by rounding\nalone, and a copy of its\nown.\n\n    tell sh\n\n`tell` [a](told.md)"
+    assert [found.split("'")[1] for found in banned(prose(text))] == ["alone", "of its own", "ms a mode"]
+    assert list(banned(prose("A model of a mode: each column of a row, per mode."))) == []
