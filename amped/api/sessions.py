@@ -47,7 +47,10 @@ class SideOutputs(NamedTuple):
         check_apart({"checkpoint": folder, "metrics": None if self.metrics is None else Path(self.metrics)}, {})
         checkpoint.claim(folder, outputs, self.resume, False, "resume=True continues from it; or name another folder")
         wanted = list(rank) if isinstance(rank, tuple) else rank
-        has_rank = lambda found: wanted in (None, found)  # noqa: E731
+
+        def has_rank(found: Any) -> bool:
+            return wanted in (None, found)
+
         return self._metrics(lambda first: checkpoint.is_metrics_of(folder, first, has_rank, None))
 
     def _metrics(self, extends: Callable[[dict[str, Any]], bool] | None) -> Metrics:

@@ -71,6 +71,8 @@ class Reservation:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             time.sleep(POLL)
+        os.close(self._file)  # the file is that of the process which holds the lock
+        self._file = -1
 
     def release(self) -> None:
         """Let other processes make it, if they do not find it."""

@@ -71,8 +71,11 @@ class _Cache(NullCache):  # type: ignore[misc]
             return None if stored is None else CompileResult._rebuild(context, *pickle.loads(stored))
 
     def _stored(self, name: str) -> bytes | None:
-        """Return what is on disk; if it is missing, reserve its name until it is saved."""
-        if (stored := kept(name)) is None:
+        """Return what is on disk; if it is missing, reserve its name until it is saved.
+
+        A name that this process has reserved already is that of a compilation which was interrupted.
+        """
+        if (stored := kept(name)) is None and name not in self._reservations:
             reservation = Reservation(name)
             if (stored := kept(name)) is None:
                 self._reservations[name] = reservation

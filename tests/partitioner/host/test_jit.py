@@ -10,10 +10,12 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from forms import exhaustive
 
+from partitioner.host import numba_code
 from partitioner.host.cache import is_private, read_private
 
 KERNELS = """
@@ -83,11 +85,28 @@ def test_a_change_of_what_it_builds_on_is_seen_and_the_other_version_stays(folde
 def test_ranks_that_compile_at_once_leave_what_is_right_for_each(folder: Path) -> None:
     with_types = {"21": "42", "1.5": "3.0"}
     arguments = [*with_types] * 2
+    misses = 0
     for process in [start(folder / "first", argument) for argument in arguments]:
         with process:
+            assert process.stdout is not None
+            misses += int(process.stdout.read().split()[-1])
             assert process.wait() == 0
+    assert misses == len(with_types), "each form is compiled by one process"
     assert call(folder / "first", ", ".join(with_types)) == f"{' '.join(with_types.values())} 2 0"
     assert len(files(folder)) == len(with_types)  # and no drafts
+
+
+def test_an_interrupted_compilation_is_repeated_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that was interrupted still has the name of the form, and does not wait for itself."""
+    monkeypatch.setattr(numba_code, "Reservation", mock.Mock(wraps=numba_code.Reservation))
+    kernels = numba_code._Cache(unused)
+    assert [kernels._stored("a form") for _ in range(2)] == [None, None]
+    numba_code.Reservation.assert_called_once_with("a form")
+    kernels._reservations["a form"].release()
+
+
+def unused() -> None:
+    """Stand for a kernel."""
 
 
 @pytest.mark.parametrize(
