@@ -37,7 +37,7 @@ COMPARED = 1 << 27  # nonzeros times components of what is soon computed
 
 
 Tell = Callable[[Job, Model, Path], None]
-"""Tells a person of a model and the folder that it is in; on rank 0."""
+"""Prints a model and the folder that it is in, on rank 0."""
 
 
 def cpd(request: CpdRequest, session: VerbSession) -> int:
@@ -178,7 +178,7 @@ def _write_model(job: Job, model: Model, record: dict[str, Any]) -> Path:
 
 
 def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], place: Path | None) -> bool:
-    """Write the report that was asked for, if any, of a model at `place`; return whether it failed. Collective."""
+    """Write the requested report, if any, of a model at `place`; return whether it failed. Collective."""
     request = job.request
     if not isinstance(request, CpdRequest) or request.report is None:
         return False

@@ -36,7 +36,7 @@ class RowSystems(Protocol):
         """Begin to compile, and return at once."""
 
     def bytes(self, kernel: Kernel, share: Share, rank: int, curved: bool, nnz: int) -> RowBytes:
-        """Return the device memory that shards of so many nonzeros take, at most."""
+        """Return the device memory that shards of `nnz` nonzeros take, at most."""
 
     def make(self, shard: Any, share: Share) -> Any:
         """Return where the rows of a shard are: made once for a shard, in device memory or on the host."""

@@ -88,7 +88,7 @@ class RowProblems(Protocol):
         """Tell whether it solves such rows from that kernel's shards."""
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> RowBytes:
-        """Return the device memory that shards of so many nonzeros take, at most."""
+        """Return the device memory that shards of `nnz` nonzeros take, at most."""
 
     def shared_bytes(self, rank: int) -> int:
         """Return the device memory that `share_rows` takes for a row."""

@@ -81,7 +81,7 @@ class _Slabs:
         self._clock, self._seen = (
             clock,
             list[ElementStatistics](),
-        )  # what is known of elements that were looked at on their way
+        )  # statistics of elements, found while they were copied
         self.sound = True  # whether these are all numbers that the device has
         if self._count and plan.streamed:
             self._make_slots(plan, clock)

@@ -29,7 +29,7 @@ from ..simd.thread_team import add, fork, join
 from ..simd.vectors import LANE, LINE
 
 MOST_FACTORS = 16  # of models' values: their product is a number in double precision
-WHOLE = 4  # so many times a value counts by multiplying, at most, and not by a logarithm of its own
+WHOLE = 4  # whole values up to this multiply the model; each other value takes a logarithm
 
 
 @jit
@@ -144,7 +144,7 @@ def logs(  # type: ignore[no-untyped-def]
 
 @jit
 def clear(number, team, threads, turn, out, begin, end, eights, parts):  # type: ignore[no-untyped-def]
-    """Write zeros to rows `begin` to `end`, so many parts of them in turn, from each column of `eights` on to eight."""
+    """Write zeros to rows `begin` to `end`, part by part: eight columns from each column in `eights`."""
     if number == 0:
         turn[0] = 0
     called, rows = fork(team, number, threads), end - begin

@@ -34,7 +34,7 @@ def _node(typing: Any, factors: Any, tree: Any, at: Any, lanes: Any) -> Any:
 
 
 def _at(builder: Any, base: Any, at: Any, kind: Any) -> Any:
-    """Return the address of an element `at` so many from an address that is given as a number."""
+    """Return the address of the element `at` elements after an address, both as numbers."""
     return builder.gep(builder.inttoptr(base, kind.as_pointer()), [at])
 
 

@@ -57,7 +57,7 @@ class RowTasks(NamedTuple):
 
 
 def cut_tasks(starts: Ints, stops: Ints, places: Ints, size: int) -> tuple[RowTasks, Ints]:
-    """Cut the nonzeros of rows into tasks of at most so many; return them, and `RowTasks.first` on the host."""
+    """Cut the nonzeros of rows into tasks of at most `size`; return them, and `RowTasks.first` on the host."""
     counts = -(-(stops - starts) // size)
     first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     number = np.arange(first[-1]) - np.repeat(first[:-1], counts)
