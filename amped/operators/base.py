@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..backend.device import Array, Clock
 from ..backend.exchange import Machine
-from ..backend.ops.interleaved import Groups, Interleaved
+from ..backend.ops.phi import Groups, InterleavedPhi
 from ..backend.ops.rowproblems import RowLimits
 from ..options import Options
 from ..parallel.mpi import Reduction
@@ -132,7 +132,9 @@ class Operator(Placed, Protocol):
 class CountsOperator(Operator, Protocol):
     """What methods ask of a tensor of counts, beside: Phi and row problems of CP-APR. Collective, too."""
 
-    def phi(self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None) -> Array:
+    def phi(
+        self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None, groups: Groups | None = None
+    ) -> Array:
         """Queue the Phi of one mode, of its own factor matrix B and those of the others; see `backend.phi`.
 
         Parameters
@@ -143,7 +145,9 @@ class CountsOperator(Operator, Protocol):
         then : sequence of int
             See `mttkrp`.
         skip : (1,) int32 device array, optional
-            Nothing is computed where it is not 0.
+            Nothing is computed where it is not 0. Of several models it is (R,); see `Phi.run`.
+        groups : Groups, optional
+            Of several models: other columns stay as they were before.
 
         Returns
         -------
@@ -161,28 +165,23 @@ class CountsOperator(Operator, Protocol):
     def spare(self, mode: int) -> Array:
         """Return room of the shape of `computed`, float64, of unset contents; valid until the next call."""
 
-    def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
-        """Queue the sum of ``x log(max(m, floor))`` over all ranks' nonzeros, added to `total`, (1,) float64.
+    def add_logs(
+        self, mode: int, floor: float, total: Array, then: Sequence[int] = (), groups: Groups | None = None
+    ) -> None:
+        """Queue the sum of ``x log(max(m, floor))`` over all ranks' nonzeros, added to `total`, float64.
+
+        It is (1,), or (R,) where there are several models, in `groups`.
 
         The model's values ``m`` are those of B, the matrix of `mode`, and the matrices of the others.
         """
 
 
 class CountsOperators(CountsOperator, Protocol):
-    """What runs side by side ask of a tensor of counts: Phi of interleaved models; see `backend.interleaved`."""
+    """What runs side by side ask of a tensor of counts: Phi of several models; see `backend.ops.phi`."""
 
     @property
-    def interleaved(self) -> Interleaved:
+    def interleaved(self) -> InterleavedPhi:
         """What computes it."""
-
-    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = (), done: Array = None) -> Array:
-        """Queue the Phi of groups of models; see `CountsOperator.phi`. Other columns stay as they were before.
-
-        So do those of models that are `done`, where work is queued.
-        """
-
-    def add_logs_of(self, mode: int, floor: float, groups: Groups, total: Array, then: Sequence[int] = ()) -> None:
-        """Queue their log-likelihoods, added to `total`, (R,) float64; see `CountsOperator.add_logs`."""
 
 
 class LossOperator(Placed, Protocol):

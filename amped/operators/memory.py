@@ -10,7 +10,6 @@ from typing import NamedTuple
 from partitioner.shards.partition import Cut
 
 from ..backend.losses import Maps
-from ..backend.ops.interleaved import Interleaved
 from ..backend.ops.mttkrp import Kernel, Share
 from ..backend.ops.phi import Phi
 from ..backend.ops.row_systems import RowSystems, system_width
@@ -42,7 +41,6 @@ class ModePlan:
     share: Share  # what it computes
     kernels: tuple[Kernel, ...] = ()  # may compute it; the first one's memory is what the plan counts for shards
     phis: tuple[Phi, ...] = ()  # what computes Phi from the shards of each, if that is asked for
-    interleaved: Interleaved | None = None  # what computes Phi of interleaved models, if that is asked for
     rows_by: RowProblems | None = None  # what solves row problems from the shards of each, if that is asked for
     ttmc: Ttmc | None = None  # what computes TTMc from the shards of each, if that is asked for
     systems: RowSystems | None = None  # what computes row systems of `maps` from the shards, if they are computed
@@ -110,8 +108,7 @@ class ModePlan:
             return max(usual, self.systems.bytes(kernel, self.share, self.rank, self.curved, nnz).running)
         phi = self.phi(kernel).bytes(kernel, self.share, nnz) if self.phis else 0
         rows = self.rows_by.bytes(kernel, self.share, nnz).running if self.rows_by else 0
-        several = self.interleaved.bytes(kernel, self.share, nnz) if self.interleaved else 0
-        return max(usual, phi, rows, several)
+        return max(usual, phi, rows)
 
     @property
     def rows_bytes(self) -> int:

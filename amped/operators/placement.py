@@ -18,9 +18,8 @@ from partitioner.validate import whole
 from ..backend.device import Device
 from ..backend.losses import Maps
 from ..backend.ops.cast16 import CAST16
-from ..backend.ops.interleaved import INTERLEAVED
 from ..backend.ops.mttkrp import MTTKRP, Kernel, Share
-from ..backend.ops.phi import Phi, phi_of
+from ..backend.ops.phi import Phi, interleaved, phi_of
 from ..backend.ops.row_systems import row_systems_of
 from ..backend.ops.rowproblems import ROWPROBLEMS, RowMethod
 from ..backend.ops.solve import SolverBytes
@@ -242,10 +241,10 @@ def _with_kernels(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -
 
 def _with_interleaved(mode: ModePlan, kernels: Sequence[Kernel], setting: Setting) -> ModePlan:
     """Return a mode's plan with the first kernel from whose shards Phi of interleaved models is computed."""
-    how = INTERLEAVED.first(setting.device)
+    how = interleaved(setting.device)
     for kernel in kernels if how else []:
         if how and how.suits(kernel, mode.share):
-            return replace(mode, kernels=(kernel,), interleaved=how)
+            return replace(mode, kernels=(kernel,), phis=(how,))
     raise InputError(f"{setting.device.name} computes no Phi of several models")
 
 

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from ..backend.device import NOTHING, Array
 from ..backend.exchange import Machine
 from ..backend.ops.cast16 import CAST16
-from ..backend.ops.interleaved import Groups, Interleaved
 from ..backend.ops.mttkrp import Shard
-from ..backend.ops.phi import Phi
+from ..backend.ops.phi import Groups, Phi
 from ..backend.rows import block_rows
 from ..options import Options
 from .memory import ModePlan
@@ -107,32 +106,24 @@ class Workspace:
         """Queue the addition of a shard's MTTKRP to the output rows of its mode; see `Kernel.run`."""
         shard.kernel.run(shard, self.inputs(mode), self.outs[mode], new, self.scratch, double)
 
-    def add_phi(self, how: Phi, shard: Shard, mode: int, floor: float, new: slice, skip: Array) -> None:
-        """Queue the addition of a shard's Phi to the output rows of its mode; see `Phi.run`."""
-        how.run(shard, self.inputs(mode), self.computed[mode], floor, self.outs[mode], new, self.scratch, skip)
-
-    def add_logs(self, how: Phi, shard: Shard, mode: int, floor: float, total: Array) -> None:
-        """Queue the addition of a shard's part of the log-likelihood; see `Phi.add_logs`."""
-        how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch)
-
-    def add_phis(
+    def add_phi(
         self,
-        how: Interleaved,
+        how: Phi,
         shard: Shard,
         mode: int,
         floor: float,
         new: slice,
-        groups: Groups | None,
-        done: Array = None,
+        skip: Array = None,
+        groups: Groups | None = None,
     ) -> None:
-        """Queue the addition of a shard's Phi of interleaved models; see `Interleaved.run`."""
+        """Queue the addition of a shard's Phi to the output rows of its mode; see `Phi.run`."""
         places = self.computed[mode], floor, self.outs[mode], new, self.scratch
-        how.run(shard, self.inputs(mode), *places, groups, done)
+        how.run(shard, self.inputs(mode), *places, skip, groups)
 
-    def add_logs_of(
-        self, how: Interleaved, shard: Shard, mode: int, floor: float, total: Array, groups: Groups
+    def add_logs(
+        self, how: Phi, shard: Shard, mode: int, floor: float, total: Array, groups: Groups | None = None
     ) -> None:
-        """Queue the addition of a shard's part of their log-likelihoods; see `Interleaved.add_logs`."""
+        """Queue the addition of a shard's part of the log-likelihoods; see `Phi.add_logs`."""
         how.add_logs(shard, self.inputs(mode), self.computed[mode], floor, total, self.scratch, groups)
 
     def inputs(self, mode: int) -> list[Array]:

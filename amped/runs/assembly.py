@@ -25,7 +25,7 @@ from ..backend.exchange import Machine, connect
 from ..backend.losses import Maps
 from ..backend.ops.batch import BATCH
 from ..backend.ops.dense import DENSE
-from ..backend.ops.interleaved import INTERLEAVED
+from ..backend.ops.phi import interleaved
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
 from ..errors import InputError
@@ -260,7 +260,7 @@ def counts_together(
 ) -> Counting[Key]:
     """Place a tensor of counts for runs of these ranks side by side; see `counts`. Collective."""
     source = as_counts(source, machine, options)
-    how = INTERLEAVED.first(machine.device)
+    how = interleaved(machine.device)
     assert how is not None
     groups = Counter(how.models(rank, options.dtype) for rank in ranks.values())
     width = how.width(options.dtype)

@@ -19,7 +19,7 @@ from partitioner.tensors.sparse import SparseTensor
 from partitioner.validate import whole
 
 from ..backend.exchange import Machine
-from ..backend.ops.interleaved import INTERLEAVED
+from ..backend.ops.phi import interleaved
 from ..errors import InputError
 from ..methods.constraints import ConstraintParams, Constraints
 from ..methods.driver import StopRule, run
@@ -278,7 +278,7 @@ class _Scanner:
         """Return the numbers of components whose runs gain side by side."""
         if self._asked.loss != "poisson":
             return [rank for rank in ranks if rank <= widest(self._machine.device)]
-        how = INTERLEAVED.first(self._machine.device)
+        how = interleaved(self._machine.device)
         if how is None or self._options.kernel != "auto":
             return []
         models = {rank: how.models(rank, self._options.dtype) for rank in ranks}

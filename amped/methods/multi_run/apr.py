@@ -1,6 +1,6 @@
 """Several runs of CP-APR at once, by multiplicative updates; see `apr` and `side_by_side`.
 
-Each model has some columns (`backend.interleaved`), and all that is done row by row is done for all of them.
+Each model has some columns (`backend.ops.phi`), and all that is done row by row is done for all of them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ...backend.device import Array, Device
 from ...backend.exchange import Machine
-from ...backend.ops.interleaved import Groups, GroupShape
 from ...backend.ops.mu_update import MU_UPDATE
+from ...backend.ops.phi import Groups, GroupShape
 from ...backend.ops.solve import SolverBytes
 from ...operators.base import CountsOperators, in_turn
 from ...operators.columns import Columns
@@ -95,7 +95,7 @@ class Counting(SideBySide[Key, CpApr]):
                 self._multiply.begin(operator.computed(mode), told.weights, told.kappa, least)
             phi = self._update(mode, places, groups)
             if mode == operator.order - 1:
-                operator.add_logs_of(mode, self._asked.eps, groups, told.logs, in_turn(mode, operator.order))
+                operator.add_logs(mode, self._asked.eps, told.logs, in_turn(mode, operator.order), groups)
             with operator.span("solve", mode):
                 self._multiply.add_columns(operator.owned(mode), told.sums)
             operator.reduce(told.sums, "sum", mode)
@@ -123,7 +123,7 @@ class Counting(SideBySide[Key, CpApr]):
         matrix, others = operator.computed(mode), in_turn(mode, operator.order)
         for inner in range(asked.inner_iters):
             violations, then = told.violations[inner], [mode] * (asked.inner_iters - inner - 1) + others
-            phi = operator.phis(mode, asked.eps, groups, then, told.done)
+            phi = operator.phi(mode, asked.eps, then, told.done, groups)
             with operator.span("solve", mode):
                 how.measure(phi, matrix, groups, violations, told.done)
             operator.reduce(violations, "max", mode)

@@ -17,8 +17,7 @@ from partitioner.tensors.sparse import norm
 
 from ...backend.device import Array
 from ...backend.exchange import Machine, RowRanges, agree
-from ...backend.ops.interleaved import Groups, Interleaved
-from ...backend.ops.phi import Phi
+from ...backend.ops.phi import Groups, InterleavedPhi, Phi
 from ...backend.ops.rowproblems import RowLimits
 from ...parallel.mpi import together
 from ...parallel.progress import CURRENT
@@ -131,7 +130,9 @@ class SparseOperator(Factors):
                 self._send(mode, block.begin, block.end, sums if block.last else None)
         return work.sums[mode]
 
-    def phi(self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None) -> Array:
+    def phi(
+        self, mode: int, floor: float, then: Sequence[int] = (), skip: Array = None, groups: Groups | None = None
+    ) -> Array:
         CURRENT.mode = mode
         self.machine.exchange.wait_comm()
         work, steps = self.work, self.stream.steps[mode]
@@ -139,39 +140,19 @@ class SparseOperator(Factors):
             work.outs[mode].fill(0)
         for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
             with self.clock.span("compute", mode):
-                work.add_phi(self._phi(mode), shard, mode, floor, step.new, skip)
+                work.add_phi(self._phi(mode), shard, mode, floor, step.new, skip, groups)
         if self._split[mode].there:
+            how, dtype = self._phi(mode), self.plan.dtype
             with self.clock.span("exchange", mode):
-                self._split[mode].share(work.outs[mode], lambda one, to: self._phi(mode).copy(one, to, skip))
+                self._split[mode].share(work.outs[mode], lambda one, to: how.copy(one, to, skip, groups, dtype))
         return work.outs[mode][:, : self.ranks[mode]]
 
     @property
-    def interleaved(self) -> Interleaved:
-        found = self.plan.modes[0].interleaved
-        assert found is not None
-        return found
-
-    def phis(self, mode: int, floor: float, groups: Groups, then: Sequence[int] = (), done: Array = None) -> Array:
-        CURRENT.mode = mode
-        self.machine.exchange.wait_comm()
-        work, steps = self.work, self.stream.steps[mode]
-        if not steps:
-            work.outs[mode].fill(0)
-        for shard, step in zip(self.stream.shards(mode, then), steps, strict=True):
-            with self.clock.span("compute", mode):
-                work.add_phis(self.interleaved, shard, mode, floor, step.new, groups, done)
-        if self._split[mode].there:
-            how, dtype = self.interleaved, self.plan.dtype
-            with self.clock.span("exchange", mode):
-                self._split[mode].share(work.outs[mode], lambda one, to: how.copy(one, to, groups, dtype, done))
-        return work.outs[mode][:, : self.ranks[mode]]
-
-    def add_logs_of(self, mode: int, floor: float, groups: Groups, total: Array, then: Sequence[int] = ()) -> None:
-        self.machine.exchange.wait_comm()
-        for shard in self.stream.shards(mode, then):
-            with self.clock.span("compute", mode):
-                self.work.add_logs_of(self.interleaved, shard, mode, floor, total, groups)
-        self.reduce(total, "sum", mode)
+    def interleaved(self) -> InterleavedPhi:
+        found: Any = self.plan.modes[0].phis[0]
+        assert found.several
+        several: InterleavedPhi = found
+        return several
 
     def solve_rows(self, mode: int, limits: RowLimits, seen: Array, then: Sequence[int] = ()) -> None:
         CURRENT.mode = mode
@@ -215,11 +196,13 @@ class SparseOperator(Factors):
     def spare(self, mode: int) -> Array:
         return self.work.outs[mode][:, : self.ranks[mode]]
 
-    def add_logs(self, mode: int, floor: float, total: Array, then: Sequence[int] = ()) -> None:
+    def add_logs(
+        self, mode: int, floor: float, total: Array, then: Sequence[int] = (), groups: Groups | None = None
+    ) -> None:
         self.machine.exchange.wait_comm()
         for shard in self.stream.shards(mode, then):
             with self.clock.span("compute", mode):
-                self.work.add_logs(self._phi(mode), shard, mode, floor, total)
+                self.work.add_logs(self._phi(mode), shard, mode, floor, total, groups)
         self.reduce(total, "sum", mode)
 
     def _phi(self, mode: int) -> Phi:

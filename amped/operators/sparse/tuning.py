@@ -93,8 +93,6 @@ class Tuner:
                     mode.ttmc.prepare(mode.share, mode.inputs)
                 else:
                     kernel.prepare(mode.share)
-                if mode.interleaved:
-                    mode.interleaved.prepare(kernel, mode.share)
                 if mode.phis:
                     mode.phi(kernel).prepare(kernel, mode.share)
                 if mode.systems and mode.maps:
@@ -215,8 +213,6 @@ class Tuner:
             self._work.add_ttmc(mode, shard)
         elif mode.systems:
             self._work.add_systems(mode, mode.systems.make(shard, mode.share), shard)
-        elif mode.interleaved:
-            self._work.add_phis(mode.interleaved, shard, mode.mode, FLOOR, NOTHING, None)
         elif mode.phis:
             self._work.add_phi(mode.phi(shard.kernel), shard, mode.mode, FLOOR, NOTHING, None)
         else:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import PHI, Phi
+from ...ops.phi import PHI, Groups, Phi
 from ..device import CpuDevice
 from ..kernels.sums import Model, add_logs, add_sums
 from ..layout import PIECE
@@ -17,6 +20,8 @@ from .mttkrp import TURNS
 
 class Divided:
     """MTTKRP of values divided by the model's; suits all. See `Phi`."""
+
+    several = False
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads = device.threads
@@ -42,6 +47,7 @@ class Divided:
         new: slice = NOTHING,
         scratch: Array = None,
         skip: Array = None,
+        groups: Groups | None = None,
     ) -> None:
         """See `Phi`: work is done when it is queued."""
         if skip is not None and skip[0]:
@@ -52,12 +58,26 @@ class Divided:
             out[new] = 0
 
     def add_logs(
-        self, shard: HostShard, factors: Sequence[Array], own: Array, floor: float, total: Array, scratch: Array = None
+        self,
+        shard: HostShard,
+        factors: Sequence[Array],
+        own: Array,
+        floor: float,
+        total: Array,
+        scratch: Array = None,
+        groups: Groups | None = None,
     ) -> None:
         if shard.nnz:
             add_logs(self._threads, shard, factors, Model(own, float(floor)), total, scratch)
 
-    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
+    def copy(
+        self,
+        source: Array,
+        target: Array,
+        skip: Array = None,
+        groups: Groups | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
         if skip is None or not skip[0]:
             target[:] = source
 

@@ -13,7 +13,7 @@ from partitioner.cuda.code import allow_shared, load, prepare
 
 from ...device import NOTHING, Array
 from ...ops.mttkrp import Kernel, Share
-from ...ops.phi import PHI, Phi
+from ...ops.phi import PHI, Groups, Phi
 from ..code.phi import SUMS, macros, most_blocks, source, suits
 from ..device import CudaDevice
 from ..layout import PackedLayout, make_layout
@@ -27,6 +27,8 @@ PAIR = 16  # bytes that a thread clears
 
 class PackedPhi:
     """Phi of packed nonzeros; see `Phi`, `phi.cu`, and `Packed` for what happens to sums."""
+
+    several = False
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
@@ -53,6 +55,7 @@ class PackedPhi:
         new: slice = NOTHING,
         scratch: Array = None,
         skip: Array = None,
+        groups: Groups | None = None,
     ) -> None:
         """See `Phi`; queued on the current stream. Each kernel reads the flag."""
         layout, flag = shard.layout, NOWHERE if skip is None else np.uint64(skip.data.ptr)
@@ -87,7 +90,14 @@ class PackedPhi:
             combine(shard, sums.after, scratch.data.ptr, place, columns, flag)
 
     def add_logs(
-        self, shard: CudaShard, factors: Sequence[Array], own: Array, floor: float, total: Array, scratch: Array = None
+        self,
+        shard: CudaShard,
+        factors: Sequence[Array],
+        own: Array,
+        floor: float,
+        total: Array,
+        scratch: Array = None,
+        groups: Groups | None = None,
     ) -> None:
         """See `Phi`: each block of threads has a sum, and one block adds those up."""
         if not shard.nnz:
@@ -97,7 +107,14 @@ class PackedPhi:
         blocks = _Call(shard, factors, own, floor, NOWHERE, self._number).launch(True, 0, scratch.data.ptr)
         _sums(self._number).add((1,), (SUMMING,), (scratch, np.int64(blocks), total))
 
-    def copy(self, source: Array, target: Array, skip: Array = None) -> None:
+    def copy(
+        self,
+        source: Array,
+        target: Array,
+        skip: Array = None,
+        groups: Groups | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
         flag = NOWHERE if skip is None else np.uint64(skip.data.ptr)
         arguments = source, target, np.int64(source.size), flag
         _sums(self._number).copy((-(-source.size // THREADS),), (THREADS,), arguments)

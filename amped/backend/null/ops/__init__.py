@@ -6,14 +6,13 @@ from typing import Any
 
 from ...ops.mu_update import MU_UPDATE
 from ...ops.nonnegative import NONNEGATIVE
-from ...ops.phi import PHI
 from ...ops.row_systems import ROW_SYSTEMS
 from ...ops.rowproblems import ROWPROBLEMS
 from ...ops.solve import SOLVE
 from ...ops.ttmc import TTMC
 from ...registry import Op
 
-AS_ON_A_CPU: tuple[Op[Any], ...] = MU_UPDATE, NONNEGATIVE, PHI, ROW_SYSTEMS, ROWPROBLEMS, SOLVE, TTMC
+AS_ON_A_CPU: tuple[Op[Any], ...] = MU_UPDATE, NONNEGATIVE, ROW_SYSTEMS, ROWPROBLEMS, SOLVE, TTMC
 
 for op in AS_ON_A_CPU:
     op.reuse("null", of="cpu")

@@ -13,7 +13,7 @@ from forms import some_of
 from oracle import PRECISIONS, coo_phi, random_factors, small_pieces, sum_of_logs
 
 import amped
-from amped.backend.ops.interleaved import INTERLEAVED, GroupShape
+from amped.backend.ops.phi import GroupShape, interleaved
 from amped.methods.poisson import Poisson
 from amped.options import Options
 from amped.parallel.mpi import Comm
@@ -59,7 +59,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
             operator.work.outs[mode].fill(np.nan)
             operator.work.reserve(operator.work.scratch.size)
             operator.work.scratch.fill(255)
-            found = machine.device.to_host(operator.phis(mode, FLOOR, {GroupShape(models, rank): begins}))
+            found = machine.device.to_host(operator.phi(mode, FLOOR, groups={GroupShape(models, rank): begins}))
             assert np.all(np.isnan(found[:, width : 2 * width])), "other columns"
             for place, factors in zip(places, held, strict=True):
                 want = coo_phi(tensor.columns, tensor.values, factors, mode, FLOOR)
@@ -67,7 +67,7 @@ def check(tensor: amped.SparseTensor, rank: int, comm: Comm, device: Any, **opti
                     found[:, place], want, rtol=0, atol=ACCURACY[chosen.precision] * abs(want).max()
                 )
             sums = machine.device.zeros((operator.ranks[0],), np.float64)
-            operator.add_logs_of(mode, FLOOR, {GroupShape(models, rank): begins}, sums)
+            operator.add_logs(mode, FLOOR, sums, groups={GroupShape(models, rank): begins})
             total = machine.device.to_host(sums)
             for place, factors in zip(places, held, strict=True):
                 want_logs = sum_of_logs(tensor.columns, tensor.values, factors, FLOOR)
@@ -149,7 +149,7 @@ def test_updates(comm: Comm, device: Any, precision: Any) -> None:
 
 def test_models_that_have_too_many_columns(comm: Comm, device: Any) -> None:
     with opened(random_counts(3, (9, 8, 7)), comm, Options(device=device), None) as (machine, _):
-        how = INTERLEAVED.first(machine.device)
+        how = interleaved(machine.device)
         assert how is not None
         single, double = np.dtype(np.float32), np.dtype(np.float64)
         assert [how.models(rank, single) for rank in (1, 4, 5, 8, 9, 16, 17, 64, 65)] == [16, 16, 8, 8, 4, 4, 2, 1, 0]

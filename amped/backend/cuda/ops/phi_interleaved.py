@@ -15,8 +15,8 @@ import numpy as np
 from partitioner.cuda.code import load, prepare
 
 from ...device import NOTHING, Array
-from ...ops.interleaved import INTERLEAVED, Groups, GroupShape, Interleaved, joined
 from ...ops.mttkrp import Kernel, Share
+from ...ops.phi import PHI, Groups, GroupShape, Phi, joined
 from ..code.interleaved import LEAST_LANES, MOST_LANES, arranged, chosen, lanes_of, source, sums, threads, width
 from ..device import CudaDevice
 from ..layout import VECTOR, MemoryPart, PackedLayout, make_layout
@@ -32,7 +32,9 @@ NOWHERE = np.uint64(0)
 
 
 class OfLanes:
-    """See `Interleaved`; of shards of packed nonzeros in the order of their rows."""
+    """See `InterleavedPhi`; of shards of packed nonzeros in the order of their rows."""
+
+    several = True
 
     def __init__(self, device: CudaDevice) -> None:
         self._limits, self._number = device.limits, device.number
@@ -49,7 +51,7 @@ class OfLanes:
         return slice(model * each, (model + 1) * each)
 
     def suits(self, kernel: Kernel, share: Share) -> bool:
-        """See `Interleaved`: not 16-bit copies."""
+        """See `InterleavedPhi`: not 16-bit copies."""
         packed = isinstance(kernel, Packed) and share.gather == "full"
         return packed and kernel.name == chosen(share, self._limits)
 
@@ -59,7 +61,7 @@ class OfLanes:
         prepare([sums(share.dtype), *(source(layout, lanes, logs) for logs in (False, True))])
 
     def bytes(self, kernel: Kernel, share: Share, nnz: int) -> int:
-        """See `Interleaved`: carries, or sums of blocks of threads."""
+        """See `InterleavedPhi`: carries, or sums of blocks of threads."""
         if not nnz:
             return 0
         layout = make_layout(kernel.name, share, self._limits)
@@ -76,12 +78,12 @@ class OfLanes:
         out: Array,
         new: slice = NOTHING,
         scratch: Array = None,
+        skip: Array = None,
         groups: Groups | None = None,
-        done: Array = None,
     ) -> None:
-        """See `Interleaved`; queued on the current stream. Each kernel reads what is `done`."""
+        """See `InterleavedPhi`; queued on the current stream. Each kernel reads `skip`."""
         given, columns, row = self._given(groups, out.shape[1], own.dtype), out.shape[1], out.strides[0]
-        live, functions = _live(given, done), _sums(own.dtype, self._number)
+        live, functions = _live(given, skip), _sums(own.dtype, self._number)
         first, end = shard.first_row, shard.first_row + (shard.rows if shard.nnz else 0)
         beside = ranges_beside(new, first, end) if shard.filled and shard.nnz else [(new.start, new.stop)]
         for begin, stop in beside:
@@ -93,7 +95,7 @@ class OfLanes:
         if scratch is None:
             scratch = cupy.empty(scratch_bytes(shard.layout, shard.nnz, self._limits), np.uint8)
         place = np.uint64(out.data.ptr + first * row)
-        self._launch(shard, factors, own, floor, (place, np.uint64(scratch.data.ptr)), given, done)
+        self._launch(shard, factors, own, floor, (place, np.uint64(scratch.data.ptr)), given, skip)
         carries = np.uint64(scratch.data.ptr), np.uint64(scratch.data.ptr + shard.chunks * columns * 8)
         sizes = np.int64(shard.chunks), np.int32(columns)
         arguments = shard.at(MemoryPart.STARTS), shard.at(MemoryPart.RUNS), *carries, place, *sizes, live
@@ -144,9 +146,17 @@ class OfLanes:
             grid = _blocks(shard.chunks, shard.layout, lanes), len(units)
             code(grid, (threads(shard.layout).threads,), (inputs, where, *sums, place, *numbers, units, flags))
 
-    def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
+    def copy(
+        self,
+        source: Array,
+        target: Array,
+        skip: Array = None,
+        groups: Groups | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        assert dtype is not None
         given = self._given(groups, source.size, dtype)
-        _sums(dtype, self._number)["copy"]((1, given.number), (THREADS,), (source, target, _live(given, done)))
+        _sums(dtype, self._number)["copy"]((1, given.number), (THREADS,), (source, target, _live(given, skip)))
 
     def measure(self, phi: Array, matrix: Array, groups: Groups, violations: Array, done: Array) -> None:
         given = self._given(groups, matrix.shape[1], matrix.dtype)
@@ -170,9 +180,9 @@ class OfLanes:
         return _on_device(held, dtype, self._number)
 
 
-@INTERLEAVED.provider("cuda")
-def providers(device: CudaDevice) -> Sequence[Interleaved]:
-    """Return the providers of the operation."""
+@PHI.provider("cuda")
+def providers(device: CudaDevice) -> Sequence[Phi]:
+    """Return what computes Phi of several models."""
     return [OfLanes(device)]
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...device import NOTHING, Array
-from ...ops.interleaved import INTERLEAVED, Groups, GroupShape, Interleaved, joined
 from ...ops.mttkrp import Kernel, Share
+from ...ops.phi import PHI, Groups, GroupShape, Phi, joined
 from ..device import CpuDevice
 from ..kernels import interleaved
 from ..kernels.sums import SumScratch, threads_worth
@@ -26,7 +26,9 @@ LANES = 8  # that a group has at most: 256 bytes, in registers
 
 
 class ByVectors:
-    """See `Interleaved`; of shards in the order of their rows."""
+    """See `InterleavedPhi`; of shards in the order of their rows."""
+
+    several = True
 
     def __init__(self, device: CpuDevice) -> None:
         self._threads, self._known = device.threads, (NONE, _work(NONE, np.dtype(np.float32)))
@@ -35,7 +37,7 @@ class ByVectors:
         return LANES * LANE // dtype.itemsize
 
     def models(self, rank: int, dtype: np.dtype[Any]) -> int:
-        """See `Interleaved`: as many as a register has numbers, or a power of two less."""
+        """See `InterleavedPhi`: as many as a register has numbers, or a power of two less."""
         models = LINE // dtype.itemsize
         while models and models * rank > self.width(dtype):
             models //= 2
@@ -64,8 +66,8 @@ class ByVectors:
         out: Array,
         new: slice = NOTHING,
         scratch: Array = None,
+        skip: Array = None,
         groups: Groups | None = None,
-        done: Array = None,
     ) -> None:
         work, parts = self._work(groups, out.shape[1], own.dtype), self._parts(out[new])
         check(interleaved.clear(0, *self._team(parts), out, new.start, new.stop, work.eights, parts))
@@ -112,7 +114,15 @@ class ByVectors:
             self._known = groups, _work(groups, dtype)
         return self._known[1]
 
-    def copy(self, source: Array, target: Array, groups: Groups, dtype: np.dtype[Any], done: Array = None) -> None:
+    def copy(
+        self,
+        source: Array,
+        target: Array,
+        skip: Array = None,
+        groups: Groups | None = None,
+        dtype: np.dtype[Any] | None = None,
+    ) -> None:
+        assert dtype is not None
         columns = self._work(groups, source.size, dtype).columns
         target[columns] = source[columns]
 
@@ -143,8 +153,8 @@ class ByVectors:
         return self._threads.team, min(self._threads.count, parts), np.zeros(1, np.int64)
 
 
-@INTERLEAVED.provider("cpu")
-def providers(device: CpuDevice) -> Sequence[Interleaved]:
+@PHI.provider("cpu")
+def providers(device: CpuDevice) -> Sequence[Phi]:
     """Return the providers of the operation."""
     return [ByVectors(device)]
 

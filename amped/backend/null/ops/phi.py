@@ -1,0 +1,15 @@
+"""As on a CPU, of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...cpu.ops.phi import Divided
+from ...ops.phi import PHI, Phi
+from ..device import NullDevice
+
+
+@PHI.provider("null")
+def providers(device: NullDevice) -> Sequence[Phi]:
+    """Return the providers of the operation."""
+    return [Divided(device)]
