@@ -17,9 +17,10 @@ import numpy as np
 from amped.backend.exchange import Machine
 from amped.operators.dense.load import begin_copy, known_of
 from amped.operators.dense.operator import DenseOperator
+from amped.operators.sources.protocols import DescribedSource
 from amped.options import DTYPES, Options
 from amped.parallel.mpi import Comm, world
-from amped.runs.assembly import AnySource, bring_up, open_path, place
+from amped.runs.assembly import bring_up, open_path, place
 from partitioner.readers.arrays.npy import read_dense
 from partitioner.tensors.npy_file import READERS
 
@@ -83,7 +84,7 @@ def timed_on_all(comm: Comm, work: Callable[[], T]) -> tuple[T, float]:
 
 
 def placed(
-    args: argparse.Namespace, machine: Machine, source: AnySource, placement: Any
+    args: argparse.Namespace, machine: Machine, source: DescribedSource, placement: Any
 ) -> tuple[DenseOperator, float]:
     """Return an operator that holds random factor matrices, and the seconds that making it took. Collective."""
     options = Options(device=args.device, precision=args.precision, placement=placement)

@@ -20,11 +20,12 @@ from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
 from ..models.align import matched, tensor_for
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
+from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import on_root, share, world
-from ..runs.assembly import AnySource, Tensor, begin, counts, decomposition, opened
+from ..runs.assembly import Tensor, begin, counts, decomposition, opened
 from ..runs.compression import core_operator
 from ..runs.scanning import LOSSES
 from .arguments import ARGUMENTS, argument_options
@@ -93,7 +94,12 @@ class ProjectedRows(NamedTuple):
 
 
 def _nearest_rows(
-    source: AnySource, rank: int, machine: Machine, options: Options, given: list[NDArray[Any]], how: ProjectedRows
+    source: DescribedSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    given: list[NDArray[Any]],
+    how: ProjectedRows,
 ) -> NDArray[Any]:
     """Return the rows of a mode by least squares; `given` are the matrices of all modes on rank 0. Collective."""
     order, mode = len(source.shape), how.mode
@@ -109,7 +115,12 @@ def _nearest_rows(
 
 
 def _poisson_rows(
-    source: AnySource, rank: int, machine: Machine, options: Options, given: list[NDArray[Any]], how: ProjectedRows
+    source: DescribedSource,
+    rank: int,
+    machine: Machine,
+    options: Options,
+    given: list[NDArray[Any]],
+    how: ProjectedRows,
 ) -> NDArray[Any]:
     """Return the rows of a mode of the largest Poisson likelihood, by Newton steps (PDNR or PQNR). Collective."""
     if how.ridge:

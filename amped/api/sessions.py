@@ -16,6 +16,7 @@ from ..errors import InputError
 from ..files import Outputs, check_apart
 from ..methods.driver import Model
 from ..methods.starts import Restartable
+from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, world
@@ -23,7 +24,7 @@ from ..report.console import RunReporter, telling
 from ..report.metrics import Metrics
 from ..report.record import init_told
 from ..runs import checkpoint
-from ..runs.assembly import AnySource, Tensor, opened
+from ..runs.assembly import Tensor, opened
 from ..runs.run import Callback, CheckpointParams, Reporting, Run, RunObserver, RunParams
 
 
@@ -82,7 +83,7 @@ class Session(NamedTuple):
 
     comm: Comm
     machine: Machine
-    source: AnySource
+    source: DescribedSource
     reporter: RunReporter
     side: SideOutputs
 

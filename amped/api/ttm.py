@@ -16,7 +16,8 @@ from ..backend.exchange import Machine
 from ..errors import InputError
 from ..methods.initial import checked_matrix
 from ..models.semisparse import SemiSparseTensor
-from ..operators.sources.semisparse import ProductSource, SemiSparseProduct
+from ..operators.sources.protocols import ProductSource
+from ..operators.sources.semisparse import SemiSparseProduct
 from ..operators.ttm.dense import DenseModeOperator
 from ..operators.ttm.operator import TtmOperator
 from ..operators.ttm.plan import TtmSetting, result_bytes
@@ -24,7 +25,7 @@ from ..options import OptionNames, Options, with_options
 from ..parallel.calls import Argument, collective
 from ..parallel.mpi import Comm, on_root, share, together, world
 from ..runs.assembly import bring_up, open_tensor, watched
-from ..runs.products import Shape, open_semisparse, place_product, product_setting, product_source, write_product
+from ..runs.products import Shape, open_semisparse, place_product, product_setting, write_product
 from .arguments import ARGUMENTS, argument_options
 
 Product = TtmOperator | DenseModeOperator
@@ -138,7 +139,7 @@ def _opened(X: Any, machine: Machine, options: Options) -> ProductSource:
     path = comm.bcast(X if isinstance(X, str) else None)
     if path is not None and (semisparse := open_semisparse(path, comm)) is not None:
         return semisparse
-    return product_source(open_tensor(X, machine, options))
+    return open_tensor(X, machine, options).product()
 
 
 def _result(product: Product, shape: Shape, setting: TtmSetting) -> SemiSparseTensor:

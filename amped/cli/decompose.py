@@ -22,11 +22,12 @@ from ..methods.starts import Restartable
 from ..methods.tucker import shown
 from ..models.kruskal import MODEL, KruskalTensor
 from ..models.record import RUN
+from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import on_root
 from ..parallel.stopping import StopRequest
 from ..report import page
 from ..runs import checkpoint
-from ..runs.assembly import AnySource, counts, decomposition
+from ..runs.assembly import counts, decomposition
 from ..runs.compression import compressed, cp_start
 from ..runs.run import CheckpointParams, Reporting, Run, RunParams, step_limit
 from .job import Job, VerbSession
@@ -132,7 +133,7 @@ def _prepare(request: CpdRequest | TuckerRequest, job: Job) -> None:
         als.prepare(device, request.rank, dtype, bool(request.wanted.nonnegative))
 
 
-def _placed(request: CpdRequest | TuckerRequest, job: Job, source: AnySource) -> tuple[Restartable, Init | None]:
+def _placed(request: CpdRequest | TuckerRequest, job: Job, source: DescribedSource) -> tuple[Restartable, Init | None]:
     """Place the tensor; return the method, and the start if one was computed. Collective."""
     machine, options, seed = job.machine, request.options, request.first_seed
     if isinstance(request, TuckerRequest):
@@ -177,7 +178,7 @@ def _write_model(job: Job, model: Model, record: dict[str, Any]) -> Path:
         return write(job.outputs.fresh(job.place, MODEL))
 
 
-def _report(job: Job, model: Model, source: AnySource, record: dict[str, Any], place: Path | None) -> bool:
+def _report(job: Job, model: Model, source: DescribedSource, record: dict[str, Any], place: Path | None) -> bool:
     """Write the requested report, if any, of a model at `place`; return whether it failed. Collective."""
     request = job.request
     if not isinstance(request, CpdRequest) or request.report is None:

@@ -11,6 +11,7 @@ from partitioner.readers import is_table
 
 from ..errors import EXIT_INCOMPLETE
 from ..files import Outputs
+from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..parallel.mpi import Comm, on_root
 from ..parallel.stopping import StopRequest
@@ -19,7 +20,7 @@ from ..report import text
 from ..report.console import RunReporter
 from ..report.metrics import Metrics
 from ..report.progress import Display, display
-from ..runs.assembly import AnySource, bring_up, open_path, room_of
+from ..runs.assembly import bring_up, open_path, room_of
 from .requests import Request
 
 
@@ -82,7 +83,7 @@ class Job:
         failed = self.comm.bcast(failed or self.metrics.failed or self.display.failed)
         return EXIT_INCOMPLETE if failed else code
 
-    def open(self) -> AnySource:
+    def open(self) -> DescribedSource:
         """Open the tensor and say what it is."""
         request = self.request
         room, verify = room_of(self.machine, request.options), not request.no_verify

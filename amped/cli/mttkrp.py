@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..files import write_npz
 from ..operators.base import Operator
 from ..operators.limits import check_result
-from ..operators.sources.sparse import DescribedSource
+from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import on_root, together
 from ..runs.assembly import place, start
 from .job import Job, VerbSession

@@ -11,32 +11,24 @@ from dataclasses import MISSING, asdict, dataclass
 from typing import Any, ClassVar
 
 from partitioner.flags import flag, one_or_more, whole_number
-from partitioner.shards.partition import Cut
 
 from ..errors import InputError
 from ..methods import als, apr
-from ..methods.constraints import Constraints
 from ..methods.hosvd import METHODS as COMPRESSIONS
 from ..methods.hosvd import Compression
 from ..methods.initial import start_bytes
-from ..methods.prediction import Forecast, foretell, hopeless
-from ..methods.prediction_dense import foretell_dense, hopeless_dense
 from ..methods.tucker import check_ranks
-from ..operators.dense.core import make_core_plan
-from ..operators.dense.plan import DensePlan, make_dense_plan
-from ..operators.placement import Loading, Plan, Setting, make_plan
-from ..operators.sources.dense import DenseSource
+from ..operators.placement import Loading, Plan, Setting
 from ..operators.sources.lengths import check_lengths
-from ..operators.sources.semisparse import ProductSource
-from ..operators.sources.sparse import SparseSource
+from ..operators.sources.protocols import DescribedSource, ProductSource
 from ..operators.ttm.plan import TtmPlan, TtmSetting, make_ttm_plan, most_fibres
 from ..parallel.mpi import on_root, together
 from ..report import dense as dense_text
-from ..report import text
 from ..report.products import plan_text
 from ..report.progress import say
-from ..runs.assembly import AnySource, as_counts, setting_for
+from ..runs.assembly import as_counts, setting_for
 from ..runs.compression import core_setting
+from ..runs.kinds import kind_of
 from ..runs.products import product_setting
 from .job import Job, VerbSession
 from .requests import METHODS, Modelled, Request
@@ -90,23 +82,15 @@ def plan(request: PlanRequest, session: VerbSession) -> int:
         if ranks != comm.size:  # other ranks than those started: all on one node
             setting = setting._replace(memory=request.options.device_memory or job.machine.device.memory(ranks))
         check_lengths(source, setting, comm, elsewhere=True)
-        if isinstance(source, DenseSource):
-            _tell_dense(job, source, setting, ranks)
-            return job.exit_code()
-        cuts = [source.cut(mode, ranks) for mode in range(len(source.shape))]
-        loading = source.loading(ranks, request.options.dtype, job.machine.device.on_host)
-        alone = setting._replace(overlaps=False)
-        plans = on_root(comm, lambda: [make_plan(cuts, part, alone, loading) for part in range(ranks)])
-        constraints = request.wanted.of(len(source.shape))
-        forecast, doubt = _forecast(job, source, setting, cuts, loading, constraints)
-        if plans is not None:
-            _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
-            lines = [text.plan_text(plans, job.machine.device), text.forecast_line(forecast, doubt)]
-            say("\n".join(filter(None, [*lines, _advice(source, request)])))
+        planned = kind_of(source).plan(source, job.machine, setting, ranks)
+        expected = planned.forecast(request.wanted.of(len(source.shape)))
+        if planned.plans is not None:
+            _tell(job, source, planned.plans, expected.seconds)
+            say("\n".join(filter(None, [planned.text(expected), _advice(source, request)])))
         return job.exit_code()
 
 
-def _advice(source: AnySource, request: PlanRequest) -> str | None:
+def _advice(source: DescribedSource, request: PlanRequest) -> str | None:
     """Return a line where a tensor that is sparse would better be dense."""
     return (
         None
@@ -115,36 +99,7 @@ def _advice(source: AnySource, request: PlanRequest) -> str | None:
     )
 
 
-def _tell_dense(job: Job, source: DenseSource, setting: Setting, ranks: int) -> None:
-    """Say what a run of a dense tensor would need. Collective."""
-    if setting.ttmc:
-        cores = on_root(job.comm, lambda: [make_core_plan(source, part, ranks, setting) for part in range(ranks)])
-        if cores is not None:
-            _tell(job, source, cores, None)
-            say(dense_text.core_plan_text(cores, job.machine.device))
-        return
-    plans = on_root(job.comm, lambda: [make_dense_plan(source, part, ranks, setting) for part in range(ranks)])
-    if plans is not None:
-        forecast, doubt = _dense_forecast(job, source, setting, plans[0])
-        _tell(job, source, plans, None if doubt or forecast is None else forecast.seconds)
-        say(dense_text.plan_text(plans, job.machine.device))
-        say(text.forecast_line(forecast, doubt))
-
-
-def _dense_forecast(
-    job: Job, source: DenseSource, setting: Setting, plan: DensePlan
-) -> tuple[Forecast | None, str | None]:
-    """Return what an iteration will take, if that can be foretold, and why it is not told, if so."""
-    request = job.request
-    assert isinstance(request, PlanRequest)
-    constraints = request.wanted.of(len(source.shape))
-    if doubt := hopeless_dense(plan, job.machine, constraints):
-        return None, doubt
-    forecast = foretell_dense(source, plan, job.machine, setting, constraints)
-    return forecast, forecast.doubt
-
-
-def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
+def _setting(job: Job, request: PlanRequest, source: DescribedSource) -> Setting:
     """Return what the plans of a method have in common."""
     machine, options, order = job.machine, request.options, len(source.shape)
     if request.core is not None:
@@ -160,25 +115,7 @@ def _setting(job: Job, request: PlanRequest, source: AnySource) -> Setting:
     return setting._replace(root_bytes=start_bytes(source, request.rank, machine.comm, request.init))
 
 
-def _forecast(
-    job: Job, source: SparseSource, setting: Setting, cuts: Sequence[Cut], loading: Loading, constraints: Constraints
-) -> tuple[Forecast | None, str | None]:
-    """Return what an iteration will take, if that can be foretold, and why it is not told, if so. Collective."""
-    comm, ranks = job.comm, cuts[0].heads.size
-    if setting.ttmc:
-        return None, "of Tucker decompositions it is not foretold"
-    if setting.phi:
-        return None, "of CP-APR, outer iterations have as many updates as it takes"
-    if ranks != comm.size:
-        return None, f"{ranks} ranks are not started here"
-    mine = together(comm, lambda: make_plan(cuts, comm.rank, setting, loading))
-    if doubt := hopeless(mine, job.machine, constraints):
-        return None, doubt
-    forecast = foretell(source, mine, job.machine, setting, constraints)
-    return forecast, forecast.doubt
-
-
-def _tell(job: Job, source: AnySource, plans: Sequence[Plan], seconds: float | None) -> None:
+def _tell(job: Job, source: DescribedSource, plans: Sequence[Plan], seconds: float | None) -> None:
     """Record plans, and the seconds that an iteration will take, if they are told."""
     request = job.request
     assert isinstance(request, PlanRequest)

@@ -19,14 +19,13 @@ from ..models.kruskal import KruskalTensor
 from ..models.loading import load
 from ..models.record import recorded
 from ..models.tucker import TuckerTensor
-from ..operators.sources.dense import DenseSource
 from ..options import Options
 from ..parallel.mpi import SingleComm, on_root
-from ..report import components, text
-from ..report import dense as dense_text
+from ..report import components
 from ..report.metrics import Metrics
 from ..report.progress import Display, display, say
 from ..runs.assembly import open_path
+from ..runs.kinds import kind_of
 from .job import VerbSession
 from .requests import R, Request
 
@@ -127,21 +126,6 @@ def _description(request: Request, shown: Display) -> tuple[str, int]:
 
 def _described(request: Request, shown: Display, metrics: Metrics) -> str:
     source = open_path(request.tensor, SingleComm(), shown.reading, not request.no_verify, request.form)
-    if isinstance(source, DenseSource):
-        values = source.value_range[:2]
-        facts = {"shape": source.shape, "nonzeros": source.facts.nonzeros, "norm": source.norm, "values": values}
-        metrics.event("info", tensor=str(request.tensor), dense=True, **facts)
-        return dense_text.description(request.tensor.name, source)
-    tensor = source.tensor()
-    assert tensor is not None
-    modes, (low, high, _) = text.skew(tensor), source.value_range
-    repaired = {"duplicates": source.duplicates, "zeros": source.zeros}
-    facts = {"shape": source.shape, "nonzeros": source.nnz, "norm": source.norm, **repaired}
-    metrics.event("info", tensor=str(request.tensor), **facts, values=(low, high), modes=modes)
-    lines = [
-        text.tensor_line(request.tensor.name, source.shape, source.nnz, source.norm, **repaired),
-        f"values from {low:g} to {high:g}; {source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",
-        text.skew_table(modes),
-        dense_text.advice(source, None),
-    ]
-    return "\n".join(filter(None, lines))
+    facts, described = kind_of(source).info(request.tensor.name, source)
+    metrics.event("info", tensor=str(request.tensor), **facts)
+    return described

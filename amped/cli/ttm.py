@@ -18,7 +18,7 @@ from partitioner.tensors.sparse import BLOCK
 
 from ..errors import InputError
 from ..methods.initial import initial_factor
-from ..operators.sources.semisparse import ProductSource
+from ..operators.sources.protocols import ProductSource
 from ..operators.ttm.plan import TtmSetting
 from ..parallel.mpi import together
 from ..report.metrics import versions
@@ -28,7 +28,6 @@ from ..runs.products import (
     open_semisparse,
     place_product,
     product_setting,
-    product_source,
     write_product,
 )
 from .job import Job, VerbSession
@@ -79,7 +78,7 @@ def multiplied(job: Job, request: Request) -> tuple[ProductSource, Any]:
         semisparse = open_semisparse(request.tensor, job.comm)
     if semisparse is None:
         opened = job.open()
-        return product_source(opened), opened
+        return opened.product(), opened
     shape, dense = " x ".join(map(str, semisparse.shape)), ", ".join(map(str, semisparse.dense))
     name = one_line(request.tensor.name)
     job.display.note(f"{name}: {shape}, semi-sparse, {semisparse.nnz:,} fibres; dense modes: {dense}")

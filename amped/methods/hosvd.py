@@ -25,7 +25,7 @@ from ..operators.dense.unfolded import DenseUnfolded
 from ..operators.placement import INDEX_BYTES, MAX_RANK, Spectra
 from ..operators.sources.dense import DenseSource
 from ..operators.sources.grid import Grid
-from ..operators.sources.sparse import SparseSource
+from ..operators.sources.protocols import SparseSource
 from ..operators.sparse.grouped import LARGE
 from ..operators.sparse.unfolded import COPIES, Unfolded
 from .eigenvectors import LEAST_ON_DEVICE, eigenvectors, in_part, leading_bytes

@@ -20,7 +20,7 @@ from ..files import check_factor
 from ..models.loading import matrices_in
 from ..operators.limits import check_range, far, largest
 from ..operators.placement import nonzero_bytes
-from ..operators.sources.sparse import DescribedSource
+from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm, on_root, share, together
 from .eigenvectors import in_part, leading, leading_bytes
 from .leading_vectors import DENSE_ROWS, leading_vectors, vectors_bytes

@@ -28,7 +28,8 @@ from ..backend.ops.solve import Sums
 from ..operators.base import Operator
 from ..operators.memory import ModePlan
 from ..operators.placement import Plan, Setting, nonzero_bytes
-from ..operators.sources.sparse import SparseSource, TensorSource
+from ..operators.sources.protocols import SparseSource
+from ..operators.sources.sparse import TensorSource
 from ..operators.sparse.operator import SparseOperator
 from .als import CpAls
 from .constrained import SWEEPS

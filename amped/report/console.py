@@ -14,8 +14,7 @@ from ..backend.exchange import Machine
 from ..methods.driver import Method, Spans, StopRule
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Placed
-from ..operators.sources.dense import DenseSource
-from ..operators.sources.sparse import DescribedSource
+from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm
 from . import components, text
 from .dense import source_line
@@ -80,9 +79,8 @@ class RunReporter:
         """Write to the metrics what will run; `choosing` kernels took this rank so many seconds. Collective."""
         mine = operator.plan.planned_bytes, operator.machine.device.description, operator.kernels, choosing
         planned, devices, kernels, spent = zip(*self.comm.allgather(mine), strict=True)
-        known = not isinstance(source, DenseSource) or source.known is not None
         self.metrics.event(
-            "start", tensor=tensor, shape=source.shape, nonzeros=source.nnz, norm=source.norm if known else None,
+            "start", tensor=tensor, shape=source.shape, nonzeros=source.nnz, norm=source.known_norm,
             rank=rank, ranks=self.comm.size, devices=devices, kernels=kernels, choosing=spent,
             options=asdict(operator.options), versions=versions(), planned_bytes=planned,
         )  # fmt: skip

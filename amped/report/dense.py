@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from partitioner.errors import one_line
 
 from ..backend.device import Device
 from ..operators.dense.core import CorePlan
 from ..operators.dense.plan import DensePlan
 from ..operators.sources.dense import DenseSource
-from ..operators.sources.sparse import DescribedSource
-from .text import human, table, tensor_line
+from ..operators.sources.protocols import DescribedSource
+from .text import human, table
 
 USUAL_RANK = 16  # where none is asked for
 INDEX_BYTES = 4
@@ -22,10 +20,7 @@ INDEX_BYTES = 4
 
 def source_line(name: str, source: DescribedSource) -> str:
     """Return one line about a tensor of any kind."""
-    if not isinstance(source, DenseSource):
-        return tensor_line(name, source.shape, source.nnz, source.norm, source.duplicates, source.zeros)
-    norm = "" if source.known is None else f", norm {source.norm:.6g}"
-    return f"{one_line(name)}: {_shape(source.shape)}, dense, {source.value_dtype}{norm}"
+    return f"{one_line(name)}: {source.describe()}"
 
 
 def description(name: str, source: DenseSource) -> str:
@@ -57,11 +52,8 @@ def dense_density(shape: Sequence[int], rank: int, itemsize: int) -> float:
 
 def advice(source: DescribedSource, rank: int | None, itemsize: int = 4) -> str | None:
     """Return a line where a sparse tensor is so full that dense is the better form, if memory has room for it."""
-    if isinstance(source, DenseSource):
-        return None
-    density = source.nnz / np.prod([float(n) for n in source.shape])
-    least = dense_density(source.shape, rank or USUAL_RANK, itemsize)
-    if density <= least:
+    density, least = source.density, dense_density(source.shape, rank or USUAL_RANK, itemsize)
+    if density is None or density <= least:
         return None
     size = human(math.prod(source.shape) * itemsize)
     return (

@@ -6,13 +6,12 @@ import os
 from typing import Any
 
 from ..methods.driver import Method
-from ..operators.sources.dense import DenseSource
-from ..operators.sources.sparse import SparseSource
+from ..operators.sources.protocols import DescribedSource
 
 SERIES = {"fit": "fits", "objective": "objectives"}  # names in records, where they are others
 
 
-def run_facts(method: Method, source: SparseSource | DenseSource, seed: int | None, init: str | None) -> dict[str, Any]:
+def run_facts(method: Method, source: DescribedSource, seed: int | None, init: str | None) -> dict[str, Any]:
     """Return what was asked for, on what, and how it went; see `init_told`."""
     state, machine = method.state, method.operator.machine
     return {
@@ -25,11 +24,9 @@ def run_facts(method: Method, source: SparseSource | DenseSource, seed: int | No
     }  # fmt: skip
 
 
-def _source_facts(source: SparseSource | DenseSource) -> dict[str, Any]:
-    kind = "dense" if isinstance(source, DenseSource) else "sparse"
-    repaired = {} if isinstance(source, DenseSource) else {"duplicates": source.duplicates, "zeros": source.zeros}
-    facts = {"tensor_kind": kind, "tensor_shape": list(source.shape), "nonzeros": source.nnz}
-    return {**facts, "tensor_norm": source.norm, **repaired}
+def _source_facts(source: DescribedSource) -> dict[str, Any]:
+    facts = {"tensor_kind": source.kind, "tensor_shape": list(source.shape), "nonzeros": source.nnz}
+    return {**facts, "tensor_norm": source.norm, **source.repaired}
 
 
 def init_told(init: Any) -> str | None:

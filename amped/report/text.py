@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from partitioner.errors import one_line
 from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.device import Device
@@ -45,17 +44,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     cells = [[str(c) for c in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  " + "  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
-
-
-def tensor_line(name: str, shape: Sequence[int], nnz: int, norm: float, duplicates: int, zeros: int) -> str:
-    """Return one line about a tensor, and what was repaired in it."""
-    density = nnz / np.prod([float(s) for s in shape])
-    text = f"{one_line(name)}: {' x '.join(map(str, shape))}, {nnz:,} nonzeros (density {density:.1e}), norm {norm:.6g}"
-    if duplicates:
-        text += f"; {duplicates:,} duplicates summed"
-    if zeros:
-        text += f"; {zeros:,} zeros dropped"
-    return text
 
 
 def progress(state: MethodState) -> str:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from partitioner.host.jit import load_compiler
 from partitioner.host.stages import STAGES
-from partitioner.readers import PLAIN, ReadOptions, is_dense, negative_line, read_sparse, with_zeros
+from partitioner.readers import PLAIN, ReadOptions, is_dense, read_sparse, with_zeros
 from partitioner.shards.sorters import wake
-from partitioner.tensors.dense import DenseTensor, sparse_of
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.blas import callers_blas
 from ..backend.choose import choose
@@ -41,23 +41,20 @@ from ..methods.poisson import Poisson
 from ..methods.tucker import TuckerMethod
 from ..operators.base import LossOperator, Operator
 from ..operators.columns import Columns
-from ..operators.dense.operator import DenseOperator
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
-from ..operators.sources.dense import DenseSource, of_array, open_dense_source
-from ..operators.sources.device_tensor import DeviceRoom
+from ..operators.sources.dense import of_array, open_dense_source
 from ..operators.sources.distributed import Progress
-from ..operators.sources.lengths import check_lengths
-from ..operators.sources.sparse import DescribedSource, SparseSource, TensorSource, open_source
-from ..operators.sparse.operator import SparseOperator
+from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
+from ..operators.sources.sparse import TensorSource, open_source
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from ..report.console import RunReporter
+from .kinds import SPARSE, kind_of
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
-AnySource = SparseSource | DenseSource
 
 
 def bring_up(options: Options, comm: Comm) -> Machine:
@@ -77,7 +74,9 @@ def _check_options(options: Options, device: Device) -> None:
         check_options(options, device, told)
 
 
-def open_tensor(tensor: Tensor, machine: Machine, options: Options, progress: Progress | None = None) -> AnySource:
+def open_tensor(
+    tensor: Tensor, machine: Machine, options: Options, progress: Progress | None = None
+) -> DescribedSource:
     """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
     comm, room = machine.comm, room_of(machine, options)
     held = isinstance(tensor, (SparseTensor, DenseTensor))
@@ -96,7 +95,7 @@ def open_path(
     verify: bool = True,
     form: ReadOptions = PLAIN,
     room: DeviceRoom | None = None,
-) -> AnySource:
+) -> DescribedSource:
     """Open the tensor in a file or store, whatever kind it is of. Collective."""
     if is_dense(path):
         return open_dense_source(path, comm, form)
@@ -107,9 +106,6 @@ def open_path(
         return with_zeros(read_sparse(path, form, progress=progress), path)
 
     return of_array(on_root(comm, whole), comm, path)
-
-
-NO_VALUES = ValueRange(0.0, 0.0, 0.0)  # of dense tensors, whose plans do not depend on them
 
 
 def room_of(machine: Machine, options: Options) -> DeviceRoom:
@@ -131,13 +127,12 @@ def setting_for(
     memory = options.device_memory or machine.device.memory(machine.comm.local_size)
     ranks = (rank,) * len(source.shape) if isinstance(rank, int) else tuple(rank)
     ahead = solving is not nothing and machine.device.queues and asked is None
-    values = NO_VALUES if isinstance(source, DenseSource) else source.value_range
     overlaps = machine.exchange.overlaps
     return Setting(
         ranks,
         options,
         machine.device,
-        values,
+        source.planned_values,
         memory,
         overlaps,
         solving,
@@ -153,7 +148,7 @@ def solving_bytes(machine: Machine, options: Options, order: int) -> Solving:
 
 
 def place(
-    source: AnySource,
+    source: DescribedSource,
     rank: int,
     machine: Machine,
     options: Options,
@@ -166,20 +161,7 @@ def place(
     `late`: see `Setting`.
     """
     setting = setting_for(source, rank, machine, options, solving)
-    return _placed(source, machine, setting._replace(late=late), budget)
-
-
-def _placed(source: AnySource, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
-    """Place a tensor as plans say, once memory has room for what is as long as a mode. Collective."""
-    if isinstance(source, DenseSource):
-        check_lengths(source, setting, machine.comm)
-        return DenseOperator(source, machine, setting)
-    return placed_sparse(source, machine, setting, budget)
-
-
-def placed_sparse(source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
-    check_lengths(source, setting, machine.comm)
-    return SparseOperator(source, machine, setting, budget)
+    return kind_of(source).place(source, machine, setting._replace(late=late), budget)
 
 
 def place_for_loss(
@@ -187,11 +169,11 @@ def place_for_loss(
 ) -> LossOperator:
     """Place a tensor for the row systems of a loss; see `Loss.maps`. Collective."""
     setting = setting_for(source, rank, machine, options, solving)._replace(maps=maps, ahead=False, overlaps=False)
-    return placed_sparse(source, machine, setting, None)
+    return SPARSE.place(source, machine, setting, None)
 
 
 def decomposition(
-    source: AnySource,
+    source: DescribedSource,
     rank: int,
     machine: Machine,
     options: Options,
@@ -203,14 +185,14 @@ def decomposition(
     solving = als.solving_bytes(machine, options.dtype, len(source.shape), constraints)
     setting = setting_for(source, rank, machine, options, solving)
     setting = setting._replace(late=not constraints, root_bytes=start_bytes(source, rank, machine.comm, init))
-    return als.CpAls(_placed(source, machine, setting, budget), constraints)
+    return als.CpAls(kind_of(source).place(source, machine, setting, budget), constraints)
 
 
 Key = TypeVar("Key")
 
 
 def decompositions(
-    source: AnySource,
+    source: DescribedSource,
     ranks: Mapping[Key, int],
     columns: int,
     machine: Machine,
@@ -238,7 +220,7 @@ def decompositions(
         begin(method, source, seed(key))
         return method
 
-    operator = _placed(source, machine, setting, budget)
+    operator = kind_of(source).place(source, machine, setting, budget)
     if provider:
         return Batched(operator, start, provider, most, len(ranks), constraints)
     return Alternating(operator, start)
@@ -251,7 +233,7 @@ def widest(device: Device) -> int:
 
 
 def counts_together(
-    source: AnySource,
+    source: DescribedSource,
     ranks: Mapping[Key, int],
     machine: Machine,
     options: Options,
@@ -275,39 +257,33 @@ def counts_together(
         begin(method, source, seed(key))
         return method
 
-    operator = placed_sparse(source, machine, setting._replace(phi=False, interleaved=True), Budget())
+    operator = SPARSE.place(source, machine, setting._replace(phi=False, interleaved=True), Budget())
     return Counting(operator, start, asked)
 
 
-def as_counts(source: AnySource, machine: Machine, options: Options) -> SparseSource:
+def as_counts(source: DescribedSource, machine: Machine, options: Options) -> SparseSource:
     """Return a tensor of counts as a sparse one: an absent count is 0, so a dense tensor's zeros are left out.
 
     Raise `InputError` if a value is negative. Collective.
     """
-    comm = machine.comm
-    _refuse_negative(source, comm)
-    if not isinstance(source, DenseSource):
-        return source
-    tensor = source.tensor()
-    nonzeros = on_root(comm, lambda: None if tensor is None else sparse_of(tensor))
-    return TensorSource(nonzeros, comm, source.path, room_of(machine, options))
+    _refuse_negative(source, machine.comm)
+    return source.sparse(room_of(machine, options))
 
 
-def _refuse_negative(source: AnySource, comm: Comm) -> None:
+def _refuse_negative(source: DescribedSource, comm: Comm) -> None:
     """Raise `InputError` if a tensor has negative values: a Poisson model has none. Collective."""
     if source.value_range.low >= 0:
         return
 
     def refuse() -> None:
         cause = f"a value is {source.value_range.low:g}: counts are not negative (loss 'poisson')"
-        line = None if isinstance(source, DenseSource) else negative_line(source.path)
-        raise InputError(cause, path=source.path, line=line)
+        raise InputError(cause, path=source.path, line=source.negative_line())
 
     on_root(comm, refuse)
 
 
 def counts(
-    source: AnySource,
+    source: DescribedSource,
     rank: int,
     machine: Machine,
     options: Options,
@@ -326,7 +302,7 @@ def counts(
     solving = apr.solving_bytes(machine, asked, len(source.shape))
     setting = setting_for(source, rank, machine, options, solving, asked)
     setting = setting._replace(root_bytes=start_bytes(source, rank, machine.comm, init))
-    return apr.CpApr(placed_sparse(source, machine, setting, budget), asked)
+    return apr.CpApr(SPARSE.place(source, machine, setting, budget), asked)
 
 
 def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | None = None) -> None:
@@ -374,7 +350,7 @@ def _watched(comm: Comm, deadline: float | None) -> Iterator[list[Callable[[], o
 @contextmanager
 def opened(
     tensor: Tensor, comm: Comm, options: Options, deadline: float | None, teller: RunReporter | None = None
-) -> Iterator[tuple[Machine, AnySource]]:
+) -> Iterator[tuple[Machine, DescribedSource]]:
     """Bring up what a call of the Python interface computes with, and open its tensor; see `watched`. Collective."""
     teller = teller or RunReporter(comm, speaks=False)
     with watched(comm, deadline) as aborts:

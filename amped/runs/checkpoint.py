@@ -30,7 +30,7 @@ from partitioner.tensors.relabel import same_labels
 from ..errors import InputError, OutputError
 from ..files import Outputs, factors_in, read_array
 from ..methods.driver import Method, MethodState
-from ..operators.sources.sparse import DescribedSource
+from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm
 
 KIND = "checkpoint"

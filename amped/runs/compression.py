@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.host.stages import STAGES
-from partitioner.host.threads import fair_threads
 
 from ..backend.blas import SCIPY_BYTES
 from ..backend.exchange import Machine
@@ -19,31 +18,26 @@ from ..methods.hosvd import (
     FIRST,
     Compression,
     allowed,
-    dense_factors,
-    dense_spectra_bytes,
     loads_scipy,
-    sparse_factors,
-    spectra_bytes,
 )
 from ..methods.small_cp import of_core
 from ..methods.tucker import TuckerMethod, attainable, check_ranks, consistency, core_of, solving_bytes
 from ..operators.base import CoreOperator
-from ..operators.dense.block import DenseBlock
-from ..operators.dense.core import DenseCore, block_of, slices
 from ..operators.limits import check_range
 from ..operators.placement import Setting
-from ..operators.sources.dense import DenseSource
 from ..operators.sources.lengths import check_lengths
+from ..operators.sources.protocols import DescribedSource
 from ..options import Options
 from ..parallel.mpi import together
-from .assembly import AnySource, begin, placed_sparse, setting_for
+from .assembly import begin, setting_for
+from .kinds import CoreSource, kind_of
 
 MOST_OF_A_CORE = 1 << 18  # numbers: a CP decomposition of it takes seconds
 START_ITERATIONS, START_TOLERANCE = 10, 1e-4
 
 
 def core_setting(
-    source: AnySource, ranks: Sequence[int], machine: Machine, options: Options, asked: Compression | None = None
+    source: DescribedSource, ranks: Sequence[int], machine: Machine, options: Options, asked: Compression | None = None
 ) -> Setting:
     """Return what plans of Tucker decompositions have in common; `asked` may have spectra found before."""
     setting = setting_for(source, ranks, machine, options)
@@ -53,16 +47,11 @@ def core_setting(
     scipy = SCIPY_BYTES * loads_scipy(source.shape, ranks, asked, machine.device)
     if not asked.from_spectra:
         return setting._replace(root_bytes=scipy)
-    if isinstance(source, DenseSource):
-        takes = dense_spectra_bytes(source, ranks, asked, machine.device, options.dtype)
-        return setting._replace(unfolding=takes, root_bytes=scipy)
-    comm = machine.comm
-    found = spectra_bytes(source.shape, ranks, source.nnz, asked, comm.size, fair_threads(comm))
-    return setting._replace(spectra=found, root_bytes=found.root + (0 if found.library else scipy))
+    return kind_of(source).with_spectra(source, machine, setting, asked, scipy)
 
 
 def compressed(
-    source: AnySource, machine: Machine, options: Options, asked: Compression, seed: int = 0
+    source: DescribedSource, machine: Machine, options: Options, asked: Compression, seed: int = 0
 ) -> TuckerMethod:
     """Place a tensor and return its Tucker decomposition, without factor matrices yet. Collective.
 
@@ -71,12 +60,11 @@ def compressed(
     InputError
         If the tensor has no decomposition of such ranks, or is zero.
     """
-    ranks, error, found, block = asked.ranks, asked.error, None, None
+    ranks, error, found = asked.ranks, asked.error, None
     together(machine.comm, lambda: ranks and check_ranks(source.shape, ranks))
     if error is not None:
         asked = replace(asked, error=together(machine.comm, lambda: attainable(error, options.precision)))
-    if isinstance(source, DenseSource):
-        block = _block(source, machine, options)
+    begun = _begun(source, machine, options)
     norm, values = source.norm, source.value_range
     if norm:
         together(machine.comm, lambda: check_range(values, options.dtype, source.path))
@@ -85,17 +73,16 @@ def compressed(
         columns = [min(FIRST, length) for length in source.shape] if ranks is None else ranks
         check_lengths(source, core_setting(source, columns, machine, options), machine.comm)
         with STAGES.of("spectra"):
-            if isinstance(source, DenseSource) and block is not None:
-                found = dense_factors(source, machine, block, asked)
-            elif not isinstance(source, DenseSource):
-                found = sparse_factors(source, machine, asked, seed)
-        ranks = tuple(factor.shape[1] for factor in found or ())
+            found = begun.factors(asked, seed)
+        ranks = tuple(factor.shape[1] for factor in found)
     assert ranks is not None
     setting = core_setting(source, ranks, machine, options, asked)
-    return TuckerMethod(_placed(source, machine, setting, block), asked.method, found, error)
+    return TuckerMethod(begun.place(setting), asked.method, found, error)
 
 
-def consistent(source: AnySource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]) -> float:
+def consistent(
+    source: DescribedSource, machine: Machine, options: Options, factors: Sequence[NDArray[np.floating]]
+) -> float:
     """Return the core consistency of a CP decomposition whose weights are in its factor matrices. Collective."""
     operator = core_operator(source, [factor.shape[1] for factor in factors], machine, options)
     for mode, factor in enumerate(factors):
@@ -105,38 +92,19 @@ def consistent(source: AnySource, machine: Machine, options: Options, factors: S
     return consistency(core_of(operator, found, machine.device.empty(operator.owned(last).shape, np.float64)))
 
 
-def core_operator(source: AnySource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
+def core_operator(source: DescribedSource, ranks: Sequence[int], machine: Machine, options: Options) -> CoreOperator:
     """Place a tensor to be multiplied with factor matrices of so many columns. Collective."""
     setting = core_setting(source, ranks, machine, options)
-    return _placed(
-        source, machine, setting, _block(source, machine, options) if isinstance(source, DenseSource) else None
-    )
+    return _begun(source, machine, options).place(setting)
 
 
-def _placed(source: AnySource, machine: Machine, setting: Setting, block: DenseBlock | None) -> CoreOperator:
-    """Place a tensor, of which `block` is a rank's block if it is dense. Collective."""
-    if isinstance(source, DenseSource):
-        assert block is not None
-        check_lengths(source, setting, machine.comm)
-        return DenseCore(source, machine, setting, block)
-    return placed_sparse(source, machine, setting, None)
-
-
-def _block(source: DenseSource, machine: Machine, options: Options) -> DenseBlock:
-    """Return a rank's block: on the device, where it takes at most half of its memory. Collective."""
-    grid = slices(source, machine.comm.size)
-    room = setting_for(source, 1, machine, options).memory // 2
-    largest = max(math.prod(grid.shape(rank)) for rank in range(machine.comm.size)) * options.dtype.itemsize
-    resident = options.placement != "stream" and largest <= room
-    with STAGES.of("copy"):
-        block = block_of(source, grid, machine, options.dtype, resident)
-    if all(machine.comm.allgather(resident)):
-        source.found(block.facts())
-    return block
+def _begun(source: DescribedSource, machine: Machine, options: Options) -> CoreSource:
+    """Begin to place a tensor, with the device memory that there is now. Collective."""
+    return kind_of(source).for_core(source, machine, options, setting_for(source, 1, machine, options).memory)
 
 
 def cp_start(
-    source: AnySource, machine: Machine, options: Options, rank: int, seed: int = 0
+    source: DescribedSource, machine: Machine, options: Options, rank: int, seed: int = 0
 ) -> list[NDArray[np.floating]]:
     """Return factor matrices of a CP decomposition of the tensor as HOOI compresses it. Collective.
 

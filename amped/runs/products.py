@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 
@@ -15,8 +14,8 @@ from ..errors import InputError
 from ..models.semisparse import SemiSparseTensor, facts_of
 from ..models.semisparse_file import RankedRows, write_parts
 from ..operators.placement import check_rank
-from ..operators.sources.dense import DenseSource
-from ..operators.sources.semisparse import ProductSource, SemiSparseProduct, SparseProduct
+from ..operators.sources.protocols import ProductSource
+from ..operators.sources.semisparse import SemiSparseProduct
 from ..operators.ttm.dense import DenseModeOperator
 from ..operators.ttm.operator import TtmOperator
 from ..operators.ttm.plan import TtmSetting, ttm_kernel
@@ -45,13 +44,6 @@ def place_product(source: ProductSource, machine: Machine, setting: TtmSetting) 
         assert isinstance(source, SemiSparseProduct)
         return DenseModeOperator(source, machine, setting)
     return TtmOperator(source, machine, setting)
-
-
-def product_source(source: Any) -> SparseProduct:
-    """Return a sparse tensor as what is multiplied; raise `InputError` if it is dense."""
-    if isinstance(source, DenseSource):
-        raise InputError("a dense tensor: ttm takes sparse and semi-sparse ones", path=source.path)
-    return SparseProduct(source)
 
 
 def open_semisparse(path: str | os.PathLike[str], comm: Comm) -> SemiSparseProduct | None:

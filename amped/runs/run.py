@@ -21,6 +21,7 @@ from ..methods import driver
 from ..methods.driver import Method, Model, Spans, StopRule, never
 from ..methods.initial import Init
 from ..methods.starts import Restartable, best_of
+from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..parallel.mpi import on_root, share
 from ..parallel.progress import LOADING_SECONDS
@@ -29,7 +30,7 @@ from ..report import text
 from ..report.console import RunReporter
 from ..report.record import init_told, run_facts
 from . import checkpoint
-from .assembly import AnySource, begin
+from .assembly import begin
 
 
 class CheckpointParams(NamedTuple):
@@ -107,7 +108,7 @@ class Run:
     Parameters
     ----------
     method : Restartable
-    source : AnySource
+    source : DescribedSource
     params : RunParams
     reporter : RunReporter
         For what observers do not report: starts, and the checkpoint from which the run resumes.
@@ -119,7 +120,7 @@ class Run:
     def __init__(
         self,
         method: Restartable,
-        source: AnySource,
+        source: DescribedSource,
         params: RunParams,
         reporter: RunReporter,
         observers: Sequence[RunObserver] = (),

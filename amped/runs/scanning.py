@@ -31,14 +31,13 @@ from ..models.kruskal import KruskalTensor
 from ..models.matching import factor_match
 from ..models.scanned import ScannedRank, Suggestion, near, suggested
 from ..operators.placement import MAX_DENSE_RANK
-from ..operators.sources.dense import DenseSource
+from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import together
 from ..parallel.stopping import NEVER, NeverStop, Stop
 from ..report.scan_picture import draw
 from .assembly import (
-    AnySource,
     as_counts,
     begin,
     counts,
@@ -130,7 +129,7 @@ class _Run(NamedTuple):
 
 
 def scanned(
-    source: AnySource,
+    source: DescribedSource,
     machine: Machine,
     options: Options,
     asked: ScanParams,
@@ -156,7 +155,7 @@ def scanned(
 class _Part(NamedTuple):
     """A tensor, or a half of it."""
 
-    source: AnySource
+    source: DescribedSource
     explains: Callable[[float], float]  # what part of it a model explains, by the method's merit
 
 
@@ -167,7 +166,7 @@ class _Scanner:
     """Decomposes one tensor again and again, and its halves if it is asked for them; making one is collective."""
 
     def __init__(
-        self, source: AnySource, machine: Machine, options: Options, asked: ScanParams, stop: Stop | NeverStop
+        self, source: DescribedSource, machine: Machine, options: Options, asked: ScanParams, stop: Stop | NeverStop
     ) -> None:
         self._stop, self._was_stopped = stop, False
         self._machine, self._options, self._asked = machine, options, asked
@@ -180,10 +179,9 @@ class _Scanner:
         self._halves = self._parts_of(whole) if asked.halves else []
         self.seconds = dict.fromkeys(("runs", "halves", "diagnostics"), 0.0)
 
-    def _part(self, source: AnySource, tensor: SparseTensor | DenseTensor | None) -> _Part:
+    def _part(self, source: DescribedSource, tensor: SparseTensor | DenseTensor | None) -> _Part:
         """Return a part of which rank 0 has the tensor. Collective."""
-        if not isinstance(source, DenseSource):
-            source.stay_on_device()
+        source.stay_on_device()
         if self._asked.loss != "poisson":
             return _Part(source, lambda fit: 1 - (1 - fit) ** 2)
         together(self._machine.comm, lambda: _check_counts(source))
@@ -297,7 +295,7 @@ class _Scanner:
                 found[key] = self._ended(part, method, placing + several.seconds[key])
         return found
 
-    def _several(self, source: AnySource, ranks: dict[Key, int]) -> Alternating[Key] | Counting[Key]:
+    def _several(self, source: DescribedSource, ranks: dict[Key, int]) -> Alternating[Key] | Counting[Key]:
         """Place a tensor for runs side by side."""
         asked, machine, options = self._asked, self._machine, self._options
         if asked.loss == "poisson":
@@ -338,7 +336,7 @@ class _Scanner:
     def _seed(self, key: Key) -> int:
         return self._asked.seed + key[1]
 
-    def _method(self, source: AnySource, rank: int) -> Restartable:
+    def _method(self, source: DescribedSource, rank: int) -> Restartable:
         asked, budget = self._asked, Budget(self._asked.max_iters * self._asked.starts)
         if asked.loss == "poisson":
             return counts(source, rank, self._machine, self._options, Poisson(asked.tol), budget)
@@ -408,7 +406,7 @@ def _counts_of(tensor: SparseTensor, dtype: np.dtype[Any]) -> _Counts:
     return _Counts(float(uniform), exact, total, ROUNDINGS * float(np.finfo(dtype).eps) * float(scale))
 
 
-def _check_counts(source: AnySource) -> None:
+def _check_counts(source: DescribedSource) -> None:
     """Raise `InputError` if counts are so small that a model of them would be below what it is divided by."""
     largest = source.value_range.largest
     if 0 < largest < LEAST_COUNT:

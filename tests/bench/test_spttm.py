@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amped.backend.choose import choose
-from amped.operators.sources.semisparse import SparseProduct
+from amped.operators.sources.described import SparseProduct
 from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import SingleComm
 from bench import ceilings, spttm

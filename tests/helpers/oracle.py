@@ -25,7 +25,7 @@ from amped.backend.device import Device
 from amped.backend.exchange import Machine
 from amped.backend.ops.mttkrp import MTTKRP, Kernel
 from amped.operators import memory, placement
-from amped.operators.sources.sparse import SparseSource
+from amped.operators.sources.protocols import SparseSource
 from amped.operators.sparse.operator import SparseOperator
 from amped.options import Options
 from amped.parallel.mpi import Comm

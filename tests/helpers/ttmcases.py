@@ -13,7 +13,9 @@ import amped
 from amped.backend.cpu.ops import ttm as cpu_ttm
 from amped.backend.device import Device
 from amped.backend.exchange import connect
-from amped.operators.sources.semisparse import ProductSource, SemiSparseProduct, SparseProduct
+from amped.operators.sources.described import SparseProduct
+from amped.operators.sources.protocols import ProductSource
+from amped.operators.sources.semisparse import SemiSparseProduct
 from amped.operators.sources.sparse import TensorSource
 from amped.operators.ttm import operator as ttm
 from amped.operators.ttm import plan as ttm_plan

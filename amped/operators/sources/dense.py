@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from partitioner.host.threads import fair_threads
 from partitioner.readers import PLAIN, ReadOptions, open_dense
 from partitioner.store.shared_fs import check_same
-from partitioner.tensors.dense import DenseTensor, Stored
+from partitioner.tensors.dense import DenseTensor, Stored, sparse_of
 from partitioner.tensors.digest import MASK
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.sparse import ValueRange
@@ -21,6 +21,8 @@ from partitioner.tensors.statistics import ElementStatistics, joined
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
 from .grid import Grid
+from .protocols import DeviceRoom, ProductSource, SparseSource
+from .sparse import TensorSource
 
 
 class DenseSource:
@@ -38,7 +40,10 @@ class DenseSource:
         Whether a device whose memory they are in may use them where they are.
     """
 
+    kind = "dense"
     duplicates, zeros, stored = 0, 0, False
+    planned_values = ValueRange(0.0, 0.0, 0.0)  # plans do not depend on them
+    density: float | None = None
     lends = True
 
     def __init__(
@@ -97,6 +102,38 @@ class DenseSource:
         """See `DescribedSource`."""
         grain = 1.0 if self.value_dtype.kind in "biu" else 0.0
         return ValueRange(self.facts.low, self.facts.high, grain)
+
+    @property
+    def known_norm(self) -> float | None:
+        """See `DescribedSource`."""
+        return None if self.known is None else self.norm
+
+    @property
+    def repaired(self) -> dict[str, int]:
+        """See `DescribedSource`: nothing is."""
+        return {}
+
+    def describe(self) -> str:
+        """See `DescribedSource`."""
+        norm = "" if self.known is None else f", norm {self.norm:.6g}"
+        return f"{' x '.join(map(str, self.shape))}, dense, {self.value_dtype}{norm}"
+
+    def negative_line(self) -> int | None:
+        """See `DescribedSource`: its files have no lines."""
+        return None
+
+    def sparse(self, room: DeviceRoom | None) -> SparseSource:
+        """See `DescribedSource`: zeros are left out. Collective."""
+        tensor = self.tensor()
+        nonzeros = on_root(self._comm, lambda: None if tensor is None else sparse_of(tensor))
+        return TensorSource(nonzeros, self._comm, self.path, room)
+
+    def product(self) -> ProductSource:
+        """See `DescribedSource`."""
+        raise InputError("a dense tensor: ttm takes sparse and semi-sparse ones", path=self.path)
+
+    def stay_on_device(self) -> None:
+        """See `DescribedSource`: it is never there before it is placed."""
 
     def _looked_at(self) -> ElementStatistics:
         if not self.in_file:

@@ -16,11 +16,11 @@ from partitioner.tensors.sparse import SparseTensor, ValueRange, check_merged, n
 from partitioner.tensors.used_indices import is_long
 
 from ...backend.device import Array
-from ...backend.exchange import Machine
 from ...backend.ops.sort import SORT, DeviceSorter
 from ...parallel.mpi import on_root
 from ..memory import Passing
 from ..placement import nonzero_bytes
+from .protocols import DeviceRoom
 
 SMALL = 64  # a tensor may stay on a device beside what is made of it, whose memory is so many times as large
 LEAST = 1 << 16  # nonzeros: fewer are sorted by the host before a GPU has loaded its code
@@ -48,13 +48,6 @@ class SortedFacts(NamedTuple):
     values: ValueRange
     duplicates: int
     zeros: int
-
-
-class DeviceRoom(NamedTuple):
-    """Where a tensor may be held: the ranks' devices, and how many bytes of memory each may use."""
-
-    machine: Machine
-    nbytes: int
 
 
 class Holding:

@@ -26,16 +26,17 @@ from partitioner.tensors.used_indices import all_distinct, distinct, is_long
 from ...errors import InputError
 from ...parallel.mpi import Comm
 from ..placement import Loading, nonzero_bytes
-from .device_tensor import DeviceRoom, DeviceTensor, Holding, SortedFacts, TensorTraits, equal_parts, hold_together
+from .described import DescribedSparse
+from .device_tensor import DeviceTensor, Holding, SortedFacts, TensorTraits, equal_parts, hold_together
+from .protocols import DeviceRoom, Offsets
 
 EVERYTHING = 1 << 62  # nonzeros that are sorted together: all there are
 READER_BYTES = 5 << 20  # compiled readers and sorts, and the blocks that they read
 
 Progress = Callable[[int, int | None], None]
-Offsets = NDArray[np.int64]
 
 
-class DistributedFile(Holding):
+class DistributedFile(Holding, DescribedSparse):
     """A file that all ranks read together; each keeps an equal share of its nonzeros in memory. See `SparseSource`."""
 
     stored = False

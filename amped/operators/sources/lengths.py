@@ -13,7 +13,7 @@ import psutil
 from ...errors import InputError
 from ...parallel.mpi import Comm
 from ..placement import Setting
-from .sparse import DescribedSource
+from .protocols import DescribedSource
 
 ROUNDED = 2  # bytes of a number in the 16-bit copy of a factor matrix
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partitioner.sorting.sort import stable_argsort
-from partitioner.tensors.labels import Labels
 from partitioner.tensors.sparse import ValueRange, ends
 
 from ...errors import InputError
@@ -19,60 +18,6 @@ from ...models.semisparse import BLOCK, SemiSparseTensor
 from ...parallel.mpi import Comm, on_root, together
 from ..placement import INDEX_BYTES, Loading
 from .device_tensor import equal_parts
-from .sparse import SparseSource
-
-
-class ProductSource(Protocol):
-    """A tensor that is dealt to the ranks by the fibres of a mode. All methods are collective."""
-
-    shape: tuple[int, ...]
-    nnz: int  # values, each of which has numbers for all dense modes
-    value_range: ValueRange
-
-    @property
-    def sparse(self) -> tuple[int, ...]:
-        """The modes that have indices."""
-
-    @property
-    def dense(self) -> tuple[int, ...]:
-        """The other modes, in the order of a value's axes."""
-
-    @property
-    def labels(self) -> Labels | None:
-        """What indices stand for, if not for themselves."""
-
-    @property
-    def path(self) -> str | os.PathLike[str] | None:
-        """The file or store, if it is in one."""
-
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
-        """Return what `SparseSource.by_fibre` does; values of a semi-sparse tensor are (n, width)."""
-
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """See `SparseSource`."""
-
-    def leave_device(self) -> None:
-        """See `SparseSource`."""
-
-
-class SparseProduct:
-    """A sparse tensor. See `ProductSource`."""
-
-    dense: tuple[int, ...] = ()
-
-    def __init__(self, source: SparseSource) -> None:
-        self._source, self.shape, self.nnz = source, source.shape, source.nnz
-        self.value_range, self.labels, self.path = source.value_range, source.labels, source.path
-        self.sparse = tuple(range(len(source.shape)))
-
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
-        return self._source.by_fibre(mode, dtype)
-
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        return self._source.loading(ranks, dtype, on_host)
-
-    def leave_device(self) -> None:
-        self._source.leave_device()
 
 
 class SemiSparseProduct:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,101 +14,20 @@ from partitioner.shards.partition import Cut, SortedTensor, counted_rows, cut_mo
 from partitioner.sorting.sort import key_bytes, sort_nonzeros
 from partitioner.store.format import Store
 from partitioner.store.shared_fs import check_same
-from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.digest import digest
-from partitioner.tensors.labels import Labels
-from partitioner.tensors.sparse import SparseTensor, ValueRange
+from partitioner.tensors.sparse import SparseTensor
 from partitioner.tensors.used_indices import count_runs, distinct
 
 from ...errors import InputError
 from ...parallel.mpi import Comm, on_root, together
 from ..placement import INDEX_BYTES, Loading, nonzero_bytes
-from .device_tensor import DeviceRoom, Holding, SortedFacts, TensorTraits, equal_parts, hold
-from .distributed import READER_BYTES, DistributedFile, Offsets, Progress, deal_fibres, dealt_loading
+from .described import DescribedSparse
+from .device_tensor import Holding, SortedFacts, TensorTraits, equal_parts, hold
+from .distributed import READER_BYTES, DistributedFile, Progress, deal_fibres, dealt_loading
+from .protocols import DeviceRoom, Offsets, SparseSource
 
 
-class DescribedSource(Protocol):
-    """A tensor of any kind, as all ranks know it. All methods are collective."""
-
-    shape: tuple[int, ...]
-    nnz: int  # elements that are held: of a dense tensor, all
-    value_dtype: np.dtype[Any]
-
-    @property
-    def norm(self) -> float:
-        """The Frobenius norm."""
-
-    @property
-    def value_range(self) -> ValueRange:
-        """The smallest and the largest value."""
-
-    @property
-    def duplicates(self) -> int:
-        """Nonzeros that were merged on reading."""
-
-    @property
-    def zeros(self) -> int:
-        """Nonzeros that were dropped on reading."""
-
-    @property
-    def stored(self) -> bool:
-        """Whether it is in a store."""
-
-    @property
-    def labels(self) -> Labels | None:
-        """What indices stand for, if not for themselves; on every rank."""
-
-    @property
-    def path(self) -> str | os.PathLike[str] | None:
-        """The file or store, if it is in one."""
-
-    def used(self, mode: int) -> int:
-        """Return how many indices of a mode are used."""
-
-    def tensor(self) -> SparseTensor | DenseTensor | None:
-        """Return the whole tensor on rank 0, None elsewhere."""
-
-    def digest(self) -> int:
-        """Return a number that tells the tensor from others, on whatever ranks; see `partitioner.tensors.digest`."""
-
-
-class SparseSource(DescribedSource, Protocol):
-    """A sparse tensor that is dealt to the ranks, one mode copy at a time. All methods are collective."""
-
-    def cut(self, mode: int, parts: int, targets: Offsets | None = None) -> Cut:
-        """Return how the nonzeros of `mode` are dealt to `parts` ranks; see `partitioner.shards.partition.cut_mode`."""
-
-    def load(self, mode: int, cut: Cut, dtype: np.dtype[Any], keep: int | None = None) -> Iterator[Any]:
-        """Yield this rank's share of the mode copy: its `order` index columns, then its values.
-
-        Arrays, in device memory if the tensor is held there; if only the first `keep` nonzeros need to be in memory,
-        perhaps a `StoredColumn`.
-        """
-
-    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
-        """Return this rank's equal share of the nonzeros, sorted by all other modes in turn, then by `mode`.
-
-        The columns of the other modes, ascending, that of `mode`, and the values; in device memory if the tensor is
-        held there. A fibre may lie on several ranks.
-        """
-
-    def tensor(self) -> SparseTensor | None:
-        """Return the whole tensor on rank 0, None elsewhere."""
-
-    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
-        """Return what rank 0 needs to load the tensor for so many ranks, whose shards stay on the host or do not."""
-
-    def stay_on_device(self) -> None:
-        """Let devices hold the tensor after it was placed, if it is small and they do: it will be placed again."""
-
-    def placed(self) -> None:
-        """Give back the device memory that loading has taken, unless the tensor is to stay there."""
-
-    def leave_device(self) -> None:
-        """Give that memory back in any case: from now on nonzeros are loaded from the host."""
-
-
-class TensorSource(Holding):
+class TensorSource(Holding, DescribedSparse):
     """A tensor in rank 0's memory; what the other ranks pass is not looked at. See `SparseSource`."""
 
     stored = False
@@ -219,7 +138,7 @@ def _facts(tensor: SparseTensor) -> SortedFacts:
     return SortedFacts(tensor.nnz, tensor.norm(), tensor.value_range(), tensor.duplicates, tensor.zeros)
 
 
-class StoreSource:
+class StoreSource(DescribedSparse):
     """A store on a disk that all ranks see; each reads and checks its own share. See `SparseSource`."""
 
     stored = True

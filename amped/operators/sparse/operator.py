@@ -26,7 +26,7 @@ from ..factors import Factors
 from ..limits import check_range
 from ..memory import ModePlan
 from ..placement import Plan, Setting, make_plan
-from ..sources.sparse import SparseSource
+from ..sources.protocols import SparseSource
 from ..workspace import Workspace
 from .row_solver import RowSolver
 from .stream import ModeShards, Step, Stream

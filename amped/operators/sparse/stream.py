@@ -23,7 +23,7 @@ from ...backend.device import NOTHING, Clock, Device, Slot
 from ...backend.ops.mttkrp import Kernel, Shard, Share
 from ..memory import SLOTS, ModePlan
 from ..placement import Plan
-from ..sources.sparse import SparseSource
+from ..sources.protocols import SparseSource
 from .tuning import Make
 
 Choose = Callable[[ModePlan, Make], tuple[Kernel, Shard | None]]

@@ -17,7 +17,7 @@ from partitioner.shards.partition import Cut, mode_order
 from partitioner.sorting.sort import stable_argsort
 
 from ...parallel.mpi import Comm
-from ..sources.sparse import SparseSource
+from ..sources.protocols import SparseSource
 from .grouped import add_grams, add_products, add_rows, group_starts
 
 Matrix = NDArray[np.float64]

@@ -27,7 +27,7 @@ from ...parallel.progress import CURRENT
 from ..limits import check_range
 from ..memory import SLOTS
 from ..placement import Loading
-from ..sources.semisparse import ProductSource
+from ..sources.protocols import ProductSource
 from .plan import TtmPlan, TtmSetting, make_ttm_plan
 
 FETCHED = 1 << 26  # bytes of a result that come to the host together

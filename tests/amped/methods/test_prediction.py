@@ -16,7 +16,6 @@ from oracle import PRECISIONS
 from amped.backend.choose import choose
 from amped.backend.cpu.device import CpuDevice
 from amped.backend.exchange import Machine, connect
-from amped.cli import plan
 from amped.methods import prediction, prediction_dense
 from amped.methods.constraints import ConstraintParams
 from amped.methods.prediction import Forecast, foretell, hopeless
@@ -27,6 +26,7 @@ from amped.operators.sources.dense import DenseSource, of_array
 from amped.operators.sources.sparse import TensorSource
 from amped.options import Options
 from amped.parallel.mpi import Comm
+from amped.runs import planning
 from amped.runs.assembly import setting_for, solving_bytes
 from partitioner.tensors.dense import DenseTensor
 from partitioner.tensors.sparse import SparseTensor
@@ -180,9 +180,9 @@ def test_a_plan_tells_what_is_sure_and_nothing_else(folder: Path, monkeypatch: p
     flags: list[object] = [small_tns(folder), "--rank", 3]
     assert told(flags)[0].endswith("not told: on a CPU equal work takes unequal times")
     monkeypatch.setattr(CpuDevice, "steady", True)
-    monkeypatch.setattr(plan, "foretell", lambda *_: SURE)
+    monkeypatch.setattr(planning, "foretell", lambda *_: SURE)
     assert told(flags) == ("an iteration will take about 3 ms (compute 2, copy 0, rest 1)", 3e-3)
-    monkeypatch.setattr(plan, "foretell", lambda *_: replace(SURE, spread=0.5))
+    monkeypatch.setattr(planning, "foretell", lambda *_: replace(SURE, spread=0.5))
     line, seconds = told(flags)
     assert line.startswith("how long an iteration takes is not told: ")
     assert line.endswith("equal work takes times that differ by 50% on this machine now")

@@ -16,8 +16,8 @@ from amped.backend.exchange import Machine, connect
 from amped.backend.null.device import NullDevice
 from amped.errors import InputError
 from amped.operators.sources import device_tensor
-from amped.operators.sources.device_tensor import DeviceRoom
 from amped.operators.sources.distributed import DistributedFile
+from amped.operators.sources.protocols import DeviceRoom
 from amped.operators.sources.sparse import TensorSource
 from amped.parallel.mpi import Comm, on_root
 from partitioner.readers import ReadOptions

@@ -1,0 +1,90 @@
+"""What sources of sparse tensors say of themselves, wherever their nonzeros are."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+
+from partitioner.readers import negative_line
+from partitioner.tensors.sparse import ValueRange
+
+from ..placement import Loading
+from .protocols import DeviceRoom, SparseSource
+
+
+class SparseProduct:
+    """A sparse tensor. See `ProductSource`."""
+
+    dense: tuple[int, ...] = ()
+
+    def __init__(self, source: SparseSource) -> None:
+        self._source, self.shape, self.nnz = source, source.shape, source.nnz
+        self.value_range, self.labels, self.path = source.value_range, source.labels, source.path
+        self.sparse = tuple(range(len(source.shape)))
+
+    def by_fibre(self, mode: int, dtype: np.dtype[Any]) -> list[Any]:
+        return self._source.by_fibre(mode, dtype)
+
+    def loading(self, ranks: int, dtype: np.dtype[Any], on_host: bool) -> Loading:
+        return self._source.loading(ranks, dtype, on_host)
+
+    def leave_device(self) -> None:
+        self._source.leave_device()
+
+
+class DescribedSparse:
+    """What `SparseSource`s do alike."""
+
+    kind = "sparse"
+    path: str | os.PathLike[str] | None
+    shape: tuple[int, ...]
+    nnz: int
+    norm: float
+    value_range: ValueRange
+    duplicates: int
+    zeros: int
+
+    @property
+    def known_norm(self) -> float:
+        """See `DescribedSource`."""
+        return self.norm
+
+    @property
+    def planned_values(self) -> ValueRange:
+        """See `DescribedSource`: all."""
+        return self.value_range
+
+    @property
+    def density(self) -> float:
+        """See `DescribedSource`."""
+        return self.nnz / math.prod(map(float, self.shape))
+
+    @property
+    def repaired(self) -> dict[str, int]:
+        """See `DescribedSource`."""
+        return {"duplicates": self.duplicates, "zeros": self.zeros}
+
+    def describe(self) -> str:
+        """See `DescribedSource`."""
+        shape = " x ".join(map(str, self.shape))
+        text = f"{shape}, {self.nnz:,} nonzeros (density {self.density:.1e}), norm {self.norm:.6g}"
+        if self.duplicates:
+            text += f"; {self.duplicates:,} duplicates summed"
+        if self.zeros:
+            text += f"; {self.zeros:,} zeros dropped"
+        return text
+
+    def negative_line(self) -> int | None:
+        """See `DescribedSource`."""
+        return negative_line(self.path)
+
+    def sparse(self: SparseSource, room: DeviceRoom | None) -> SparseSource:
+        """See `DescribedSource`: it is."""
+        return self
+
+    def product(self: SparseSource) -> SparseProduct:
+        """See `DescribedSource`."""
+        return SparseProduct(self)

@@ -1,0 +1,169 @@
+"""How runs use each kind of tensor: one class per kind, which `KINDS` lists by the kind that a source names."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partitioner.host.stages import STAGES
+from partitioner.host.threads import fair_threads
+
+from ..backend.exchange import Machine
+from ..methods.hosvd import (
+    Compression,
+    dense_factors,
+    dense_spectra_bytes,
+    sparse_factors,
+    spectra_bytes,
+)
+from ..operators.base import CoreOperator, Operator
+from ..operators.dense.core import DenseCore, block_of, slices
+from ..operators.dense.operator import DenseOperator
+from ..operators.placement import Setting
+from ..operators.sources.dense import DenseSource
+from ..operators.sources.lengths import check_lengths
+from ..operators.sources.protocols import DescribedSource, SparseSource
+from ..operators.sparse.operator import SparseOperator
+from ..operators.sparse.tuning import Budget
+from ..options import Options
+from ..report import dense as dense_text
+from ..report import text
+from .planning import DenseCorePlanned, DensePlanned, Planned, SparsePlanned
+
+Matrix = NDArray[np.float64]
+S = TypeVar("S", contravariant=True)
+
+
+class CoreSource(Protocol):
+    """A tensor to be multiplied with all factor matrices but one, before it is placed. Its methods are collective."""
+
+    def factors(self, asked: Compression, seed: int) -> list[Matrix]:
+        """Return factor matrices from spectra, the same on every rank."""
+
+    def place(self, setting: Setting) -> CoreOperator:
+        """Place the tensor, once memory has room for what is as long as a mode."""
+
+
+class TensorKind(Protocol[S]):
+    """How runs use tensors of one kind, which come from sources of type `S`. Its methods are collective."""
+
+    def place(self, source: S, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
+        """Place a tensor as plans say, once memory has room for what is as long as a mode."""
+
+    def for_core(self, source: S, machine: Machine, options: Options, memory: int) -> CoreSource:
+        """Begin to place a tensor for a Tucker decomposition on devices with so many bytes of memory."""
+
+    def with_spectra(self, source: S, machine: Machine, setting: Setting, asked: Compression, scipy: int) -> Setting:
+        """Return a setting with what spectra take; `scipy`: the bytes of that library where rank 0 loads it."""
+
+    def plan(self, source: S, machine: Machine, setting: Setting, ranks: int) -> Planned:
+        """Plan a run on `ranks` ranks."""
+
+    def info(self, name: str, source: S) -> tuple[dict[str, Any], str]:
+        """Return what ``info`` says of a tensor: facts by name, and text."""
+
+
+class SparseKind:
+    """Sparse tensors. See `TensorKind`."""
+
+    def place(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
+        check_lengths(source, setting, machine.comm)
+        return SparseOperator(source, machine, setting, budget)
+
+    def for_core(self, source: SparseSource, machine: Machine, options: Options, memory: int) -> SparseCoreSource:
+        return SparseCoreSource(source, machine)
+
+    def with_spectra(
+        self, source: SparseSource, machine: Machine, setting: Setting, asked: Compression, scipy: int
+    ) -> Setting:
+        comm = machine.comm
+        found = spectra_bytes(source.shape, setting.ranks, source.nnz, asked, comm.size, fair_threads(comm))
+        return setting._replace(spectra=found, root_bytes=found.root + (0 if found.library else scipy))
+
+    def plan(self, source: SparseSource, machine: Machine, setting: Setting, ranks: int) -> Planned:
+        return SparsePlanned(source, machine, setting, ranks)
+
+    def info(self, name: str, source: SparseSource) -> tuple[dict[str, Any], str]:
+        tensor = source.tensor()
+        assert tensor is not None
+        modes, (low, high, _) = text.skew(tensor), source.value_range
+        facts = {"shape": source.shape, "nonzeros": source.nnz, "norm": source.norm, **source.repaired}
+        lines = [
+            dense_text.source_line(name, source),
+            f"values from {low:g} to {high:g}; {source.duplicates:,} duplicates summed, {source.zeros:,} zeros dropped",
+            text.skew_table(modes),
+            dense_text.advice(source, None),
+        ]
+        return {**facts, "values": (low, high), "modes": modes}, "\n".join(filter(None, lines))
+
+
+class SparseCoreSource:
+    """See `CoreSource`."""
+
+    def __init__(self, source: SparseSource, machine: Machine) -> None:
+        self._source, self._machine = source, machine
+
+    def factors(self, asked: Compression, seed: int) -> list[Matrix]:
+        return sparse_factors(self._source, self._machine, asked, seed)
+
+    def place(self, setting: Setting) -> SparseOperator:
+        return SPARSE.place(self._source, self._machine, setting, None)
+
+
+class DenseKind:
+    """Dense tensors. See `TensorKind`."""
+
+    def place(self, source: DenseSource, machine: Machine, setting: Setting, budget: Budget | None) -> DenseOperator:
+        check_lengths(source, setting, machine.comm)
+        return DenseOperator(source, machine, setting)
+
+    def for_core(self, source: DenseSource, machine: Machine, options: Options, memory: int) -> DenseCoreSource:
+        return DenseCoreSource(source, machine, options, memory)
+
+    def with_spectra(
+        self, source: DenseSource, machine: Machine, setting: Setting, asked: Compression, scipy: int
+    ) -> Setting:
+        takes = dense_spectra_bytes(source, setting.ranks, asked, machine.device, setting.options.dtype)
+        return setting._replace(unfolding=takes, root_bytes=scipy)
+
+    def plan(self, source: DenseSource, machine: Machine, setting: Setting, ranks: int) -> Planned:
+        kind = DenseCorePlanned if setting.ttmc else DensePlanned
+        return kind(source, machine, setting, ranks)
+
+    def info(self, name: str, source: DenseSource) -> tuple[dict[str, Any], str]:
+        values = source.value_range[:2]
+        facts = {"shape": source.shape, "nonzeros": source.facts.nonzeros, "norm": source.norm, "values": values}
+        return {"dense": True, **facts}, dense_text.description(name, source)
+
+
+class DenseCoreSource:
+    """A rank's block: on the device, where it takes at most half of its memory. See `CoreSource`."""
+
+    def __init__(self, source: DenseSource, machine: Machine, options: Options, memory: int) -> None:
+        self._source, self._machine = source, machine
+        grid = slices(source, machine.comm.size)
+        largest = max(math.prod(grid.shape(rank)) for rank in range(machine.comm.size)) * options.dtype.itemsize
+        resident = options.placement != "stream" and largest <= memory // 2
+        with STAGES.of("copy"):
+            self._block = block_of(source, grid, machine, options.dtype, resident)
+        if all(machine.comm.allgather(resident)):
+            source.found(self._block.facts())
+
+    def factors(self, asked: Compression, seed: int) -> list[Matrix]:
+        return dense_factors(self._source, self._machine, self._block, asked)
+
+    def place(self, setting: Setting) -> DenseCore:
+        check_lengths(self._source, setting, self._machine.comm)
+        return DenseCore(self._source, self._machine, setting, self._block)
+
+
+SPARSE, DENSE = SparseKind(), DenseKind()
+KINDS: dict[str, TensorKind[Any]] = {"sparse": SPARSE, "dense": DENSE}
+
+
+def kind_of(source: DescribedSource) -> TensorKind[DescribedSource]:
+    """Return how runs use the tensor of a source."""
+    return KINDS[source.kind]
