@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import singledispatch
 from typing import Any, get_args
 
 import numpy as np
@@ -29,13 +30,20 @@ def _tensor(name: str, given: Any) -> Any:
     return None if given is None else tensor_or_path(name, given)
 
 
-def _shown_tensor(tensor: SparseTensor | DenseTensor | str | None) -> str:
+@singledispatch
+def _shown_tensor(tensor: Any) -> str:
     """Return what ranks must have in common: the kind, and the path or the shape and number of nonzeros."""
-    if isinstance(tensor, SparseTensor):
-        return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
-    if isinstance(tensor, DenseTensor):
-        return f"a dense tensor of {' x '.join(map(str, tensor.shape))}"
     return str(tensor)
+
+
+@_shown_tensor.register
+def _(tensor: SparseTensor) -> str:
+    return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
+
+
+@_shown_tensor.register
+def _(tensor: DenseTensor) -> str:
+    return f"a dense tensor of {' x '.join(map(str, tensor.shape))}"
 
 
 def _matrices(name: str, given: Any) -> Any:

@@ -92,7 +92,7 @@ def _params(request: RunRequest, start: Init | None, limit: float) -> RunParams:
         check = partial(_check_start, request)
         saved = CheckpointParams(folder, check, request.every or 1, request.resume, not request.no_verify)
     return RunParams(
-        request.iterations, request.tolerance, request.first_seed, request.init if start is None else start,
+        request.iterations, request.tolerance, request.first_seed, request.start if start is None else start,
         request.how_often, request.deadline, saved, limit, request.init,
     )  # fmt: skip
 

@@ -73,6 +73,11 @@ class RunRequest(Seeded, ABC):
         return self.max_iters
 
     @property
+    def start(self) -> str | None:
+        """What `init` names; None: random matrices."""
+        return self.init
+
+    @property
     def how_often(self) -> int:
         """From how many starts."""
         return 1
@@ -205,7 +210,11 @@ class TuckerRequest(RunRequest):
     @property
     def compression(self) -> Compression:
         """What is asked for."""
-        return Compression(self.method, self.rank, self.error, None if self.init == "random" else self.init)
+        return Compression(self.method, self.rank, self.error, self.start)
+
+    @property
+    def start(self) -> str | None:
+        return None if self.init == "random" else self.init
 
     @property
     def tolerance(self) -> float:

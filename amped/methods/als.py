@@ -68,6 +68,7 @@ class CpAls:
     """
 
     name = "als"
+    own_start = None
 
     def __init__(self, operator: Operator, constraints: Constraints = NONE) -> None:
         self.operator, self.constraints = operator, constraints

@@ -52,6 +52,7 @@ class CpApr:
     """
 
     norm = 1
+    own_start = None
 
     def __init__(self, operator: CountsOperator, asked: Poisson) -> None:
         self.operator, self.asked = operator, asked

@@ -65,6 +65,10 @@ class Method(Protocol):
     def facts(self) -> dict[str, Any]:
         """What records and checkpoints say of what was asked for, by name."""
 
+    @property
+    def own_start(self) -> Sequence[NDArray[Any]] | None:
+        """Factor matrices that the method has computed to start from; None: it starts where the caller says."""
+
     def started(self, factors: Sequence[NDArray[Any]], how: str | None) -> Sequence[NDArray[Any]]:
         """Return factor matrices to start from, in host memory, as the operator is to hold them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -188,10 +189,7 @@ def _nvecs(
     found = []
     for mode, (length, rank) in enumerate(zip(tensor.shape, ranks, strict=True)):
         known = min(rank, length)
-        if isinstance(tensor, DenseTensor):
-            vectors = leading_vectors(tensor, mode, known, seed, threads)
-        else:
-            vectors = _leading(tensor, mode, known, seed)
+        vectors = _leading(tensor, mode, known, seed, threads)
         extra = random_factor(length, rank - known, seed, mode, np.dtype(np.float64))
         found.append(np.hstack([vectors, extra]).astype(dtype))
     return found
@@ -224,8 +222,17 @@ def _leading_bytes(length: int, nnz: int, known: int) -> int:
     return unfolded + 8 * 2 * length * max(2 * known + 1, 20)
 
 
-def _leading(tensor: SparseTensor, mode: int, known: int, seed: int) -> NDArray[np.float64]:
-    """Return so many leading eigenvectors of ``X_(n) X_(n)^T``."""
+@singledispatch
+def _leading(tensor: Any, mode: int, known: int, seed: int, threads: int) -> NDArray[np.float64]:
+    """Return the `known` leading eigenvectors of ``X_(n) X_(n)^T``."""
+    raise InputError(f"init 'nvecs' does not support a {type(tensor).__name__}")
+
+
+_leading.register(DenseTensor, leading_vectors)
+
+
+@_leading.register
+def _(tensor: SparseTensor, mode: int, known: int, seed: int, threads: int) -> NDArray[np.float64]:
     scipy_linalg()  # before others load it: it is limited
     from scipy import sparse
     from scipy.sparse import linalg

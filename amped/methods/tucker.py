@@ -53,10 +53,10 @@ class TuckerMethod:
         Holds the factor matrices to start from. Their columns are made orthonormal before the first iteration.
     name : {"hooi", "hosvd", "sthosvd"}
         Of the last two factor matrices stay as they are: one iteration computes the core.
-    found : sequence of (I_n, R_n) arrays, optional
+    own_start : sequence of (I_n, R_n) arrays, optional
         To start from, or to keep.
     error : float, optional
-        The largest relative error that the result may have; `found` has it.
+        The largest relative error that the result may have; `own_start` has it.
     """
 
     norm = 2
@@ -65,10 +65,10 @@ class TuckerMethod:
         self,
         operator: CoreOperator,
         name: str = "hooi",
-        found: Sequence[NDArray[Any]] | None = None,
+        own_start: Sequence[NDArray[Any]] | None = None,
         error: float | None = None,
     ) -> None:
-        self.operator, self.name, self.found, self._most = operator, name, found, error
+        self.operator, self.name, self.own_start, self._most = operator, name, own_start, error
         self._leading = LeadingRows(operator)
         self._noise = product_noise(operator)
         self._rounds = operator.summed > 1 and operator.options.precision == "fp32"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -161,13 +162,21 @@ Block = tuple[Sequence[NDArray[np.integer[Any]]], NDArray[Any]]
 """Coordinates, one array of indices a mode, and the values there."""
 
 
-def blocks_of(tensor: SparseTensor | DenseTensor) -> Iterator[Block]:
+@singledispatch
+def blocks_of(tensor: Any) -> Iterator[Block]:
     """Yield what a tensor holds: its nonzeros, or all of its elements some at a time. All must be finite."""
-    if isinstance(tensor, SparseTensor):
-        if (bad := _not_finite(tensor.values)) is not None:
-            raise InputError(f"value of nonzero {bad} is {tensor.values[bad]}: every value must be finite")
-        yield list(tensor.columns), tensor.values
-        return
+    raise TypeError(f"no elements of {type(tensor).__name__} are known")
+
+
+@blocks_of.register
+def _(tensor: SparseTensor) -> Iterator[Block]:
+    if (bad := _not_finite(tensor.values)) is not None:
+        raise InputError(f"value of nonzero {bad} is {tensor.values[bad]}: every value must be finite")
+    yield list(tensor.columns), tensor.values
+
+
+@blocks_of.register
+def _(tensor: DenseTensor) -> Iterator[Block]:
     array = tensor.array().reshape(-1)
     for begin in range(0, array.size, DENSE_BLOCK):
         values = array[begin : begin + DENSE_BLOCK]

@@ -185,8 +185,8 @@ def compared(model: KruskalTensor, tensor: SparseTensor | DenseTensor, run: Run)
         ours = float(model.weights @ np.prod([f.sum(axis=0, dtype=np.float64) for f in model.factors], axis=0))
         found["sums"] = ours, tensor_sum(tensor)
     if isinstance(tensor, SparseTensor):
-        return {"tensor_kind": "sparse", "nonzeros": tensor.nnz, **found}
-    return {"tensor_kind": "dense", **found}
+        found = {"nonzeros": tensor.nnz, **found}
+    return {"tensor_kind": tensor.kind, **found}
 
 
 def machine(run: Run) -> str | None:

@@ -38,21 +38,20 @@ from ..methods.multi_run.als import Alternating
 from ..methods.multi_run.apr import Counting
 from ..methods.multi_run.equations import Batched
 from ..methods.poisson import Poisson
-from ..methods.tucker import TuckerMethod
 from ..operators.base import LossOperator, Operator
 from ..operators.columns import Columns
 from ..operators.placement import MAX_RANK, Setting, Solving, check_options, nothing
 from ..operators.sources.dense import of_array, open_dense_source
 from ..operators.sources.distributed import Progress
 from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
-from ..operators.sources.sparse import TensorSource, open_source
+from ..operators.sources.sparse import open_source
 from ..operators.sparse.tuning import Budget
 from ..options import Options
 from ..parallel.mpi import Comm, on_root, together
 from ..parallel.progress import CURRENT, LOADING_SECONDS
 from ..parallel.watchdog import Watchdog
 from ..report.console import RunReporter
-from .kinds import SPARSE, kind_of
+from .kinds import KINDS, SPARSE, kind_of
 
 Tensor = SparseTensor | DenseTensor | NDArray[Any] | str | os.PathLike[str] | None
 
@@ -79,13 +78,16 @@ def open_tensor(
 ) -> DescribedSource:
     """Return where elements come from: a tensor in rank 0's memory, or the file or store that it names. Collective."""
     comm, room = machine.comm, room_of(machine, options)
-    held = isinstance(tensor, (SparseTensor, DenseTensor))
-    path, dense = comm.bcast((None if tensor is None or held else os.fspath(tensor), isinstance(tensor, DenseTensor)))  # type: ignore[arg-type]
+    path, kind = comm.bcast(on_root(comm, lambda: _path_or_kind(tensor))) or (None, "sparse")
     if path is not None:
         return open_path(path, comm, progress, room=room)
-    if dense:
-        return of_array(tensor if isinstance(tensor, DenseTensor) else None, comm)
-    return TensorSource(tensor if isinstance(tensor, SparseTensor) else None, comm, room=room)
+    return KINDS[kind].of_memory(tensor if comm.rank == 0 else None, comm, room)
+
+
+def _path_or_kind(tensor: Tensor) -> tuple[str | None, str]:
+    """Return the path that a caller gave, or else the kind of the tensor in memory."""
+    kind = "sparse" if tensor is None else getattr(tensor, "kind", None)
+    return (os.fspath(tensor), "") if kind is None else (None, kind)  # type: ignore[arg-type]
 
 
 def open_path(
@@ -309,14 +311,11 @@ def begin(method: Method, source: DescribedSource, seed: int = 0, init: Init | N
     """Put the factor matrices to start from in place, as the method wants them. Collective."""
     operator = method.operator
     comm, dtype = operator.machine.comm, operator.options.dtype
-    found = method.found if isinstance(method, TuckerMethod) else None
-    if isinstance(method, TuckerMethod) and (found is not None or (isinstance(init, str) and init == "random")):
-        init = None
-    if found is not None:
-        factors = list(found)
+    if method.own_start is not None:
+        factors, how = list(method.own_start), None
     else:
         factors = initial_factors(source, operator.ranks, comm, dtype, seed, init)
-    how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
+        how = comm.bcast(init if init is None or isinstance(init, str) else "matrices")
     for mode, factor in enumerate(together(comm, lambda: method.started(factors, how))):
         operator.set_factor(mode, factor)
 

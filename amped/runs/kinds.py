@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from partitioner.host.stages import STAGES
 from partitioner.host.threads import fair_threads
+from partitioner.tensors.dense import DenseTensor
+from partitioner.tensors.sparse import SparseTensor
 
 from ..backend.exchange import Machine
 from ..methods.hosvd import (
@@ -23,12 +25,14 @@ from ..operators.base import CoreOperator, Operator
 from ..operators.dense.core import DenseCore, block_of, slices
 from ..operators.dense.operator import DenseOperator
 from ..operators.placement import Setting
-from ..operators.sources.dense import DenseSource
+from ..operators.sources.dense import DenseSource, of_array
 from ..operators.sources.lengths import check_lengths
-from ..operators.sources.protocols import DescribedSource, SparseSource
+from ..operators.sources.protocols import DescribedSource, DeviceRoom, SparseSource
+from ..operators.sources.sparse import TensorSource
 from ..operators.sparse.operator import SparseOperator
 from ..operators.sparse.tuning import Budget
 from ..options import Options
+from ..parallel.mpi import Comm
 from ..report import dense as dense_text
 from ..report import text
 from .planning import DenseCorePlanned, DensePlanned, Planned, SparsePlanned
@@ -50,6 +54,9 @@ class CoreSource(Protocol):
 class TensorKind(Protocol[S]):
     """How runs use tensors of one kind, which come from sources of type `S`. Its methods are collective."""
 
+    def of_memory(self, tensor: Any, comm: Comm, room: DeviceRoom) -> DescribedSource:
+        """Return the source of a tensor in the memory of rank 0; others give None."""
+
     def place(self, source: S, machine: Machine, setting: Setting, budget: Budget | None) -> Operator:
         """Place a tensor as plans say, once memory has room for what is as long as a mode."""
 
@@ -68,6 +75,9 @@ class TensorKind(Protocol[S]):
 
 class SparseKind:
     """Sparse tensors. See `TensorKind`."""
+
+    def of_memory(self, tensor: SparseTensor | None, comm: Comm, room: DeviceRoom) -> TensorSource:
+        return TensorSource(tensor, comm, room=room)
 
     def place(self, source: SparseSource, machine: Machine, setting: Setting, budget: Budget | None) -> SparseOperator:
         check_lengths(source, setting, machine.comm)
@@ -115,6 +125,9 @@ class SparseCoreSource:
 
 class DenseKind:
     """Dense tensors. See `TensorKind`."""
+
+    def of_memory(self, tensor: DenseTensor | None, comm: Comm, room: DeviceRoom) -> DenseSource:
+        return of_array(tensor, comm)
 
     def place(self, source: DenseSource, machine: Machine, setting: Setting, budget: Budget | None) -> DenseOperator:
         check_lengths(source, setting, machine.comm)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -362,12 +363,21 @@ class _Scanner:
         return factor_match(*shared)
 
 
-def _halves(tensor: SparseTensor | DenseTensor, mode: int) -> list[SparseTensor | DenseTensor] | None:
+@singledispatch
+def _halves(tensor: Any, mode: int) -> list[Any] | None:
     """Return the halves of a tensor; None if one of them would have nothing."""
-    if isinstance(tensor, DenseTensor):
-        array = np.moveaxis(tensor.array(), mode, 0)
-        parts = [np.moveaxis(array[k::2], 0, mode) for k in range(2)]
-        return [DenseTensor(np.ascontiguousarray(part)) for part in parts] if all(map(np.any, parts)) else None
+    raise InputError(f"a {type(tensor).__name__} has no halves")
+
+
+@_halves.register
+def _(tensor: DenseTensor, mode: int) -> list[Any] | None:
+    array = np.moveaxis(tensor.array(), mode, 0)
+    parts = [np.moveaxis(array[k::2], 0, mode) for k in range(2)]
+    return [DenseTensor(np.ascontiguousarray(part)) for part in parts] if all(map(np.any, parts)) else None
+
+
+@_halves.register
+def _(tensor: SparseTensor, mode: int) -> list[Any] | None:
     found, length = list[SparseTensor | DenseTensor](), tensor.shape[mode]
     for k in range(2):
         inside = tensor.columns[mode] % 2 == k

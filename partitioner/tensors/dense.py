@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -136,6 +136,8 @@ class DenseTensor(AsDense):
     InputError
         If the order is not in 2..8, a mode has length 0, or elements are no real numbers.
     """
+
+    kind: ClassVar[str] = "dense"
 
     def __init__(self, array: Any, path: str | PathLike[str] | None = None) -> None:
         self.path, self.on_gpu = path, None  # type: tuple[Any, Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -130,12 +131,26 @@ def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTen
     if sorted(given.names) != sorted(wanted) or len(set(wanted)) < len(wanted):
         return tensor
     modes = [given.names.index(name) for name in wanted]
-    if isinstance(tensor, DenseTensor):
-        moved: SparseTensor | DenseTensor = DenseTensor(tensor.array().transpose(modes))
-    else:
-        moved = SparseTensor.from_columns(tensor.columns[modes], tensor.values.copy(), [tensor.shape[m] for m in modes])
+    moved: SparseTensor | DenseTensor = _transposed(tensor, modes)
     moved.labels = Labels((given[mode] for mode in modes), wanted, given.query)
     return moved
+
+
+@singledispatch
+def _transposed(tensor: Any, modes: Sequence[int]) -> Any:
+    """Return a tensor with its modes in another order, without labels."""
+    raise InputError(f"modes of a {type(tensor).__name__} have one order")
+
+
+@_transposed.register
+def _(tensor: DenseTensor, modes: Sequence[int]) -> DenseTensor:
+    return DenseTensor(tensor.array().transpose(modes))
+
+
+@_transposed.register
+def _(tensor: SparseTensor, modes: Sequence[int]) -> SparseTensor:
+    shape = [tensor.shape[m] for m in modes]
+    return SparseTensor.from_columns(tensor.columns[modes], tensor.values.copy(), shape)
 
 
 def _sparse(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from operator import index
 from os import PathLike
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -101,6 +101,8 @@ class SparseTensor(AsArray):
     _path: str | PathLike[str] | None = None
     _fault: InputError | None = None  # of the sums of duplicates, whose memory was the nonzeros'
     _hear: Hear | None = None
+
+    kind: ClassVar[str] = "sparse"
 
     def __init__(self, indices: ArrayLike, values: ArrayLike, shape: Sequence[int] | None = None) -> None:
         for name, array in (("indices", indices), ("values", values)):
