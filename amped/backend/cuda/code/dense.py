@@ -20,6 +20,7 @@ TILE, MOST_ACROSS, MOST_WAVES = 128, 4, 6  # numbers; of tiles, as they are side
 LEAST_PRODUCT = 128  # rows of a Khatri-Rao product, or its length
 STORED = 1 / 4  # of the workspace is for Khatri-Rao products, at most, where these are stored
 MOST_PIECES = 4  # of a Khatri-Rao product, for a partial result to be whole
+MOST_LAUNCHES = 256  # pieces of a matrix at most, however small the workspace: each takes launches of its own
 WHOLE = 16  # rows of a Khatri-Rao product that cuBLAS multiplies are a multiple: 128 bytes of a row of elements
 TALL, DEPTH_BYTES = 128, 128  # as in dense_multiply.cu
 WIDTHS = {8: 0.25, 16: 0.4, 32: 0.6, 64: 0.85, 128: 1.0}  # columns of a block of threads, and about how fast it is
@@ -116,9 +117,9 @@ def division_at(form: BlockForm, split: int, processors: int) -> Division:
             other = sides[1] if group == 0 else min(sides[0], units[0] * form.slab)
             parts = 0 if form.dtype.itemsize == 8 else other // DEPTH * sides[group]
             more = stored_rows(other + parts, left // row, int(have * STORED) // row)
-        room = (have - more * row) // row // units[group] * units[group]
+        indices = max((have - more * row) // row // units[group], -(-sides[group] // (units[group] * MOST_LAUNCHES)))
         product.append(more)
-        partial.append(min(sides[group], max(units[group], room)))
+        partial.append(min(sides[group], units[group] * indices))
     return Division(split, (partial[0], partial[1]), (product[0], product[1]))
 
 
@@ -128,7 +129,7 @@ def stored_rows(rows: int, beside: int, share: int) -> int:
     `beside`: rows that fit beside a whole partial result; `share`: those that count if it does not fit.
     """
     if beside * MOST_PIECES < rows:
-        return min(rows, max(LEAST_PRODUCT, share, beside))
+        return min(rows, max(LEAST_PRODUCT, -(-rows // MOST_LAUNCHES), share, beside))
     pieces = -(-rows // beside)
     return min(beside, -(-rows // (pieces * WHOLE)) * WHOLE)
 
@@ -266,9 +267,8 @@ def chunk_of(form: BlockForm, length: int, others: int) -> tuple[int, int]:
 
 
 def parts_bytes(form: BlockForm) -> int:
-    """Return the bytes of the parts that chunks add up to, at most, of any mode."""
-    rows = max(max(length, min(length * 2, 2 * CHUNKS)) for length in form.lengths)
-    return 8 * form.stride * (rows + CHUNKS)
+    """Return the bytes of the parts that chunks add up to, at most: a mode of more rows has one chunk, and no parts."""
+    return 8 * form.stride * CHUNKS
 
 
 def macros(form: BlockForm) -> dict[str, Any]:

@@ -32,9 +32,9 @@ khatri_rao(const Modes modes, int first, int end, long long begin, long long row
 }
 
 // The part of a partial result of modes `first` to `end`, (I_first, ..., columns), in the MTTKRP of `mode`: of each of its
-// rows the sum over a chunk of the others. Row i of chunk c goes to parts[(c * I_mode + i) * columns].
+// rows the sum over a chunk of the others. Row i of chunk c goes to parts[(c * I_mode + i) * columns]; `adds`: to what is there.
 extern "C" __global__ void __launch_bounds__(THREADS)
-contract(const Modes modes, int first, int end, int mode, const real* __restrict__ partial, int columns, unsigned chunk,
+contract(const Modes modes, int first, int end, int mode, const real* __restrict__ partial, int columns, unsigned chunk, int adds,
          double* __restrict__ parts) {
   __shared__ double sums[SIDES][LANES];
   const int lane = threadIdx.x % LANES, column = blockIdx.z * LANES + lane, side = threadIdx.x / LANES;
@@ -74,7 +74,8 @@ contract(const Modes modes, int first, int end, int mode, const real* __restrict
   __syncthreads();
   if (side == 0 && column < columns) {
     for (int w = 1; w < SIDES; w++) total += sums[w][lane];
-    parts[(blockIdx.y * (long long)modes.length[mode] + row) * columns + column] = total;
+    double* sum = parts + (blockIdx.y * (long long)modes.length[mode] + row) * columns + column;
+    *sum = adds ? *sum + total : total;
   }
 }
 

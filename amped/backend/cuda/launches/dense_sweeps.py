@@ -80,10 +80,10 @@ class BlockLaunches:
         chunk, chunks = chunk_of(self.form, length, others)
         numbers = np.int32(group[0]), np.int32(group[1]), np.int32(mode)
         grid = length, chunks, -(-columns // lanes_of(self.form))
-        target = parts if chunks > 1 or adds else out
-        arguments = modes, *numbers, partial, np.int32(columns), np.uint32(chunk), target
+        target, at_once = (parts, False) if chunks > 1 else (out, adds)
+        arguments = modes, *numbers, partial, np.int32(columns), np.uint32(chunk), np.int32(at_once), target
         self._functions["contract"](grid, (THREADS,), arguments)
-        if target is parts:
+        if chunks > 1:
             sums = np.int64(length * columns), np.int32(chunks), np.int32(adds)
             self._functions["add_up"]((-(-length * columns // THREADS),), (THREADS,), (parts, *sums, out))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,32 @@ def test_wgmma_where_it_is_and_is_faster(
     columns: int, precision: type, aligned: bool, capability: int, takes: bool
 ) -> None:
     assert dense_code.takes_wgmma(form((60, 50, 40), columns, precision), aligned, capability) is takes
+
+
+@pytest.mark.parametrize("lengths", [(8_400_001, 3), (3, 8_400_001), (2, 4_200_001, 2), (1 << 26, 2), (300, 200, 100)])
+@pytest.mark.parametrize("precision", [np.float32, np.float64])
+def test_few_launches_whatever_the_shape_and_the_workspace(lengths: tuple[int, ...], precision: type) -> None:
+    """Matrices that do not fit the workspace are cut into pieces, each of which takes launches of its own."""
+    for columns, workspace, processors in product((8, 32), (1, 1 << 20, 1 << 28), (0, 132)):
+        block = form(lengths, columns, precision)._replace(workspace=workspace)
+        for split in range(1, len(lengths)):
+            division = dense_code.division_at(block, split, processors)
+            for group in (0, 1):
+                rows = dense_code.rows_of(block, split, group)
+                size = rows * columns * block.dtype.itemsize
+                most = 2 + 4 * size // workspace if workspace == 1 << 28 else dense_code.MOST_LAUNCHES
+                assert -(-rows // division.partial[group]) <= most
+                if not processors:
+                    assert -(-rows // division.product[1 - group]) <= most
+
+
+@pytest.mark.parametrize("lengths", [(8_400_001, 3), (2, 4_200_001, 2), (2047, 9, 9), (3, 1 << 20), (5, 7, 1 << 20)])
+def test_parts_that_chunks_add_up_to_fit(lengths: tuple[int, ...]) -> None:
+    for columns in (8, 100):
+        block = form(lengths, columns, np.float64)
+        for length in lengths:
+            _, chunks = dense_code.chunk_of(block, length, block.elements // length)
+            assert chunks == 1 or 8 * chunks * length * columns <= dense_code.parts_bytes(block)
 
 
 def test_lanes_take_whole_rows() -> None:
