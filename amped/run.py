@@ -19,18 +19,18 @@ from partitioner.host.ranks import agree, end_stopped, refuse
 from partitioner.host.signals import end, number_of
 from partitioner.readers import ReadOptions
 
-from .cli.decompose import cpd, tucker
+from .cli.cpd import CpdRequest, cpd
 from .cli.example import example, example_line
 from .cli.job import VerbSession
 from .cli.mttkrp import MttkrpRequest, mttkrp
 from .cli.plan import PlanRequest, plan
 from .cli.report import ReportRequest, report
 from .cli.requests import Request
-from .cli.run_requests import CpdRequest, TuckerRequest
 from .cli.scan import ScanRequest, scan
 from .cli.show import ShowRequest, info, show
 from .cli.table import TableRequest, table
 from .cli.ttm import TtmRequest, ttm
+from .cli.tucker import TuckerRequest, tucker
 from .errors import InputError
 from .options import Options
 from .parallel.mpi import Comm, SingleComm, abort_all, world

@@ -20,6 +20,7 @@ from ..errors import InputError
 from ..methods.constraints import modes_of, nonnegative_of, ridge_of
 from ..methods.poisson import MOST_INNER, PoissonMethod
 from ..models.align import tensor_or_path
+from ..models.semisparse import SemiSparseTensor
 from ..operators.placement import MAX_DENSE_RANK
 from ..options import Options
 from ..parallel.calls import Argument
@@ -39,6 +40,11 @@ def _shown_tensor(tensor: Any) -> str:
 @_shown_tensor.register
 def _(tensor: SparseTensor) -> str:
     return f"a tensor of {' x '.join(map(str, tensor.shape))}, {tensor.given[0][1].size} nonzeros,"
+
+
+@_shown_tensor.register
+def _(tensor: SemiSparseTensor) -> str:
+    return repr(tensor)
 
 
 @_shown_tensor.register

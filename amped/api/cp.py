@@ -133,7 +133,6 @@ def cp_als(
             method = decomposition(source, rank, machine, chosen, budget, constraints, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
         model = call.decomposed(method, params, callback, budget)
-    assert isinstance(model, KruskalTensor)
     if comm.rank == 0 and (warning := low_fit(model.converged, model.fits, tol)) is not None:
         warnings.warn(warning, stacklevel=5)  # the line of the call, not of our wrappers
     return model
@@ -229,7 +228,6 @@ def cp_apr(
             apr = counts(call.source, rank, call.machine, chosen, asked, budget, init)
         params = RunParams(max_iters, tol, seed, init, starts, deadline)
         model = call.decomposed(apr, params, callback, budget)
-    assert isinstance(model, KruskalTensor)
     return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -18,25 +19,18 @@ from ..methods.constraints import ConstraintParams
 from ..methods.driver import StopRule, run
 from ..methods.poisson import MOST_INNER, Poisson, PoissonMethod
 from ..models.align import matched, tensor_for
+from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import OptionNames, Options, with_options
-from ..parallel.calls import Argument, collective
+from ..parallel.calls import PLAIN, Argument, collective
 from ..parallel.mpi import on_root, share, world
 from ..runs.assembly import Tensor, begin, counts, decomposition, opened
 from ..runs.compression import core_operator
 from ..runs.scanning import LOSSES
 from .arguments import ARGUMENTS, argument_options
-
-AnyModel = KruskalTensor | TuckerTensor
-
-
-def _model(name: str, given: Any) -> Any:
-    if given is not None and not isinstance(given, (KruskalTensor, TuckerTensor)):
-        raise InputError(f"{name} is of type {type(given).__name__}: expected a KruskalTensor or a TuckerTensor")
-    return given
 
 
 def _loss(name: str, given: Any) -> Any:
@@ -47,7 +41,7 @@ def _loss(name: str, given: Any) -> Any:
 
 PROJECTED = {
     **ARGUMENTS,
-    "model": Argument(_model, repr, of_root=True),
+    "model": PLAIN._replace(of_root=True),
     "loss": Argument(_loss),
     "nonnegative": Argument(lambda name, given: bool(given)),
 }
@@ -194,16 +188,41 @@ def transformed(
     return projected(model, ready, mode, how)
 
 
+@singledispatch
 def projected(model: AnyModel, X: Any, mode: int, how: Mapping[str, Any]) -> NDArray[Any]:
     """Return rows of a mode for a tensor in the order of the model's labels; see `KruskalTensor.transform`.
 
     The loss and the sign of the rows are by default those of rank 0's model. Collective.
     """
-    if isinstance(model, TuckerTensor):
-        return project_on_core(model, X, mode, **how)
+    raise InputError(f"a {type(model).__name__} has no projection")
+
+
+@projected.register
+def _(model: TuckerTensor, X: Any, mode: int, how: Mapping[str, Any]) -> NDArray[Any]:
+    return project_on_core(model, X, mode, **how)
+
+
+@projected.register
+def _(model: KruskalTensor, X: Any, mode: int, how: Mapping[str, Any]) -> NDArray[Any]:
     loss, modes = world().bcast((model.loss, model.nonnegative_modes))
     known: dict[str, Any] = {"loss": loss, "nonnegative": mode in modes}
     return project(model, X, mode, **known | {name: each for name, each in how.items() if each is not None})
+
+
+@singledispatch
+def _of_factors(model: AnyModel, factors: Sequence[NDArray[Any]]) -> AnyModel:
+    """Return a model of the same kind with these factor matrices, of which one was projected: it holds the weights."""
+    raise InputError(f"a {type(model).__name__} has no projection")
+
+
+@_of_factors.register
+def _(model: TuckerTensor, factors: Sequence[NDArray[Any]]) -> AnyModel:
+    return TuckerTensor(model.core, factors)
+
+
+@_of_factors.register
+def _(model: KruskalTensor, factors: Sequence[NDArray[Any]]) -> AnyModel:
+    return KruskalTensor(np.ones(model.rank), factors)
 
 
 def projected_score(model: AnyModel, X: Any, mode: int, how: Mapping[str, Any]) -> float:
@@ -215,11 +234,7 @@ def projected_score(model: AnyModel, X: Any, mode: int, how: Mapping[str, Any]) 
     tensor = on_root(comm, lambda: matched(tensor_for(X, model.labels), model.labels, leave=mode))
     rows = projected(model, tensor, mode, how)
     factors = [rows if m == mode else factor for m, factor in enumerate(model.factors)]
-    if isinstance(model, TuckerTensor):
-        found: AnyModel = TuckerTensor(model.core, factors)
-    else:
-        found = KruskalTensor(np.ones(model.rank), factors)
-    score = comm.bcast(on_root(comm, lambda: found.score(tensor)))
+    score = comm.bcast(on_root(comm, lambda: _of_factors(model, factors).score(tensor)))
     assert score is not None
     return score
 

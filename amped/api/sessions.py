@@ -14,8 +14,8 @@ from partitioner.host.stages import STAGES
 from ..backend.exchange import Machine
 from ..errors import InputError
 from ..files import Outputs, check_apart
-from ..methods.driver import Model
-from ..methods.starts import Restartable
+from ..methods.starts import Decomposition
+from ..models.history import M
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..options import Options
@@ -88,8 +88,8 @@ class Session(NamedTuple):
     side: SideOutputs
 
     def decomposed(
-        self, method: Restartable, params: RunParams, callback: Callable[[int, float], None] | None, budget: Budget
-    ) -> Model:
+        self, method: Decomposition[M], params: RunParams, callback: Callable[[int, float], None] | None, budget: Budget
+    ) -> M:
         """Run a method; call back after each iteration; return the model. Collective."""
         reporter, path = self.reporter, self.source.path
         observers: list[RunObserver] = [] if callback is None else [Callback(callback)]

@@ -37,14 +37,6 @@ def _operand(name: str, given: Any) -> Any:
     return ARGUMENTS["X"].convert(name, given)
 
 
-def _shown_operand(tensor: Any) -> str:
-    if isinstance(tensor, SemiSparseTensor):
-        return repr(tensor)
-    shown = ARGUMENTS["X"].shown
-    assert shown is not None
-    return shown(tensor)
-
-
 def _matrix(name: str, given: Any) -> Any:
     if given is None:
         return None
@@ -57,7 +49,7 @@ def _matrix(name: str, given: Any) -> Any:
 
 PRODUCTS = {
     **ARGUMENTS,
-    "X": Argument(_operand, _shown_operand, of_root=True),
+    "X": ARGUMENTS["X"]._replace(convert=_operand),
     "matrix": Argument(_matrix, lambda given: f"a matrix of shape {np.shape(given)}", of_root=True),
     "output": Argument(lambda _, given: None if given is None else os.fspath(given)),
 }
@@ -134,8 +126,8 @@ def ttm(
 def _opened(X: Any, machine: Machine, options: Options) -> ProductSource:
     """Return where the nonzeros of what a caller gave come from. Collective."""
     comm = machine.comm
-    if comm.bcast(isinstance(X, SemiSparseTensor)):
-        return SemiSparseProduct(X if isinstance(X, SemiSparseTensor) else None, comm)
+    if comm.bcast(getattr(X, "kind", None)) == SemiSparseTensor.kind:
+        return SemiSparseProduct(X, comm)
     path = comm.bcast(X if isinstance(X, str) else None)
     if path is not None and (semisparse := open_semisparse(path, comm)) is not None:
         return semisparse

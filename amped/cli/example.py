@@ -8,13 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..errors import InputError
-from ..methods.driver import Model
 from ..models.explained import Component
 from ..models.kruskal import KruskalTensor
 from ..report import page
+from .cpd import CpdRequest
 from .decompose import decompose
 from .job import Job, VerbSession
-from .run_requests import CpdRequest
 
 NAME = "uber_pickups.npz"
 ARGUMENTS = ["--rank", "6", "--nonnegative", "--max-iters", "500"]
@@ -34,8 +33,7 @@ def example(request: CpdRequest, session: VerbSession) -> int:
     return decompose(request, session, _tell)
 
 
-def _tell(job: Job, model: Model, place: Path) -> None:
-    assert isinstance(model, KruskalTensor)
+def _tell(job: Job, model: KruskalTensor, place: Path) -> None:
     assert isinstance(job.request, CpdRequest)
     program = os.environ.get("AMPED_COMMAND", "amped")
     lines = ["", *_story(model), "", f"with numbers: {program} show {place}", _picture(model, place)]

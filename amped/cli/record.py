@@ -11,6 +11,7 @@ from typing import Any
 from partitioner.flags import flag_name
 
 from ..methods.driver import Method, MethodState
+from ..models.history import M
 from ..report.metrics import versions
 from ..runs.checkpoint import Origin
 from ..runs.run import Run
@@ -24,7 +25,7 @@ PASSING = "metrics deadline no_verify force quiet checkpoint every resume report
 """Flags that make no other model: of several starts, that of the best one is recorded."""
 
 
-def recorded(request: RunRequest, job: Job, run: Run) -> dict[str, Any]:
+def recorded(request: RunRequest[M], job: Job, run: Run[M]) -> dict[str, Any]:
     """Return the record of a run. Collective."""
     origin, method = run.origin, run.method
     return {
@@ -45,7 +46,7 @@ def _rank_facts(job: Job, method: Method) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def command(request: RunRequest, ranks: int, origin: Origin, state: MethodState) -> str | None:
+def command(request: RunRequest[M], ranks: int, origin: Origin, state: MethodState) -> str | None:
     """Return the command line that makes the same model again, from the folder in which this one was run.
 
     It has the start that the run began from, perhaps before it was resumed, or the best of several. A run that was

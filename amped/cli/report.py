@@ -16,13 +16,13 @@ from partitioner.tensors.sparse import SparseTensor
 from ..errors import EXIT_INCOMPLETE, InputError
 from ..files import Outputs
 from ..models.kruskal import MODEL, KruskalTensor
-from ..models.loading import load
+from ..models.loading import cp_model, load
 from ..models.record import recorded
 from ..parallel.mpi import on_root
 from ..report import page
 from ..report.progress import PlainDisplay
+from .cpd import REPORT
 from .job import VerbSession
-from .run_requests import REPORT
 from .show import ModelRequest
 
 
@@ -74,11 +74,8 @@ def report(request: ReportRequest, session: VerbSession) -> int:
 def _written(request: ReportRequest) -> bool:
     request.check()
     with closing(Outputs()) as outputs:
-        model = load(request.tensor)
-        if not isinstance(model, KruskalTensor):
-            raise InputError(
-                "a Tucker decomposition: reports are of CP models; `amped show` shows it", path=request.tensor
-            )
+        other = "a Tucker decomposition: reports are of CP models; `amped show` shows it"
+        model = cp_model(load(request.tensor), request.tensor, other)
         place, record = request.claim(outputs), model.run | recorded(request.tensor)
         tensor = None if request.of_tensor is None else _compared(request.of_tensor, model, record)
         page.write(model, place, tensor, record, replace=request.replace)
@@ -89,11 +86,12 @@ def _compared(place: Path, model: KruskalTensor, record: dict[str, Any]) -> Spar
     """Read a tensor as the record says that it was read; raise `InputError` if the model is of another one."""
     known = {field.name: record[field.name] for field in fields(ReadOptions) if record.get(field.name) is not None}
     form = ReadOptions(**known | {"shape": tuple(known["shape"]) if "shape" in known else None})
-    tensor = open_dense(place, form) if is_dense(place) else read_sparse(place, form)
+    sparse = None if is_dense(place) else read_sparse(place, form)
+    tensor = open_dense(place, form) if sparse is None else sparse
     if tensor.shape != model.shape:
         sizes = (" x ".join(map(str, shape)) for shape in (tensor.shape, model.shape))
         raise InputError("is {}, the model is of {}".format(*sizes), path=place)
     ours, theirs = model.labels, tensor.labels
     if ours is not None and theirs is not None and ours.checksum() != theirs.checksum():
         raise InputError("has other labels than the model", path=place)
-    return with_zeros(tensor, place) if form.dense and isinstance(tensor, SparseTensor) else tensor
+    return with_zeros(sparse, place) if form.dense and sparse is not None else tensor

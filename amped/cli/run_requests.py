@@ -1,4 +1,4 @@
-"""What the verbs that decompose a tensor were asked for."""
+"""The requests of verbs that decompose a tensor: what each kind of decomposition adds is in the module of its verb."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
-from partitioner.flags import flag, path, real_number, whole_number, whole_numbers
+from partitioner.flags import flag, path, real_number, whole_number
 
+from ..backend.device import Device
 from ..errors import InputError
 from ..files import Outputs
-from ..methods.hosvd import METHODS as COMPRESSIONS
-from ..methods.hosvd import Compression
-from ..models.kruskal import MODEL
-from ..models.record import RUN, recorded
-from ..report import page
+from ..methods.initial import Init
+from ..methods.starts import Decomposition
+from ..models.history import M
+from ..models.record import MODEL, RUN, recorded
+from ..operators.sources.protocols import DescribedSource
 from ..report.metrics import Metrics
 from ..runs import checkpoint
-from .requests import TOLERANCES, Modelled, Seeded
+from .job import Job
+from .requests import Seeded
 
-REPORT = "report.html"
-BESIDE = Path()  # where a report is that is given no name: beside the model
 FACTS = "made_from"  # in `RUN`: the facts of the checkpoints that a run wrote
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunRequest(Seeded, ABC):
-    """What verbs take that decompose a tensor."""
+class RunRequest(Seeded, ABC, Generic[M]):
+    """What verbs take that decompose a tensor, into a model of the type `M`."""
 
     NAME: ClassVar[str]  # of the verb
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
@@ -91,6 +91,19 @@ class RunRequest(Seeded, ABC):
     def has_rank(self, rank: Any) -> bool:
         """Tell whether a record's rank is the one that is asked for."""
 
+    def prepare(self, device: Device) -> None:
+        """Begin to compile what the method needs, and return at once."""
+
+    @abstractmethod
+    def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[M], Init | None]:
+        """Place the tensor; return the method, and the start if one was computed. Collective."""
+
+    def write_report(
+        self, job: Job, model: M, source: DescribedSource, record: dict[str, Any], folder: Path | None
+    ) -> bool:
+        """Write the requested report, if any, of a model in a folder; return whether it failed. Collective."""
+        return False
+
     def claim(self, outputs: Outputs) -> Path:
         """See `Request`: the place is a folder."""
         if self.checkpoint is not None:
@@ -121,119 +134,6 @@ class RunRequest(Seeded, ABC):
             return checkpoint.is_metrics_of(self.checkpoint, first, self.has_rank, str(self.tensor))
 
         return Metrics(self.metrics, self.force, extends if self.resume else None)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class CpdRequest(Modelled, RunRequest):
-    """What ``cpd`` takes."""
-
-    NAME: ClassVar[str] = "cpd"
-    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
-    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
-    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
-    report: Path | None = flag(
-        None, f"write a report for browsers (DIR/{REPORT})", type=path, nargs="?", const=BESIDE, metavar="FILE.html"
-    )
-
-    @property
-    def outputs(self) -> dict[str, Path | None]:
-        there = self.report if self.output is None or self.report is None else self.report_at(self.output)
-        return {**super().outputs, "--report": None if there == BESIDE else there}
-
-    def report_at(self, place: Path) -> Path:
-        """Return the file of the report of a model in a folder."""
-        assert self.report is not None
-        return place / REPORT if self.report == BESIDE else self.report
-
-    def claim(self, outputs: Outputs) -> Path:
-        place = super().claim(outputs)
-        if self.report is not None:
-            replace = self.force or (self.output is not None and self._is_ours(self.output))
-            outputs.file(self.report_at(place), replace)
-        return place
-
-    def check(self) -> None:
-        if self.report is not None:
-            page.check()
-        if self.wanted.fixed_modes and self.init is None and not self.resume:
-            raise InputError("--fixed-modes needs --init: the matrices to be kept")
-        if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
-            raise InputError("--init tucker: its matrices have negative numbers, which this model has not")
-        if self.starts < 1:
-            raise InputError(f"--starts {self.starts}: at least 1")
-        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
-            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
-            raise InputError(f"--starts {self.starts}: {other}")
-        super().check()
-
-    @property
-    def tolerance(self) -> float:
-        return super().tolerance if self.tol is None else self.tol
-
-    @property
-    def size(self) -> str:
-        return f"rank{self.rank}"
-
-    @property
-    def how_often(self) -> int:
-        return self.starts
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        return {"loss": self.loss}
-
-    def has_rank(self, rank: Any) -> bool:
-        return bool(rank == self.rank)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class TuckerRequest(RunRequest):
-    """What ``tucker`` takes."""
-
-    NAME: ClassVar[str] = "tucker"
-    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
-    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
-    rank: tuple[int, ...] | None = flag(
-        None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
-    )
-    error: float | None = flag(
-        None, "as few as leave out at most this part of the norm", type=real_number, metavar="E", group="size"
-    )
-    method: str = flag("hooi", "(hooi; hosvd and sthosvd do not iterate)", choices=COMPRESSIONS)
-
-    def check(self) -> None:
-        if self.rank is None and self.error is None:
-            raise InputError("--rank R1,R2,... or --error E: one of them is needed")
-        self.compression  # noqa: B018 - what is wrong with it
-        super().check()
-
-    @property
-    def compression(self) -> Compression:
-        """What is asked for."""
-        return Compression(self.method, self.rank, self.error, self.start)
-
-    @property
-    def start(self) -> str | None:
-        return None if self.init == "random" else self.init
-
-    @property
-    def tolerance(self) -> float:
-        return TOLERANCES["gaussian"] if self.tol is None else self.tol
-
-    @property
-    def iterations(self) -> int:
-        return self.max_iters if self.method == "hooi" else 1
-
-    @property
-    def size(self) -> str:
-        return "tucker"
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        return {"error": self.error}
-
-    def has_rank(self, rank: Any) -> bool:
-        return self.rank is None or rank == list(self.rank)
 
 
 TENSORS = ".tns .npz .npy .h5 .hdf5 .nc .nc4 .netcdf .zarr .csv .tsv .json .jsonl .ndjson .parquet .pq".split()

@@ -13,12 +13,11 @@ from partitioner.flags import flag, path, whole_number
 from partitioner.readers import PLAIN
 from partitioner.validate import whole
 
-from ..errors import EXIT_INCOMPLETE, InputError
+from ..errors import EXIT_INCOMPLETE
 from ..files import Outputs
-from ..models.kruskal import KruskalTensor
-from ..models.loading import load
+from ..models.history import AnyModel
+from ..models.loading import cp_model, load
 from ..models.record import recorded
-from ..models.tucker import TuckerTensor
 from ..options import Options
 from ..parallel.mpi import SingleComm, on_root
 from ..report import components
@@ -72,21 +71,16 @@ def show(request: ShowRequest, session: VerbSession) -> int:
 def _told(request: ShowRequest) -> str:
     request.check()
     model = load(request.tensor)
-    if isinstance(model, KruskalTensor):
-        what, told = f"{model.rank} component{'s' * (model.rank > 1)}", components.text(model, request.top)
-    else:
-        what = f"a core of {' x '.join(map(str, model.core.shape))}"
-        told = components.columns_text(model.factors, model.labels, request.top)
+    size, told = components.size_and_text(model, request.top)
     if request.export is not None:
         told += f"\n{_exported(model, request)}"
-    return f"{_headline(request.tensor, what)}\n{told}"
+    return f"{_headline(request.tensor, size)}\n{told}"
 
 
-def _exported(model: KruskalTensor | TuckerTensor, request: ShowRequest) -> str:
+def _exported(model: AnyModel, request: ShowRequest) -> str:
     """Write a model as text; return a line that says so."""
     assert request.export is not None
-    if not isinstance(model, KruskalTensor):
-        raise InputError("a Tucker model: a ktensor has components", path=request.tensor)
+    model = cp_model(model, request.tensor, "a Tucker model: a ktensor has components")
     with closing(Outputs()) as outputs:
         outputs.file(request.export, False, "choose another name")
         model.export(request.export, replace=False)

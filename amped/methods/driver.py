@@ -13,17 +13,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..models.kruskal import KruskalTensor
-from ..models.tucker import TuckerTensor
+from ..models.history import AnyModel
 from ..operators.base import Placed
 from ..parallel.progress import LOADING_SECONDS
 from ..parallel.step_timeout import paced
 
 Spans = dict[tuple[str, int], float]
 """Seconds of this rank by kind of work and mode; see `Clock.collect`."""
-
-
-Model = KruskalTensor | TuckerTensor
 
 
 @dataclass
@@ -91,7 +87,7 @@ class Method(Protocol):
     def factor(self, mode: int) -> NDArray[Any]:
         """Return a copy of a factor matrix in host memory, as it belongs to the state."""
 
-    def model(self) -> Model:
+    def model(self) -> AnyModel:
         """Return the decomposition in host memory."""
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from ..models.history import M_co
 from .driver import Method, MethodState, never
 
 
 class Restartable(Method, Protocol):
-    """A method that can begin anew."""
+    """A method that can start again."""
 
     def merit(self) -> float:
         """Return how good the decomposition is so far: larger is better; minus infinity before the first iteration."""
 
     def restart(self, state: MethodState | None = None) -> None:
         """Forget the last run; the operator is given other factor matrices, and these go on from a state, if any."""
+
+
+class Decomposition(Restartable, Protocol[M_co]):
+    """A method whose model is of one kind."""
+
+    def model(self) -> M_co:
+        """See `Method`."""
 
 
 def best_of(

@@ -138,5 +138,4 @@ def matched(tensor: AnyTensor, labels: Labels | None, leave: int | None = None, 
     if parts:
         told = f"X: nonzeros with labels that the model does not know are left out: {', '.join(parts)}"
         warnings.warn(told, InputWarning, stacklevel=4)
-    matching: AnyTensor = found
-    return matching
+    return found

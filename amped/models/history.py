@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from partitioner.tensors.labels import Labels
 
 from .record import sound
 
 FITS, CONVERGED, SERIES, RUN = "fits", "converged", "series_", "run"
 
 
-class WithHistory(Protocol):
-    """A model that knows how it was made."""
+class AnyModel(Protocol):
+    """A decomposition of any kind, and the history of the run that made it."""
 
+    factors: list[NDArray[Any]]
     fits: tuple[float, ...]
     converged: bool
     series: dict[str, tuple[float, ...]]
     run: dict[str, Any]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The mode lengths."""
 
-def history_arrays(model: WithHistory) -> dict[str, NDArray[Any]]:
+    @property
+    def labels(self) -> Labels | None:
+        """What the rows of the factor matrices stand for, if the tensor had labels."""
+
+    def labelled(self, labels: Iterable[ArrayLike] | None) -> Self:
+        """Give this model, in place, labels of its indices."""
+
+    def save(self, path: str | os.PathLike[str], *, replace: bool = True) -> None:
+        """Write the model with its labels and history to an ``.npz`` file."""
+
+    def score(self, X: Any, *, value: str | None = None, where: str | None = None) -> float:
+        """Return the fit to a tensor, ``1 - ||X - M|| / ||X||``."""
+
+
+M = TypeVar("M", bound=AnyModel)
+M_co = TypeVar("M_co", bound=AnyModel, covariant=True)
+
+
+def history_arrays(model: AnyModel) -> dict[str, NDArray[Any]]:
     """Return the history of a model as plain arrays, by their names in its file; nothing if there is none."""
     found: dict[str, NDArray[Any]] = {f"{SERIES}{name}": np.array(each) for name, each in model.series.items()}
     if model.fits:
@@ -35,7 +60,7 @@ def history_arrays(model: WithHistory) -> dict[str, NDArray[Any]]:
     return found
 
 
-def take_history(model: WithHistory, arrays: Mapping[str, NDArray[Any]]) -> None:
+def take_history(model: AnyModel, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Give a model the history in its file; arrays by these names that mean something else are ignored."""
     model.fits = _numbers(arrays.get(FITS))
     names = [name for name in arrays if name.startswith(SERIES)]

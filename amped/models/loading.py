@@ -15,6 +15,7 @@ from partitioner.tensors.lowrank import factors_of
 
 from ..errors import InputError
 from ..files import factors_in, read_npz
+from .history import AnyModel
 from .kruskal import MODEL, KruskalTensor
 from .ktensor_text import is_ktensor, read_ktensor
 from .record import recorded
@@ -59,6 +60,13 @@ def load(path: str | os.PathLike[str]) -> KruskalTensor | TuckerTensor:
         model = KruskalTensor.load(file)
     with suppress(InputError):
         model.run |= recorded(path)
+    return model
+
+
+def cp_model(model: AnyModel, path: str | os.PathLike[str], cause: str) -> KruskalTensor:
+    """Return the model in a file as a CP model; raise `InputError` with this cause if it is of another kind."""
+    if not isinstance(model, KruskalTensor):
+        raise InputError(cause, path=path)
     return model
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,6 +67,7 @@ class SemiSparseTensor(Unconverted):
     """
 
     DENSE = "to_dense"
+    kind: ClassVar[str] = "semi-sparse"
 
     def __init__(
         self,

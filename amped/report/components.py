@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import Any
 
 from partitioner.tensors.labels import Labels
 from partitioner.tensors.labels import mode_names as known_names
 
 from ..models.explained import Component, Item, tops_of
+from ..models.history import AnyModel
 from ..models.kruskal import KruskalTensor
+from ..models.tucker import TuckerTensor
 
 LONGEST = 28  # characters of a label
 WIDTH, LINES = 100, 2  # of a component's labels, where output goes to no terminal
 INDENT = "    "
+SHOWN = 10  # components that a terminal shows once a model is there
+
+
+@singledispatch
+def size_and_text(model: AnyModel, count: int) -> tuple[str, str]:
+    """Return the size of a model in words, and its components or columns as text, with at most `count` labels each."""
+    return f"{type(model).__name__} of {' x '.join(map(str, model.shape))}", ""
+
+
+@size_and_text.register
+def _(model: KruskalTensor, count: int) -> tuple[str, str]:
+    return f"{model.rank} component{'s' * (model.rank > 1)}", text(model, count)
+
+
+@size_and_text.register
+def _(model: TuckerTensor, count: int) -> tuple[str, str]:
+    return f"a core of {' x '.join(map(str, model.core.shape))}", columns_text(model.factors, model.labels, count)
+
+
+@singledispatch
+def brief(model: AnyModel) -> str:
+    """Return what a terminal shows of a model once it is computed: the first components of a CP model."""
+    return ""
+
+
+@brief.register
+def _(model: KruskalTensor) -> str:
+    return text(model, most=SHOWN)
 
 
 def text(model: KruskalTensor, count: int = 10, most: int | None = None, width: int | None = None) -> str:

@@ -12,7 +12,7 @@ from partitioner.host.stages import STAGES
 
 from ..backend.exchange import Machine
 from ..methods.driver import Method, Spans, StopRule
-from ..models.kruskal import KruskalTensor
+from ..models.history import AnyModel
 from ..operators.base import Placed
 from ..operators.sources.protocols import DescribedSource
 from ..parallel.mpi import Comm
@@ -21,7 +21,6 @@ from .dense import source_line
 from .metrics import Metrics, peak_resident_bytes, resident_bytes, versions
 from .progress import Display, display
 
-SHOWN = 10  # components that a terminal shows once a model is there
 WORDS = {"choose": "choosing kernels", "compile": "compiling", "sort": "sorting", "spectra": "looking at spectra"}
 """What a terminal calls the stages; others are loading."""
 
@@ -143,10 +142,9 @@ class RunReporter:
             self.display.note(f"warning: {warning}")
         self.display.note("; ".join(filter(None, [text.end_line(method.state, signal, rule), result])))
 
-    def model(self, model: Any) -> None:
+    def model(self, model: AnyModel) -> None:
         """Show a person what a model says."""
-        if isinstance(model, KruskalTensor):
-            self.display.components(lambda: components.text(model, most=SHOWN))
+        self.display.components(lambda: components.brief(model))
 
     @contextmanager
     def loading(self) -> Iterator[None]:

@@ -137,7 +137,8 @@ class LiveDisplay(PlainDisplay):
         self.note(f"iteration {number:3d}  {facts}")
 
     def components(self, made: Callable[[], str]) -> None:
-        self.note(made())
+        if text := made():
+            self.note(text)
 
     def _show(self, name: str, done: int, total: int | None, facts: str) -> None:
         if name not in self._tasks:

@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from signal import Signals
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from partitioner.errors import one_line
 from partitioner.host.stages import STAGES
 
 from ..errors import InputError
 from ..methods import driver
-from ..methods.driver import Method, Model, Spans, StopRule, never
+from ..methods.driver import Method, Spans, StopRule, never
 from ..methods.initial import Init
-from ..methods.starts import Restartable, best_of
+from ..methods.starts import Decomposition, best_of
+from ..models.history import AnyModel, M_co
 from ..operators.sources.protocols import DescribedSource
 from ..operators.sparse.tuning import Budget
 from ..parallel.mpi import on_root, share
@@ -60,13 +61,13 @@ class RunParams(NamedTuple):
 class RunObserver:
     """Follows a run on all ranks; a subclass overrides what it needs. Its methods are collective."""
 
-    def began(self, run: Run) -> None:
+    def began(self, run: Run[AnyModel]) -> None:
         """The first factor matrices are in place: nothing is left to be refused."""
 
-    def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
+    def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
         """An iteration is done: this rank's spans, and the seconds of the whole iteration."""
 
-    def ended(self, run: Run, record: dict[str, Any], signal: Signals | None, result: str) -> None:
+    def ended(self, run: Run[AnyModel], record: dict[str, Any], signal: Signals | None, result: str) -> None:
         """The run is over; `result` names what was written, if anything."""
 
 
@@ -76,14 +77,14 @@ class Reporting(RunObserver):
     def __init__(self, reporter: RunReporter, tensor: str, budget: Budget) -> None:
         self._reporter, self._tensor, self._budget = reporter, tensor, budget
 
-    def began(self, run: Run) -> None:
+    def began(self, run: Run[AnyModel]) -> None:
         operator = run.method.operator
         self._reporter.began(self._tensor, run.source, operator, run.method.rank, self._budget.spent)
 
-    def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
+    def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
         self._reporter.iteration(run.method, spans, seconds, run.rule.max_iters)
 
-    def ended(self, run: Run, record: dict[str, Any], signal: Signals | None, result: str) -> None:
+    def ended(self, run: Run[AnyModel], record: dict[str, Any], signal: Signals | None, result: str) -> None:
         reporter, operator = self._reporter, run.method.operator
         memory = reporter.memory(operator.machine, operator)
         reporter.metrics.event("stages", seconds=reporter.stages())
@@ -97,17 +98,17 @@ class Callback(RunObserver):
     def __init__(self, function: Callable[[int, float], object]) -> None:
         self._function = function
 
-    def iterated(self, run: Run, spans: Spans, seconds: float) -> None:
+    def iterated(self, run: Run[AnyModel], spans: Spans, seconds: float) -> None:
         state = run.method.state
         self._function(state.iterations, next(iter(state.series.values()))[-1])
 
 
-class Run:
+class Run(Generic[M_co]):
     """A decomposition of a tensor that is placed. Its methods are collective, and are called in their order.
 
     Parameters
     ----------
-    method : Restartable
+    method : Decomposition
     source : DescribedSource
     params : RunParams
     reporter : RunReporter
@@ -119,7 +120,7 @@ class Run:
 
     def __init__(
         self,
-        method: Restartable,
+        method: Decomposition[M_co],
         source: DescribedSource,
         params: RunParams,
         reporter: RunReporter,
@@ -202,7 +203,7 @@ class Run:
         for observer in self._observers:
             observer.iterated(self, spans, seconds)
 
-    def model(self) -> Model:
+    def model(self) -> M_co:
         """Return the model, with the tensor's labels."""
         return self.method.model().labelled(self.source.labels)
 

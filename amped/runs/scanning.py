@@ -27,7 +27,7 @@ from ..methods.driver import StopRule, run
 from ..methods.multi_run.als import Alternating
 from ..methods.multi_run.apr import Counting
 from ..methods.poisson import Poisson
-from ..methods.starts import Restartable
+from ..methods.starts import Decomposition
 from ..models.kruskal import KruskalTensor
 from ..models.matching import factor_match
 from ..models.scanned import ScannedRank, Suggestion, near, suggested
@@ -320,11 +320,9 @@ class _Scanner:
             began = time.perf_counter()
         return found
 
-    def _ended(self, part: _Part, method: Restartable, seconds: float) -> _Run:
+    def _ended(self, part: _Part, method: Decomposition[KruskalTensor], seconds: float) -> _Run:
         explained = part.explains(self._machine.comm.bcast(method.merit()))
-        model = method.model()
-        assert isinstance(model, KruskalTensor)
-        return _Run(model, explained, method.state.iterations, seconds)
+        return _Run(method.model(), explained, method.state.iterations, seconds)
 
     @property
     def _rule(self) -> StopRule:
@@ -337,7 +335,7 @@ class _Scanner:
     def _seed(self, key: Key) -> int:
         return self._asked.seed + key[1]
 
-    def _method(self, source: DescribedSource, rank: int) -> Restartable:
+    def _method(self, source: DescribedSource, rank: int) -> Decomposition[KruskalTensor]:
         asked, budget = self._asked, Budget(self._asked.max_iters * self._asked.starts)
         if asked.loss == "poisson":
             return counts(source, rank, self._machine, self._options, Poisson(asked.tol), budget)

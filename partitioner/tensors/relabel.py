@@ -15,6 +15,9 @@ from .dense import DenseTensor
 from .labels import Labels, mode_names
 from .sparse import SparseTensor
 
+Relabelled = tuple[SparseTensor | DenseTensor, list[tuple[int, list[Any]]]]
+"""A tensor, and for each mode how many nonzeros were left out, and some of their labels."""
+
 LIKE = {"b": "number", "i": "number", "u": "number", "f": "number", "M": "time", "m": "duration", "T": "text"}
 SOME = 3  # labels that an error names
 TICKS = {"as": 1, "fs": 10**3, "ps": 10**6, "ns": 10**9, "us": 10**12, "ms": 10**15, "s": 10**18}
@@ -77,7 +80,7 @@ def _refuse_repeated(labels: list[Any], common: set[Any], whose: str) -> None:
 
 def relabelled(
     tensor: SparseTensor | DenseTensor, labels: Labels, leave: int | None = None, known: bool = False
-) -> tuple[Any, list[tuple[int, list[Any]]]]:
+) -> Relabelled:
     """Return a tensor whose indices stand for `labels`, in all modes but the one that it is to `leave` as it is.
 
     Parameters
@@ -114,13 +117,7 @@ def relabelled(
             found[mode] = places(labels[mode], given[mode])
         except InputError as error:
             raise InputError(f"{names[mode]}: {error.cause}") from None
-    strange = [given[mode][found[mode] < 0] for mode in range(order)]
-    if isinstance(tensor, DenseTensor):
-        return _dense(tensor, labels, found, strange, leave), [(0, [])] * order
-    used = [np.unique(column[part[column] < 0]) for column, part in zip(tensor.columns, found, strict=True)]
-    if known and any(each.size for each in used):
-        raise InputError(_unknown(names, [given[mode][each] for mode, each in enumerate(used)]))
-    return _sparse(tensor, labels, found, leave)
+    return _moved(tensor, labels, found, leave, known)
 
 
 def in_order_of(tensor: SparseTensor | DenseTensor, labels: Labels) -> SparseTensor | DenseTensor:
@@ -153,11 +150,24 @@ def _(tensor: SparseTensor, modes: Sequence[int]) -> SparseTensor:
     return SparseTensor.from_columns(tensor.columns[modes], tensor.values.copy(), shape)
 
 
-def _sparse(
-    tensor: SparseTensor, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None
-) -> tuple[SparseTensor, list[tuple[int, list[Any]]]]:
+@singledispatch
+def _moved(
+    tensor: Any, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None, known: bool
+) -> Relabelled:
+    """Return a tensor with its indices at the places that were found, -1 for those of unknown labels."""
+    raise InputError(f"a {type(tensor).__name__} has no labels")
+
+
+@_moved.register
+def _(
+    tensor: SparseTensor, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None, known: bool
+) -> Relabelled:
     given = tensor.labels
     assert given is not None
+    used = [np.unique(column[part[column] < 0]) for column, part in zip(tensor.columns, found, strict=True)]
+    if known and any(each.size for each in used):
+        names = mode_names(labels, len(labels))
+        raise InputError(_unknown(names, [given[mode][each] for mode, each in enumerate(used)]))
     columns = np.array([part[column] for part, column in zip(found, tensor.columns, strict=True)])
     inside = (columns >= 0).all(axis=0)
     if not inside.any():
@@ -172,15 +182,14 @@ def _sparse(
     return moved, lost
 
 
-def _dense(
-    tensor: DenseTensor,
-    labels: Labels,
-    found: Sequence[NDArray[np.int64]],
-    strange: Sequence[NDArray[Any]],
-    leave: int | None,
-) -> DenseTensor:
-    """Return a dense tensor with its indices in another order: it has all labels, and no other."""
-    names, array = mode_names(labels, len(labels)), tensor.array()
+@_moved.register
+def _(
+    tensor: DenseTensor, labels: Labels, found: Sequence[NDArray[np.int64]], leave: int | None, known: bool
+) -> Relabelled:
+    """See `_moved`. Elements cannot be left out: the tensor has all labels, and no other."""
+    names, array, given = mode_names(labels, len(labels)), tensor.array(), tensor.labels
+    assert given is not None
+    strange = [each[part < 0] for each, part in zip(given, found, strict=True)]
     if any(each.size for each in strange):
         raise InputError(_unknown(names, strange))
     for mode, part in enumerate(found):
@@ -188,10 +197,9 @@ def _dense(
             if part.size != labels[mode].size:
                 raise InputError(f"{names[mode]}: {part.size} labels, the model has {labels[mode].size}")
             array = np.take(array, np.argsort(part), axis=mode)
-    moved, given = DenseTensor(array), tensor.labels
-    assert given is not None
+    moved = DenseTensor(array)
     moved.labels = labels.replaced(given[m] if m == leave else labels[m] for m in range(len(labels)))
-    return moved
+    return moved, [(0, [])] * len(labels)
 
 
 def _unknown(names: Sequence[str], strange: Sequence[NDArray[Any]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -46,39 +47,37 @@ class SemiSparseProduct:
             order = stable_argsort(keys, [self.shape[m] for m in others])
             del keys
         wanted = [self.sparse.index(m) for m in (*others, mode)]
-        dealt = [self._dealt(None if root is None else root.indices[:, k], order, np.dtype(np.int32)) for k in wanted]
-        return [*dealt, self._values(order, dtype)]
+        return [*(self._indices(slice(k, k + 1), order) for k in wanted), self._values(order, dtype)]
 
     def rows(self, dtype: np.dtype[Any]) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Return this rank's equal share of the fibres in order: their coordinates, and their values, (n, width)."""
-        root, sparse = self._tensor, len(self.sparse)
-        indices = self._dealt(None if root is None else root.indices, None, np.dtype(np.int32), sparse)
-        values = self._values(None, dtype)
-        return indices.reshape(len(values), sparse), values
+        sparse, values = len(self.sparse), self._values(None, dtype)
+        return self._indices(slice(0, sparse), None).reshape(len(values), sparse), values
+
+    def _indices(self, columns: slice, order: NDArray[Any] | None) -> NDArray[np.int32]:
+        root, dtype = self._tensor, np.dtype(np.int32)
+
+        def pick(part: slice) -> NDArray[Any] | None:
+            return None if root is None else _picked(root.indices[:, columns], order, part, dtype)
+
+        return self._dealt(pick, dtype, columns.stop - columns.start)
 
     def _values(self, order: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
-        root = self._tensor
-        values = None if root is None else root if root.in_file else root.values.reshape(root.fibres, self._width)
-        return self._dealt(values, order, dtype, self._width).reshape(-1, self._width)
+        root, width = self._tensor, self._width
 
-    def _dealt(
-        self,
-        rows: NDArray[Any] | SemiSparseTensor | None,
-        order: NDArray[Any] | None,
-        dtype: np.dtype[Any],
-        width: int = 1,
-    ) -> NDArray[Any]:
-        """Return this rank's part of rank 0's rows, flat, in an order if there is one: a copy."""
+        def pick(part: slice) -> NDArray[Any] | None:
+            if root is None or root.in_file:
+                return None if root is None else _read(root, order, part, dtype)
+            return _picked(root.values.reshape(root.fibres, width), order, part, dtype)
+
+        return self._dealt(pick, dtype, width).reshape(-1, width)
+
+    def _dealt(self, pick: Callable[[slice], NDArray[Any] | None], dtype: np.dtype[Any], width: int) -> NDArray[Any]:
+        """Return this rank's part of rank 0's rows, which `pick` copies flat on rank 0."""
         comm, parts, ranks = self._comm, equal_parts(self.nnz, self._comm.size), np.arange(self._comm.size + 1)
         mine = np.empty(0, dtype)
-
-        def picked(part: slice) -> NDArray[Any] | None:
-            if isinstance(rows, SemiSparseTensor):
-                return _read(rows, order, part, dtype)
-            return None if rows is None else _picked(rows, order, part, dtype)
-
         for rank, (begin, end) in enumerate(pairwise(parts)):
-            piece = together(comm, lambda part=slice(int(begin), int(end)): picked(part))  # type: ignore[misc]
+            piece = together(comm, lambda part=slice(int(begin), int(end)): pick(part))  # type: ignore[misc]
             found = comm.scatter(piece, np.where(ranks > rank, (end - begin) * width, 0), dtype)
             mine = found if rank == comm.rank else mine
         return mine

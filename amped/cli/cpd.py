@@ -1,0 +1,135 @@
+"""The verb ``cpd``: CP decompositions, and their report."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from partitioner.errors import one_line
+from partitioner.flags import flag, path, whole_number
+
+from ..backend.device import Device
+from ..errors import InputError
+from ..files import Outputs
+from ..methods import als, apr
+from ..methods.initial import Init
+from ..methods.starts import Decomposition
+from ..models.kruskal import KruskalTensor
+from ..operators.sources.protocols import DescribedSource
+from ..report import page
+from ..runs.assembly import counts, decomposition
+from ..runs.compression import cp_start
+from .decompose import decompose
+from .job import Job, VerbSession
+from .requests import Modelled
+from .run_requests import RunRequest
+
+REPORT = "report.html"
+BESIDE = Path()  # where a report is that is given no name: beside the model
+COMPARED = 1 << 27  # nonzeros times components of what is soon computed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CpdRequest(Modelled, RunRequest[KruskalTensor]):
+    """What ``cpd`` takes."""
+
+    NAME: ClassVar[str] = "cpd"
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "tucker"
+    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|tucker", group="start")
+    starts: int = flag(1, "keep the best of K starts: seeds --seed, +1, ...", type=whole_number, metavar="K")
+    report: Path | None = flag(
+        None, f"write a report for browsers (DIR/{REPORT})", type=path, nargs="?", const=BESIDE, metavar="FILE.html"
+    )
+
+    @property
+    def outputs(self) -> dict[str, Path | None]:
+        there = self.report if self.output is None or self.report is None else self.report_at(self.output)
+        return {**super().outputs, "--report": None if there == BESIDE else there}
+
+    def report_at(self, place: Path) -> Path:
+        """Return the file of the report of a model in a folder."""
+        assert self.report is not None
+        return place / REPORT if self.report == BESIDE else self.report
+
+    def claim(self, outputs: Outputs) -> Path:
+        place = super().claim(outputs)
+        if self.report is not None:
+            replace = self.force or (self.output is not None and self._is_ours(self.output))
+            outputs.file(self.report_at(place), replace)
+        return place
+
+    def check(self) -> None:
+        if self.report is not None:
+            page.check()
+        if self.wanted.fixed_modes and self.init is None and not self.resume:
+            raise InputError("--fixed-modes needs --init: the matrices to be kept")
+        if self.init == "tucker" and (self.counts or self.nonnegative or self.nonnegative_modes):
+            raise InputError("--init tucker: its matrices have negative numbers, which this model has not")
+        if self.starts < 1:
+            raise InputError(f"--starts {self.starts}: at least 1")
+        if self.starts > 1 and (self.init is not None or self.checkpoint is not None):
+            other = "--init gives one start" if self.init is not None else "--checkpoint keeps the state of one start"
+            raise InputError(f"--starts {self.starts}: {other}")
+        super().check()
+
+    @property
+    def tolerance(self) -> float:
+        return super().tolerance if self.tol is None else self.tol
+
+    @property
+    def size(self) -> str:
+        return f"rank{self.rank}"
+
+    @property
+    def how_often(self) -> int:
+        return self.starts
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"loss": self.loss}
+
+    def has_rank(self, rank: Any) -> bool:
+        return bool(rank == self.rank)
+
+    def prepare(self, device: Device) -> None:
+        dtype = self.options.dtype
+        if self.counts:
+            apr.prepare(device, dtype)
+        else:
+            als.prepare(device, self.rank, dtype, bool(self.wanted.nonnegative))
+
+    def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[KruskalTensor], Init | None]:
+        machine, options = job.machine, self.options
+        if self.counts:
+            asked = self.poisson()
+            budget = job.budget(self.max_iters * asked.inner_iters)
+            return counts(source, self.rank, machine, options, asked, budget, self.init), None
+        constraints, budget = self.wanted.of(len(source.shape)), job.budget(self.max_iters)
+        start = cp_start(source, machine, options, self.rank, self.first_seed) if self.init == "tucker" else None
+        return decomposition(source, self.rank, machine, options, budget, constraints, self.init), start
+
+    def write_report(
+        self, job: Job, model: KruskalTensor, source: DescribedSource, record: dict[str, Any], folder: Path | None
+    ) -> bool:
+        if self.report is None:
+            return False
+        # A small tensor is compared with its model once more: values that this explains least, deviances.
+        tensor = source.tensor() if source.nnz * model.rank <= COMPARED else None
+        if folder is None:
+            return False
+        path = self.report_at(folder)
+        try:
+            page.write(model, path, tensor, record, replace=path in job.outputs.replaced)
+        except Exception as error:  # whatever it is, the model is written
+            told = error if isinstance(error, InputError) else f"{path}: {error or type(error).__name__}"
+            print(f"amped: {one_line(str(told))}; the model is written, its report is not", file=sys.stderr)
+            return True
+        job.display.note(f"report in {one_line(str(path))}")
+        return False
+
+
+def cpd(request: CpdRequest, session: VerbSession) -> int:
+    """Decompose a tensor: CP-ALS, or CP-APR for counts."""
+    return decompose(request, session)

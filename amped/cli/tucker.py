@@ -1,0 +1,83 @@
+"""The verb ``tucker``: Tucker decompositions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from partitioner.flags import flag, real_number, whole_numbers
+
+from ..errors import InputError
+from ..methods.hosvd import METHODS as COMPRESSIONS
+from ..methods.hosvd import Compression
+from ..methods.initial import Init
+from ..methods.starts import Decomposition
+from ..methods.tucker import shown
+from ..models.tucker import TuckerTensor
+from ..operators.sources.protocols import DescribedSource
+from ..runs.compression import compressed
+from .decompose import decompose
+from .job import Job, VerbSession
+from .requests import TOLERANCES
+from .run_requests import RunRequest
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TuckerRequest(RunRequest[TuckerTensor]):
+    """What ``tucker`` takes."""
+
+    NAME: ClassVar[str] = "tucker"
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
+    init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
+    rank: tuple[int, ...] | None = flag(
+        None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
+    )
+    error: float | None = flag(
+        None, "as few as leave out at most this part of the norm", type=real_number, metavar="E", group="size"
+    )
+    method: str = flag("hooi", "(hooi; hosvd and sthosvd do not iterate)", choices=COMPRESSIONS)
+
+    def check(self) -> None:
+        if self.rank is None and self.error is None:
+            raise InputError("--rank R1,R2,... or --error E: one of them is needed")
+        self.compression  # noqa: B018 - what is wrong with it
+        super().check()
+
+    @property
+    def compression(self) -> Compression:
+        """What is asked for."""
+        return Compression(self.method, self.rank, self.error, self.start)
+
+    @property
+    def start(self) -> str | None:
+        return None if self.init == "random" else self.init
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCES["gaussian"] if self.tol is None else self.tol
+
+    @property
+    def iterations(self) -> int:
+        return self.max_iters if self.method == "hooi" else 1
+
+    @property
+    def size(self) -> str:
+        return "tucker"
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+    def has_rank(self, rank: Any) -> bool:
+        return self.rank is None or rank == list(self.rank)
+
+    def place(self, job: Job, source: DescribedSource) -> tuple[Decomposition[TuckerTensor], Init | None]:
+        """See `RunRequest`. Nothing is compiled before: the code depends on the tensor's order."""
+        found = compressed(source, job.machine, self.options, self.compression, self.first_seed)
+        job.display.note(f"ranks {shown(found.operator.ranks)}")
+        return found, None
+
+
+def tucker(request: TuckerRequest, session: VerbSession) -> int:
+    """Compress a tensor: Tucker decompositions by HOOI, HOSVD or ST-HOSVD."""
+    return decompose(request, session)
