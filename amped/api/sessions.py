@@ -67,10 +67,9 @@ class SideOutputs(NamedTuple):
 
 def _check_start(seed: int, init: str | None, origin: checkpoint.Origin, path: Path) -> None:
     """Raise `InputError` if a call names another start than the one from which the checkpoint's run began."""
-    name = None if origin.init == "random" else origin.init  # as the command line records a random start by its name
-    same = not name and seed == origin.seed if init is None else name in (init, "")
+    same = not origin.init and seed == origin.seed if init is None else origin.init in (init, "")
     if not same:
-        began, given = _start_text(origin.seed, name), _start_text(seed, init)
+        began, given = _start_text(origin.seed, origin.init), _start_text(seed, init)
         raise InputError(f"its run began with {began}, not {given}: pass the same start, or resume=False", path=path)
 
 
@@ -102,7 +101,7 @@ class Session(NamedTuple):
         with STAGES.of("write"):
             model = run.model()
         model.run = run.facts() | ({} if path is None else {"tensor": os.fspath(path)})
-        if run.origin.init is not None:
+        if not run.seeded:
             model.run["seed"] = None
         run.end(model.run)
         if reporter.speaks:

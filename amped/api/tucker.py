@@ -13,6 +13,7 @@ from partitioner.validate import real, whole
 from ..errors import InputError
 from ..methods.hosvd import METHODS, Compression
 from ..methods.initial import Init
+from ..methods.tucker import RANDOM
 from ..models.kruskal import KruskalTensor
 from ..models.tucker import TuckerTensor
 from ..operators.placement import MAX_RANK
@@ -118,13 +119,15 @@ def tucker(
     """
     if (rank is None) == (error is None):
         raise InputError("rank or error: one of them is needed, and not both")
-    chosen, named = Options(**options), isinstance(init, str) and init == "random"
-    asked = Compression(method, None if rank is None else tuple(rank), error, None if named else init)
+    chosen, random = Options(**options), isinstance(init, str) and init == RANDOM
+    asked = Compression(method, None if rank is None else tuple(rank), error, None if random else init)
     side = SideOutputs(checkpoint, every, resume, metrics)  # type: ignore[arg-type]
     with session(X, asked.ranks, 1, side, chosen, deadline, verbose) as call:
         with call.reporter.loading():
             found = compressed(call.source, call.machine, chosen, asked, seed)
-        params = RunParams(max_iters if method == "hooi" else 1, tol, seed, asked.init, deadline=deadline)
+        params = RunParams(
+            max_iters if method == "hooi" else 1, tol, seed, asked.init, deadline=deadline, random=RANDOM
+        )
         model = call.decomposed(found, params, callback, Budget())
     return model
 

@@ -71,7 +71,7 @@ def _params(request: RunRequest[M], start: Init | None, limit: float) -> RunPara
         saved = CheckpointParams(folder, check, request.every or 1, request.resume, not request.no_verify)
     return RunParams(
         request.iterations, request.tolerance, request.first_seed, request.start if start is None else start,
-        request.how_often, request.deadline, saved, limit, request.init,
+        request.how_often, request.deadline, saved, limit, request.init, request.random,
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def _saved(request: RunRequest[M]) -> str:
 def _check_start(request: RunRequest[M], origin: checkpoint.Origin, path: Path) -> None:
     """Raise `InputError` if a flag names another start than the one from which the checkpoint's run began."""
     wrong_seed = request.seed is not None and (bool(origin.init) or request.seed != origin.seed)
-    wrong_init = request.init is not None and origin.init not in (request.init, "")
+    wrong_init = request.init is not None and origin.init not in (request.start, "")
     if wrong_seed or wrong_init:
         name, given = ("seed", request.seed) if wrong_seed else ("init", request.init)
         random = f"--seed {origin.seed}" if wrong_seed else "a random start"

@@ -53,8 +53,10 @@ def command(request: RunRequest[M], ranks: int, origin: Origin, state: MethodSta
     stopped between two iterations ended with the last one; there is no command for one that was stopped within one.
     """
     began: dict[str, Any] = {"init": origin.init}
-    if origin.init is None:
+    if origin.init in (None, request.random):
         began["seed"] = origin.seed or None  # without a flag it is 0
+        if origin.seed:
+            began["init"] = None  # one excludes the other
     if not state.converged and state.iterations < request.iterations:
         if state.mode or not state.iterations:
             return None

@@ -32,6 +32,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
     """What verbs take that decompose a tensor, into a model of the type `M`."""
 
     NAME: ClassVar[str]  # of the verb
+    random: ClassVar[str | None] = None  # what `--init` may call a random start
     max_iters: int = flag(50, "iterations at most (50)", type=whole_number, metavar="N")
     tol: float | None = flag(None, "stop at changes (1e-5), or KKT violations (1e-4) below; 0: never", type=real_number)
     output: Path | None = flag(None, "folder of model.npz and run.json (as TENSOR)", type=path, metavar="DIR")
@@ -75,7 +76,7 @@ class RunRequest(Seeded, ABC, Generic[M]):
     @property
     def start(self) -> str | None:
         """What `init` names; None: random matrices."""
-        return self.init
+        return None if self.init == self.random else self.init
 
     @property
     def how_often(self) -> int:

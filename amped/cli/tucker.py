@@ -12,7 +12,7 @@ from ..methods.hosvd import METHODS as COMPRESSIONS
 from ..methods.hosvd import Compression
 from ..methods.initial import Init
 from ..methods.starts import Decomposition
-from ..methods.tucker import shown
+from ..methods.tucker import RANDOM, shown
 from ..models.tucker import TuckerTensor
 from ..operators.sources.protocols import DescribedSource
 from ..runs.compression import compressed
@@ -27,7 +27,8 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     """What ``tucker`` takes."""
 
     NAME: ClassVar[str] = "tucker"
-    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", "random"
+    random: ClassVar[str | None] = RANDOM
+    named_starts: ClassVar[tuple[str | None, ...]] = None, "nvecs", RANDOM
     init: str | None = flag(None, "another start (random)", metavar="FILE.npz|nvecs|random", group="start")
     rank: tuple[int, ...] | None = flag(
         None, "columns of each mode's factor matrix", type=whole_numbers, metavar="R1,R2,...", group="size"
@@ -47,10 +48,6 @@ class TuckerRequest(RunRequest[TuckerTensor]):
     def compression(self) -> Compression:
         """What is asked for."""
         return Compression(self.method, self.rank, self.error, self.start)
-
-    @property
-    def start(self) -> str | None:
-        return None if self.init == "random" else self.init
 
     @property
     def tolerance(self) -> float:

@@ -32,6 +32,7 @@ LEAST_ERROR = {
 }  # the smallest `error`: about what factor matrices, or their spectra, resolve
 FEW = 8  # times what rounding changes: an error of less is worth products in double precision
 SPARED = 3e-7  # the part of an `error` that factor matrices from spectra leave to rounding
+RANDOM = "random"  # the name that `init` may give to random factor matrices
 PARTS_ROUNDED = 32  # terms whose sum is wrong by a last digit, unless most are rounded alike
 
 

@@ -56,6 +56,7 @@ class RunParams(NamedTuple):
     checkpoint: CheckpointParams | None = None
     first_limit: float = LOADING_SECONDS  # see `StopRule`
     init_name: str | None = None  # in records; by default that of `init`
+    random: str | None = None  # the name that records may have for a random start
 
 
 class RunObserver:
@@ -157,7 +158,7 @@ class Run(Generic[M_co]):
             found, damages = checkpoint.load_newest(where.folder, where.verify)
             if found is not None:
                 checkpoint.check(found, origin.facts, method.state, where.folder, source.labels)
-                where.check(found.origin, where.folder / found.name)
+                where.check(self._without_name(found.origin), where.folder / found.name)
                 for damage in damages:
                     print(f"amped: {damage}; going on from {one_line(found.name)}", file=sys.stderr)
             return found
@@ -172,6 +173,15 @@ class Run(Generic[M_co]):
         self._reporter.display.note(f"resumed after {text.progress(method.state)} from {one_line(str(where.folder))}")
         self.origin = origin._replace(seed=seed, init=init or origin.init)
         return True
+
+    def _without_name(self, origin: checkpoint.Origin) -> checkpoint.Origin:
+        """Return an origin whose start is None if it is random, even if its record names it."""
+        return origin._replace(init=None) if origin.init == self.params.random else origin
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the run began from random factor matrices."""
+        return self._without_name(self.origin).init is None
 
     def iterate(self) -> bool:
         """Iterate from each start, keep the best; return whether the last state could not be saved, on rank 0."""

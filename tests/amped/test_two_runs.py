@@ -232,6 +232,30 @@ def test_a_start_is_not_ignored_where_a_run_goes_on(folder: Path) -> None:
         assert json.loads(Path("a/run.json").read_text())["init"] == "start.npz"
 
 
+@pytest.mark.parametrize("began", [[], ["--init", "random"], ["--seed", 3]])
+def test_a_random_start_may_be_named_or_not(folder: Path, began: list[object]) -> None:
+    line = ["tucker", small_tns(folder), "--rank", "2,2,2", "--device", "cpu", "--tol", 0, "--checkpoint", "c"]
+    succeeded(run_amped(*line, "--max-iters", 1, "--output", "a", *began))
+    seed, resume = 3 if 3 in began else 0, [*line, "--max-iters", 2, "--resume", "--output", "a"]
+    refused(run_amped(*resume, "--init", "nvecs"), "c/iteration-1", "not --init nvecs")
+    refused(run_amped(*resume, "--seed", 4), "c/iteration-1", f"began with --seed {seed}, not --seed 4")
+    for same in ([], ["--init", "random"], ["--seed", seed]):
+        succeeded(run_amped(*resume, *same, "--force"))
+        record = json.loads(Path("a/run.json").read_text())
+        assert record["init"] == ("random" if "random" in (*began, *same) else None)
+        assert record["seed"] == seed
+        parsed = record["command"].split()
+        assert ("--seed" in parsed, "--init" in parsed) == (seed == 3, seed == 0 and record["init"] is not None)
+
+
+def test_a_call_records_the_seed_of_a_random_start(folder: Path) -> None:
+    path = small_tns(folder)
+    line = ["tucker", path, "--rank", "2,2,2", "--device", "cpu", "--tol", 0, "--checkpoint", "c", "--init", "random"]
+    succeeded(run_amped(*line, "--max-iters", 1, "--output", "a"))
+    how: dict[str, Any] = {"max_iters": 2, "tol": 0, "device": "cpu", "checkpoint": "c", "resume": True}
+    assert amped.tucker(path, (2, 2, 2), **how).run["seed"] == 0
+
+
 @pytest.mark.parametrize("began", [0, 1])
 def test_a_seed_counts_also_where_it_is_the_default(folder: Path, began: int) -> None:
     path = begun(folder, *(["--seed", 1] if began else []))
