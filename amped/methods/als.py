@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from ..backend import rows
 from ..backend.device import Device
 from ..backend.exchange import Machine
-from ..backend.ops.batch import RunStopped
-from ..backend.ops.equations import EquationsStatus, equations_of
+from ..backend.normal_equations.row_solvers import solver_bytes
+from ..backend.ops.equations import EquationsStatus, RunStopped, equations_of
 from ..backend.ops.nonnegative import nonnegative_solver
 from ..backend.ops.solve import SolverBytes, solver
 from ..models.kruskal import KruskalTensor
 from ..operators.base import Operator
 from ..operators.placement import Solving
-from .constrained import Constrained, objective
 from .constraints import NONE, Constraints
 from .driver import MethodState, never
 from .pipelined import Pipelined
@@ -79,7 +78,7 @@ class CpAls:
     @cached_property
     def _update(self) -> LeastSquares:
         """What solves rows; made when it is needed, as runs side by side seldom do."""
-        return Constrained(self.operator, self.constraints) if self.constraints else LeastSquares(self.operator)
+        return LeastSquares.of_run(self.operator, self.constraints)
 
     def restart(self, state: MethodState | None = None) -> None:
         """See `Restartable`."""
@@ -198,7 +197,7 @@ class CpAls:
         series = self.state.series
         series["fit"].append(fit)
         if "objective" in series:
-            series["objective"].append(objective(fit, squares, self.constraints, self.operator.norm))
+            series["objective"].append(self.constraints.objective(fit, squares, self.operator.norm))
         self.state.iterations += 1
 
     def change(self) -> float | None:
@@ -260,13 +259,9 @@ def solving_bytes(
     device, parts = machine.device, machine.comm.size
 
     def takes(count: int, rank: int) -> SolverBytes:
-        kept, passing = solver(device, rank, dtype).bytes(count, rank)
+        kept, passing = solver_bytes(device, count, rank, dtype, bool(constraints))
         small = equations_of(device, rank).bytes(order, rank, parts)
-        if constraints:
-            more = nonnegative_solver(device, rank, dtype).bytes(count, rank)
-            kept, passing, small = kept + more.kept, max(passing, more.passing), small + 8 * rank * (rank + 2)
-        return SolverBytes(
-            kept + small, max(passing, min(8 * count * rank, rows.GRAM_BYTES))
-        )  # the first Gram matrices
+        grams = min(8 * count * rank, rows.GRAM_BYTES)  # the first ones
+        return SolverBytes(kept + small, max(passing, grams))
 
     return takes

@@ -1,4 +1,8 @@
-"""What factor matrices have to be, beside the best: non-negative, short, or as they are given."""
+"""What factor matrices have to be, beside the best: non-negative, short, or as they are given.
+
+Under constraints all columns have unit 2-norm when the next mode is solved. Its rows begin as they are, with the
+weights in them: so no solve makes the objective larger.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,13 @@ from numpy.typing import NDArray
 
 from partitioner.validate import real, whole
 
+from ..backend.ops.equations import ConstraintBounds
 from ..errors import InputError
 from ..operators.placement import MAX_RANK as MOST_MODES  # far more than any tensor has
 
 Modes = tuple[int, ...]
+SWEEPS = 5  # over the columns, each time that a mode is solved; 1 to 10 end at like fits (docs/design/constraints.md)
+UNTIL_SETTLED = 2000  # where no iteration comes after: a row ends when a sweep no longer changes it
 
 
 class ConstraintParams(NamedTuple):
@@ -60,6 +67,21 @@ class Constraints:
     def solved(self, order: int) -> list[int]:
         """Return the modes that are solved."""
         return [mode for mode in range(order) if mode not in self.fixed]
+
+    def bounds(self, order: int) -> ConstraintBounds:
+        """Return what equations of so many modes need to know of the constraints."""
+        if not self:
+            return ConstraintBounds.none(order)
+        solved = self.solved(order)
+        sweeps = SWEEPS if len(solved) > 1 else UNTIL_SETTLED
+        return ConstraintBounds(self.ridge, self.nonnegative, solved[-1], sweeps)
+
+    def objective(self, fit: float, squares: float, norm: float) -> float:
+        """Return the squared distance to the tensor, relative to its `norm`, and the penalty of a ridge of all modes.
+
+        `squares`: see `EquationsStatus`.
+        """
+        return (1 - fit) ** 2 + (self.common_ridge or 0.0) * squares / norm**2
 
     @property
     def common_ridge(self) -> float | None:

@@ -35,7 +35,8 @@ class Pipelined:
         self._operator, self._equations, self._queue = operator, equations, queue
         device, memory = operator.machine.device, equations.memory
         assert memory is not None
-        self._states = operator.matrices, memory
+        assert equations.reported is not None
+        self._states, self._reported = (operator.matrices, memory), equations.reported
         self._kept = [device.empty(state.shape, np.uint8) for state in self._states]
         self._replays: dict[tuple[bool, Hashable], Replay] = {}  # by exactness, and by what is kept when one begins
         self._ends: dict[tuple[bool, Hashable], Hashable] = {}  # what is kept when one ends
@@ -45,7 +46,7 @@ class Pipelined:
         """Wait for the next of `left` iterations; return what it told. Those that follow are launched before."""
         while len(self._flying) < min(AHEAD, left):
             self._flying.append(self._launched((exact, self._operator.kept())))
-        return self._equations.read(self._flying.popleft().wait())
+        return self._equations.read(self._flying.popleft().wait())[0]
 
     def _launched(self, which: tuple[bool, Hashable]) -> Replay:
         if which not in self._replays:
@@ -87,9 +88,10 @@ class Pipelined:
                     equations.keep(state, kept)
             queue(exact)
             operator.wait_comm()
+            equations.report()
             ends[exact, begins] = operator.kept()
 
         operator.synchronize()
-        replay = operator.machine.device.capture(iteration, self._states[1][: equations.told_bytes], operator.clock)
+        replay = operator.machine.device.capture(iteration, self._reported, operator.clock)
         assert replay is not None
         return replay

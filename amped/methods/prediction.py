@@ -32,8 +32,7 @@ from ..operators.sources.protocols import SparseSource
 from ..operators.sources.sparse import TensorSource
 from ..operators.sparse.operator import SparseOperator
 from .als import CpAls
-from .constrained import SWEEPS
-from .constraints import NONE, Constraints
+from .constraints import NONE, SWEEPS, Constraints
 from .driver import Method, Spans, StopRule, run
 from .initial import initial_factors
 

@@ -9,22 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backend import rows
-from ..backend.device import Array, Device
+from ..backend.device import Array
 from ..backend.ops.equations import (
     NEAR,
     NOISY,
     NOT_FINITE,
     RANGE,
     SINGULAR,
+    Case,
     Equations,
     EquationsStatus,
+    RunStart,
     Terms,
     equations_of,
 )
-from ..backend.ops.solve import solver
 from ..operators.base import Operator, Solve, in_turn
 from ..operators.limits import far
 from ..options import Options
+from .constraints import NONE, Constraints
 
 T = TypeVar("T")
 
@@ -72,47 +74,48 @@ class LeastSquares:
     """Solves rows by the (pseudo-)inverse of the product of the other modes' Gram matrices (Kolda and Bader 2009).
 
     Rows are rounded once, when they are stored, and the Gram matrix is made of what is stored: so factors in single
-    precision follow the path of those in double precision. Norms come after, and are kept beside the matrix.
+    precision follow the path of those in double precision. Norms come after, and are kept beside the matrix. Rows of
+    non-negative modes are solved by sweeps over the columns instead.
 
-    Each method queues work; those named `checked` wait for it, and do what the host has to decide. MTTKRPs are asked
-    for; see `Passes`.
+    Each method queues work, for a single run or for a batch; those named `checked` wait for it, and do what the host
+    has to decide for a single run. MTTKRPs are asked for; see `Passes`.
+
+    Parameters
+    ----------
+    operator : Operator
+    modes : sequence of int
+        Those that are solved.
+    equations : Equations
+        Of a single run, or of several that have columns of the operator's factor matrices.
     """
 
-    def __init__(self, operator: Operator, modes: Sequence[int] | None = None) -> None:
-        """`modes` are solved; all of them, unless others are given."""
-        self.modes = range(operator.order) if modes is None else modes
-        self._operator, rank = operator, operator.ranks[0]
-        device, dtype = operator.machine.device, operator.options.dtype
-        count = max(len(operator.owned(mode)) for mode in range(operator.order))
-        self._solver = solver(device, rank, dtype)
-        self._made = self._solver.make(count, rank, dtype)
-        self.equations = self._made_equations(device, terms_of(operator, rank), dtype)
+    def __init__(self, operator: Operator, modes: Sequence[int], equations: Equations) -> None:
+        self._operator, self.modes, self.equations = operator, modes, equations
         self._in_double = dict[int, int]()  # by mode, how many MTTKRPs are still in double precision at once
         self._at_once = 0 if operator.options.deterministic else AT_ONCE  # a run that is resumed knows of none
 
-    def _made_equations(self, device: Device, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
-        return equations_of(device, terms.rank).make(terms, dtype)
+    @classmethod
+    def of_run(cls, operator: Operator, constraints: Constraints = NONE) -> LeastSquares:
+        """Return what solves the rows of a single run."""
+        rank = operator.ranks[0]
+        equations = equations_of(operator.machine.device, rank).make(case_of(operator, rank, constraints))
+        return cls(operator, constraints.solved(operator.order), equations)
 
     @property
     def goes_ahead(self) -> bool:
         """Whether iterations can be queued ahead of the host: all is on this device, with room for a second copy."""
         exchange, alone = self._operator.machine.exchange, self._operator.machine.comm.size == 1
-        queued = self.equations.memory is not None and not self._solver.allocates and (alone or exchange.overlaps)
+        queued = self.equations.memory is not None and not self.equations.allocates and (alone or exchange.overlaps)
         return self._operator.plan.ahead and queued
 
     def load(self, told: EquationsStatus, best: float, weights: NDArray[np.float64] | None) -> None:
-        """Go on from the operator's factor matrices; the best fit so far is `best`. Collective.
+        """Let a single run go on from the operator's factor matrices; the best fit so far is `best`. Collective.
 
         `weights` were taken out of the mode that was solved last; None at a start.
         """
-        operator, equations, device = self._operator, self.equations, self._operator.machine.device
-        equations.load(told, best)
         self._in_double.clear()  # another run's
-        for mode in range(operator.order):
-            equations.totals.fill(0)
-            equations.sums(mode).gram[...] = device.to_device(gram_of(operator, mode))
-            operator.reduce(equations.totals, "sum", mode)
-            equations.hold(mode)
+        columns = slice(0, self._operator.ranks[0])
+        self.equations.put(0, columns, RunStart(told, best, grams_of(self._operator), weights))
 
     def queue(self, mode: int, double: bool = False, checked: bool = False) -> Passes[Array]:
         """Compute, solve and publish the owned rows of a mode, and take the norms out; return the MTTKRP's rows."""
@@ -126,14 +129,14 @@ class LeastSquares:
             if inexact:  # while the device computes the MTTKRP
                 inexact = False
                 with device.side_stream():
-                    flags = equations.told().flags
+                    flags = equations.told()[0].flags
                     if flags & NOT_FINITE:
                         raise DivergedError("the Gram matrices of the other modes are not finite")
                     if flags & SINGULAR:
                         equations.invert(mode, double)
             device.wait_side()
             with operator.span("solve", mode):
-                self._solve(mode, source, target)
+                equations.solve(mode, source, target)
 
         solved = yield Pass(mode, solve, self._then(mode), double, equations.totals)
         self._finish(mode)
@@ -143,15 +146,21 @@ class LeastSquares:
         """Return the modes whose MTTKRPs follow."""
         return in_turn(mode, self._operator.order, self.modes)
 
-    def _solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
-        """Queue the solving of rows from those of an MTTKRP; `again`: they are to be divided by other numbers."""
-        self._solver.run(self._made, source, self.equations.inverse, target, self.equations.sums(mode))
-
     def _finish(self, mode: int, again: bool = False) -> None:
         machine = self._operator.machine
         with machine.device.side_stream():
             machine.exchange.wait_comm(forget=False)
             self.equations.finish(mode, again)
+
+    def queue_again(self, mode: int, solved: Array) -> None:
+        """Solve the rows of runs that are out of `RANGE` once more, from those of the MTTKRP."""
+        operator, device = self._operator, self._operator.machine.device
+        device.wait_side()
+        self.equations.widen(mode)
+        self.equations.solve(mode, solved, operator.owned(mode), again=True)
+        device.wait_side()
+        operator.publish(mode, self.equations.totals)
+        self._finish(mode, True)
 
     def checked(self, mode: int) -> Passes[EquationsStatus]:
         """Do what `queue` does, and what only the host can.
@@ -170,12 +179,7 @@ class LeastSquares:
             solved = yield from self.queue(mode, double=True, checked=True)
             told = self.told()
         if told.flags & RANGE:  # products could overflow
-            device, operator = self._operator.machine.device, self._operator
-            self.equations.widen()
-            self._solve(mode, solved, operator.owned(mode), again=True)
-            device.wait_side()
-            operator.publish(mode, self.equations.totals)
-            self._finish(mode, True)
+            self.queue_again(mode, solved)
             told = self.told()
         if told.flags & NOT_FINITE:
             raise DivergedError("the factor matrix is not finite")
@@ -221,7 +225,11 @@ class LeastSquares:
         return told._replace(fit=comm.bcast(told.fit)), near
 
     def told(self) -> EquationsStatus:
-        """Wait for what is queued; return what it told."""
+        """Wait for what is queued; return the state of a single run."""
+        return self.all_told()[0]
+
+    def all_told(self) -> list[EquationsStatus]:
+        """Wait for what is queued; return the states of all runs."""
         self._operator.machine.device.wait_side()
         return self.equations.told()
 
@@ -230,6 +238,24 @@ def terms_of(operator: Operator, rank: int) -> Terms:
     """Return what the equations of a decomposition into so many components have in common."""
     comm, order = operator.machine.comm, operator.order
     return Terms(order, rank, comm.size, comm.rank, operator.norm, far(order), gains(operator.options))
+
+
+def case_of(operator: Operator, rank: int, constraints: Constraints, places: int = 1) -> Case:
+    """Return what equations are made for: of a run with so many columns, or of several with at most as many."""
+    rows = tuple(len(operator.owned(mode)) for mode in range(operator.order))
+    return Case(terms_of(operator, rank), operator.options.dtype, rows, constraints.bounds(operator.order), places)
+
+
+def grams_of(operator: Operator) -> NDArray[np.float64]:
+    """Return the Gram matrices of a run's factor matrices in host memory, (N, R, R). Collective."""
+    comm, rank = operator.machine.comm, operator.ranks[0]
+    # Sums have the size of those of an iteration, so that MPI adds up the ranks' numbers in the same order.
+    sums = np.zeros((operator.order, rank + 2 + comm.size, rank))
+    for mode, each in enumerate(sums):
+        each[:rank] = gram_of(operator, mode)
+        if comm.size > 1:
+            comm.all_reduce(each, "sum")
+    return sums[:, :rank]
 
 
 def gram_of(operator: Operator, mode: int) -> NDArray[np.float64]:

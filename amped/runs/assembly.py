@@ -23,8 +23,8 @@ from ..backend.choose import choose
 from ..backend.device import Device
 from ..backend.exchange import Machine, connect
 from ..backend.losses import Maps
-from ..backend.ops.batch import BATCH
 from ..backend.ops.dense import DENSE
+from ..backend.ops.equations import several_of
 from ..backend.ops.phi import interleaved
 from ..backend.ops.solve import SolverBytes
 from ..backend.ops.ttm import TTM
@@ -36,7 +36,7 @@ from ..methods.initial import Init, initial_factors, start_bytes
 from ..methods.multi_run import apr as counts_side_by_side
 from ..methods.multi_run.als import Alternating
 from ..methods.multi_run.apr import Counting
-from ..methods.multi_run.equations import Batched
+from ..methods.multi_run.equations import Batched, places_of
 from ..methods.poisson import Poisson
 from ..operators.base import LossOperator, Operator
 from ..operators.columns import Columns
@@ -204,15 +204,15 @@ def decompositions(
     seed: Callable[[Key], int],
 ) -> Alternating[Key]:
     """Place a tensor for runs of these ranks side by side, so many columns together. Collective."""
-    most, order, provider = max(ranks.values()), len(source.shape), BATCH.first(machine.device)
-    if provider and most > provider.most:
+    most, order, provider = max(ranks.values()), len(source.shape), several_of(machine.device)
+    if provider and most > provider.several:
         provider = None
     each = als.solving_bytes(machine, options.dtype, order, constraints)
 
     def solving(rows: int, together: int) -> SolverBytes:
         kept, passing = (-(-together // most) * size for size in each(rows, most))
         if provider:
-            kept += provider.bytes(order, most, machine.comm.size, min(len(ranks), together), rows)
+            kept += provider.bytes(order, most, machine.comm.size, places_of(len(ranks), together), rows)
         return SolverBytes(kept, passing)
 
     setting = setting_for(source, columns, machine, options, solving)
@@ -230,8 +230,8 @@ def decompositions(
 
 def widest(device: Device) -> int:
     """Return how many components a run has, at most, that gains by sharing passes with others."""
-    provider = BATCH.first(device)
-    return min(device.together, provider.most) if provider else device.together
+    provider = several_of(device)
+    return min(device.together, provider.several) if provider else device.together
 
 
 def counts_together(

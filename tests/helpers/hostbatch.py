@@ -1,4 +1,4 @@
-"""A batch of runs, one after the other with the parts that a single run has: what a device's batch is to compute."""
+"""Equations of several runs, one after the other with those of a single run: what a device's batch is to compute."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 
 from amped.backend.device import Device
-from amped.backend.ops.batch import Case, RunStart, RunStatus, RunStopped
-from amped.backend.ops.equations import NEAR, RANGE, equations_of
-from amped.backend.ops.nonnegative import nonnegative_solver
-from amped.backend.ops.solve import Sums, solver
+from amped.backend.ops.equations import NEAR, RANGE, Case, EquationsStatus, RunStart, RunStopped, equations_of
 
 
 class _Run:
@@ -18,42 +15,25 @@ class _Run:
 
     def __init__(self, device: Device, case: Case, columns: slice, start: RunStart) -> None:
         rank = columns.stop - columns.start
-        terms = case.terms._replace(rank=rank)
-        provider, self.columns, self.case = equations_of(device, rank), columns, case
-        if case.bounds:
-            self.equations: Any = provider.make_constrained(terms, case.dtype, case.bounds)
-        else:
-            self.equations = provider.make(terms, case.dtype)
-        self.equations.load(start.told, start.best)
-        for mode, gram in enumerate(start.grams):
-            self.equations.totals.fill(0)
-            self.equations.totals[:rank] = device.to_device(gram)
-            self.equations.hold(mode)
-        if case.bounds:
-            self.equations.start() if start.weights is None else self.equations.go_on(start.weights)
-        self.solver, self.hals = solver(device, rank, case.dtype), nonnegative_solver(device, rank, case.dtype)
-        self.made = self.solver.make(case.rows, rank, case.dtype), self.hals.make(case.rows, rank, case.dtype)
-        self.flags, self.mode = 0, 0
+        single = case._replace(terms=case.terms._replace(rank=rank), places=1)
+        self.columns, self.equations = columns, equations_of(device, rank).make(single)
+        self.equations.put(0, slice(0, rank), start)
+        self.flags, self.mode, self.told = 0, 0, start.told
 
     def note(self, mode: int) -> None:
         """Keep the flags that are raised, and where."""
-        told = self.equations.told()
-        self.flags, self.mode, self.told = told.flags, mode, told
+        (self.told,) = self.equations.told()
+        self.flags, self.mode = self.told.flags, mode
 
-    def solve(self, mode: int, source: Any, target: Any, again: bool) -> None:
-        parts, sums = (source[:, self.columns], target[:, self.columns]), self.equations.sums(mode)
-        if self.case.bounds and mode in self.case.bounds.nonnegative:
-            sweeps = 0 if again else self.case.sweeps
-            self.hals.run(self.made[1], parts[0], self.equations.system, sweeps, parts[1], sums)
-        else:
-            inverse = np.ascontiguousarray(self.equations.inverse)
-            self.solver.run(self.made[0], parts[0], inverse, parts[1], Sums(*sums))
+    def part_of(self, rows: Any) -> Any:
+        return rows[:, self.columns]
 
 
 class HostBatch:
-    """See `Batch`."""
+    """See `Equations`."""
 
-    facts = None
+    memory = reported = None
+    allocates = False
 
     def __init__(self, device: Device, case: Case) -> None:
         self._device, self._case = device, case
@@ -71,23 +51,26 @@ class HostBatch:
 
     def take(self, place: int) -> RunStopped:
         run = self.runs.pop(place)
-        told = run.told._replace(flags=run.flags)
-        return RunStopped(told, run.mode if run.flags else 0, run.equations.weights.copy())
+        stopped = run.equations.take(0)
+        return RunStopped(run.told._replace(flags=run.flags), run.mode if run.flags else 0, stopped.weights)
 
-    def prepare(self, mode: int) -> None:
+    def prepare(self, mode: int, double: bool = False) -> None:
         self.totals[...] = 0
         for _, run in self._of(0):
             run.equations.prepare(mode)
             run.note(mode)
 
+    def invert(self, mode: int, double: bool = False) -> None:
+        raise AssertionError("a run is taken out")
+
     def solve(self, mode: int, source: Any, target: Any, again: bool = False) -> None:
         for place, run in self._of(RANGE if again else 0):
-            run.solve(mode, source, target, again)
+            run.equations.solve(mode, run.part_of(source), run.part_of(target), again)
             self._copy(run, place, out=True)
 
     def _copy(self, run: _Run, place: int, out: bool) -> None:
-        rank = run.equations.totals.shape[1]
-        mine, most = run.equations.totals, self._case.terms.rank
+        mine, most = run.equations.totals[0], self._case.terms.rank
+        rank = mine.shape[1]
         for part, whole in (
             (mine[:rank], self.totals[place, :rank, :rank]),
             (mine[rank:], self.totals[place, most:, :rank]),
@@ -100,7 +83,7 @@ class HostBatch:
     def widen(self, mode: int) -> None:
         for place, run in self.runs.items():
             if run.flags == RANGE:
-                run.equations.widen()
+                run.equations.widen(mode)
                 self._copy(run, place, out=True)
             elif self._case.terms.part:
                 self.totals[place] = 0
@@ -111,42 +94,55 @@ class HostBatch:
             run.equations.finish(mode, again)
             run.note(mode)
 
+    def measure(self, norm: float) -> None:
+        for run in self.runs.values():
+            run.equations.measure(norm)
+
     def multiply(self, source: Any, target: Any) -> None:
         for place, run in self._of(NEAR):
-            run.equations.multiply(source[:, run.columns], target[:, run.columns])
-            self.dots[place, 0, : run.equations.dots.shape[1]] = run.equations.dots.sum(axis=0)
+            run.equations.multiply(run.part_of(source), run.part_of(target))
+            self.dots[place, 0, : run.equations.dots.shape[2]] = run.equations.dots[0].sum(axis=0)
 
     def fit(self, exact: bool = False) -> None:
         for place, run in self._of(NEAR if exact else 0):
             if exact:
                 run.equations.dots[...] = 0
-                run.equations.dots[0] = self.dots[place, 0, : run.equations.dots.shape[1]]
+                run.equations.dots[0, 0] = self.dots[place, 0, : run.equations.dots.shape[2]]
             run.equations.fit(exact)
             run.note(self._case.terms.order)
 
-    def tell(self) -> None:
-        """See `Batch`: nothing is noted down."""
+    def report(self) -> None:
+        """See `Equations`: nothing is captured."""
 
-    def read(self, memory: Any) -> list[RunStatus]:
-        raise AssertionError("nothing is noted down")
+    def read(self, memory: Any) -> list[EquationsStatus]:
+        raise AssertionError("nothing is captured")
 
-    def told(self) -> list[RunStatus]:
-        free = RunStatus(0, 0.0, 0.0)
+    def told(self) -> list[EquationsStatus]:
+        free = EquationsStatus(0, 0, 0.0, np.empty((0, 0)), np.empty((0, 0)))
         return [
-            RunStatus(run.flags, run.told.fit, run.told.squares) if (run := self.runs.get(place)) else free
+            run.told._replace(flags=run.flags) if (run := self.runs.get(place)) else free
             for place in range(self._case.places)
         ]
 
+    def keep(self, source: Any, target: Any) -> None:
+        raise AssertionError("nothing is queued ahead")
+
 
 class HostBatches:
-    """See `Provider`."""
+    """See `EquationsProvider`."""
 
-    most = 32
+    several = 32
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
-    def bytes(self, order: int, rank: int, parts: int, places: int, rows: int) -> int:
+    def suits(self, rank: int) -> bool:
+        return False
+
+    def prepare(self, rank: int, dtype: Any) -> None:
+        """See `EquationsProvider`: nothing is compiled."""
+
+    def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         return places * 8 * (order + 3) * rank * (rank + 8)
 
     def make(self, case: Case) -> HostBatch:

@@ -1,1 +1,1 @@
-"""Normal equations of CP-ALS that the host solves, with and without constraints."""
+"""Normal equations of CP-ALS: their state, their inverses, and those that the host solves."""

@@ -1,134 +1,116 @@
-"""Small matrices, of which the host decides what becomes of them, whatever device they are on; see `equations`."""
+"""Normal equations of one run, of which the host decides what becomes of them, whatever device they are on."""
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import rows
 from ..device import Array, Device
-from ..ops.equations import (  # fmt: skip
+from ..ops.equations import (
     ACCURACY,
-    CONDITION,
-    CUTOFF,
     NEAR,
     NEARBY,
     NOISY,
     NOT_FINITE,
     RANGE,
     ROUNDING,
+    Case,
+    Equations,
     EquationsStatus,
-    Terms,
+    RunStart,
+    RunStopped,
 )
-from ..ops.solve import Sums
+from ..ops.nonnegative import System
+from .inverse import inverted, noise_limit, widened
+from .row_solvers import RowSolvers
+from .state import BEST, FIT, FLAGS, ITERATIONS, SQUARES, EquationsState, Matrix, sums_of
 
-Matrix = NDArray[np.float64]
-ITERATIONS, FIT, BEST, FLAGS, SQUARES, MODE, FACTS = range(7)
-"""Facts: whole iterations, the fit of the last one, the best fit, flags, squared norms, the mode where a device raised
-a flag; and how many there are."""
-ALIGNED = 256 // 8  # doubles
-VANISHED = 1e-30  # of the longest component: shorter ones are of no consequence
-
-
-class EquationsState:
-    """What equations know of the factor matrices, in one piece of memory: first what the host is told.
-
-    Attributes
-    ----------
-    memory : (bytes,) uint8 array
-        Of these, the first `told_bytes` are facts, norms and scales.
-    facts : (FACTS,) array
-    norms, scales : (N, R) arrays
-        See `EquationsStatus`.
-    divisor : (R,) array
-        What the columns of the matrix that is solved now are divided by when they are stored.
-    grams : (N, R, R) array
-        The Gram matrices, of columns with their scales.
-    weights : (R,) array
-        The norms of the components, where equations are constrained.
-    """
-
-    def __init__(self, xp: ModuleType, order: int, rank: int, numbers: Array = None) -> None:
-        """Take `numbers`, (`doubles`,), or memory of zeros."""
-        numbers = xp.zeros(doubles(order, rank), np.float64) if numbers is None else numbers
-        sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank, rank]
-        bounds = [0, *accumulate(sizes)]
-        self.facts, norms, scales, self.divisor, grams, self.weights = (numbers[a:b] for a, b in pairwise(bounds))
-        self.norms, self.scales = norms.reshape(order, rank), scales.reshape(order, rank)
-        self.grams = grams.reshape(order, rank, rank)
-        self.memory, self.told_bytes = numbers.view(np.uint8), 8 * bounds[3]
-
-    def told(self, memory: NDArray[np.uint8]) -> EquationsStatus:
-        """Return what a copy of the first bytes tells."""
-        numbers = memory[: self.told_bytes].view(np.float64)
-        facts, columns = numbers[:FACTS].tolist(), numbers[FACTS:].reshape(2, *self.norms.shape).copy()
-        return EquationsStatus(
-            int(facts[FLAGS]), int(facts[ITERATIONS]), facts[FIT], columns[0], columns[1], facts[SQUARES]
-        )
+INVERTING = 6  # matrices that are there for a while
 
 
 class HostEquations:
     """See `Equations`. Matrices are on the device, and computed there; vectors are the host's, which waits for them."""
 
     memory: Array | None = None
+    reported: Array | None = None
 
-    def __init__(self, device: Device, terms: Terms) -> None:
-        self._device, self._terms, rank = device, terms, terms.rank
-        self._xp: Any = device.xp
-        self._state = EquationsState(np, terms.order, rank)
-        self._grams = self._state.grams if device.on_host else device.zeros((terms.order, rank, rank), np.float64)
-        self.told_bytes = self._state.told_bytes
+    def __init__(self, device: Device, case: Case) -> None:
+        self._device, self._terms, self._bounds = device, case.terms, case.bounds
+        self._xp: ModuleType = device.xp
+        order, rank = case.terms.order, case.terms.rank
+        self._state = EquationsState(np, order, rank)
+        self._grams = self._state.grams if device.on_host else device.zeros((order, rank, rank), np.float64)
         self.inverse = device.zeros((rank, rank), np.float64)
-        self.totals = device.zeros((rank + 2 + terms.parts, rank), np.float64)
-        self.dots = device.zeros((1, rank), np.float64)
+        shapes = ((rank, rank), (rank,), (rank,)) if case.bounds.nonnegative else ((0, 0), (0,), (0,))
+        self.system = System(*(device.zeros(shape, np.float64) for shape in shapes))
+        self.totals = device.zeros((1, rank + 2 + case.terms.parts, rank), np.float64)
+        self.dots = device.zeros((1, 1, rank), np.float64)
+        self._totals, self._rows = self.totals[0], RowSolvers(device, case)
+        self.allocates = self._rows.allocates
 
     @property
-    def weights(self) -> Matrix:
-        """The norms taken out of the last factor matrix that was solved, once an iteration is done; (R,)."""
-        last: Matrix = self._state.norms[-1]
-        return last
+    def _weights(self) -> Matrix:
+        """The norms of the components, once an iteration is done; (R,)."""
+        weights: Matrix = self._state.weights if self._bounds.constrained else self._state.norms[-1]
+        return weights
 
     def _raise(self, flag: int) -> None:
         self._state.facts[FLAGS] = int(self._state.facts[FLAGS]) | flag
 
-    def sums(self, mode: int) -> Sums:
-        return sums_of(self.totals, self._terms, mode)
+    def put(self, place: int, columns: slice, start: RunStart) -> None:
+        self._state.begin(start, self._terms.norm, self._bounds.constrained)
+        if not self._device.on_host:
+            self._grams[...] = self._up(self._state.grams)
 
-    def load(self, told: EquationsStatus, best: float) -> None:
-        state = self._state
-        state.norms[...], state.scales[...] = told.norms, told.scales
-        state.facts[[ITERATIONS, FIT, BEST, FLAGS]] = told.iterations, told.fit, best, 0
-
-    def hold(self, mode: int) -> None:
-        self._hold(mode, self._state.scales[mode])
-
-    def _hold(self, mode: int, scale: Matrix) -> None:
-        """Keep the Gram matrix in `totals`, of columns with this scale."""
-        on_device = self._up(scale)
-        self._grams[mode] = self.totals[: scale.size] * (on_device[:, None] * on_device)
+    def take(self, place: int) -> RunStopped:
+        return RunStopped(self.told()[0], 0, self._weights.copy())
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        state, product = self._state, self._product(mode)
-        self.totals.fill(0)
+        state = self._state
+        self._totals.fill(0)
+        if mode in self._bounds.nonnegative:
+            state.divisor[...] = state.norms[mode] * state.scales[mode]
+            self._prepare_system(mode, state.scales[mode] * state.weights / state.divisor)
+            return
+        product = self._with_ridge(self._product(mode), mode)
         if not bool(self._xp.all(self._xp.isfinite(product))):
             self._raise(NOT_FINITE)
             return
         most = np.inf if double else noise_limit(self._terms, state.facts[FIT])
         inverse, condition = inverted(product, most, self._xp)
         if condition > most:
-            self.totals[self._terms.rank + 1] = 1.0
+            self._totals[self._terms.rank + 1] = 1.0
         state.divisor[...] = state.norms[mode] * state.scales[mode]
         inverse *= self._up(self._other_scales(mode))[:, None]
         inverse /= self._up(state.divisor)
         self.inverse[...] = inverse
 
+    def _prepare_system(self, mode: int, begin: Matrix) -> None:
+        """Write what non-negative rows are to minimise; they are multiplied by `begin` first."""
+        divisor, product = self._up(self._state.divisor), self._product(mode)
+        lost = product.diagonal() == 0  # columns that are 0 in another mode: no equation determines them
+        product = self._with_ridge(product, mode)
+        if not bool(self._xp.all(self._xp.isfinite(product))):
+            self._raise(NOT_FINITE)
+            return
+        product[lost] = 0
+        right = self._up(self._other_scales(mode)) * divisor
+        found = product * (divisor[:, None] * divisor), right, self._up(begin)
+        for place, numbers in zip(self.system, found, strict=True):
+            place[...] = numbers
+
     def _product(self, mode: int) -> Array:
-        """Return what is inverted to solve a mode."""
+        """Return the elementwise product of the other modes' Gram matrices."""
         return self._xp.prod(self._grams[[m for m in range(self._terms.order) if m != mode]], axis=0)
+
+    def _with_ridge(self, product: Array, mode: int) -> Array:
+        if self._bounds.constrained:
+            each = self._xp.arange(self._terms.rank)
+            product[each, each] += self._bounds.ridge[mode]
+        return product
 
     def _other_scales(self, mode: int) -> Matrix:
         scales: Matrix = np.multiply.reduce(np.delete(self._state.scales, mode, axis=0))
@@ -137,15 +119,22 @@ class HostEquations:
     def invert(self, mode: int, double: bool = False) -> None:
         """See `Equations`: `prepare` has done so."""
 
-    def widen(self) -> None:
-        largest, divisor = self._down(self.totals[self._terms.rank + 2 :].max(axis=0)), self._state.divisor
-        wider = widened(largest, divisor)
-        self.inverse *= self._up(divisor / wider)
-        divisor[...] = wider
-        self.totals.fill(0)
+    def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
+        sums = sums_of(self.totals, self._terms, mode == self._bounds.last)
+        self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
+
+    def widen(self, mode: int) -> None:
+        before = self._state.divisor.copy()
+        largest = self._down(self._totals[self._terms.rank + 2 :].max(axis=0))
+        wider = widened(largest, before)
+        self.inverse *= self._up(before / wider)
+        self._state.divisor[...] = wider
+        self._totals.fill(0)
+        if mode in self._bounds.nonnegative:
+            self._prepare_system(mode, before / wider)
 
     def finish(self, mode: int, again: bool = False) -> None:
-        totals, rank, most, state, xp = self.totals, self._terms.rank, self._terms.most, self._state, self._xp
+        totals, rank, most, state, xp = self._totals, self._terms.rank, self._terms.most, self._state, self._xp
         gram = totals[:rank]
         rows = totals[rank + 2 :].max(axis=0), gram.diagonal(), xp.abs(gram).max(axis=0), totals[rank + 1]
         largest, squares, numbers, noisy = self._down(xp.stack(rows))
@@ -156,32 +145,35 @@ class HostEquations:
         elif not np.all(np.isfinite(numbers)):
             self._raise(NOT_FINITE)
         else:
-            length = np.sqrt(squares) * state.divisor
-            about = np.maximum(largest * state.divisor, 1.0) if state.facts[ITERATIONS] else length
-            self._take_out(mode, about, length)
+            unit = self._bounds.constrained or not state.facts[ITERATIONS]
+            length = np.sqrt(squares) * state.divisor if unit else np.maximum(largest * state.divisor, 1.0)
+            self._take_out(mode, length)
 
-    def _take_out(self, mode: int, about: Matrix, length: Matrix) -> None:
-        """Divide the columns of a mode, which have a `length`, by `about` that, where it is not 0."""
+    def _take_out(self, mode: int, length: Matrix) -> None:
+        """Divide the columns of a mode by `length`, where it is not 0, and keep their Gram matrix."""
         state = self._state
-        state.norms[mode] = np.where(about > 0, about, 1.0)
-        state.scales[mode] = scale = state.divisor / state.norms[mode]
-        self._hold(mode, scale)
+        state.norms[mode] = np.where(length > 0, length, 1.0)
+        state.scales[mode] = state.divisor / state.norms[mode]
+        scale = self._up(state.scales[mode])
+        self._grams[mode] = self._totals[: self._terms.rank] * (scale[:, None] * scale)
+        if self._bounds.constrained:
+            state.weights[...] = state.norms[mode]
 
     def measure(self, norm: float) -> None:
         self._terms = self._terms._replace(norm=norm)
 
     def multiply(self, source: Array, target: Array) -> None:
         self.dots.fill(0)
-        rows.add_dots(self._device.xp, source, target, self.dots[0])
+        rows.add_dots(self._device.xp, source, target, self.dots[0, 0])
 
     def fit(self, exact: bool = False) -> None:
         facts, flags = self._state.facts, int(self._state.facts[FLAGS])
         if exact and not flags & NEAR:
             return
-        norm, weights = self._terms.norm, self.weights
+        norm, weights = self._terms.norm, self._weights
         product, on_device = self._xp.prod(self._grams, axis=0), self._up(weights)
         squared = float(on_device @ product @ on_device)
-        dots = self._down(self.dots[0] if exact else self.totals[self._terms.rank])
+        dots = self._down(self.dots[0, 0] if exact else self._totals[self._terms.rank])
         parts = weights * np.multiply.reduce(self._state.scales) * dots
         # ||X - M|| / ||X|| from ||X||, ||M||**2 and the components' parts of <X, M>
         distance = float(np.sqrt(np.maximum(0.0, norm**2 + squared - 2 * parts.sum())) / norm)
@@ -194,14 +186,19 @@ class HostEquations:
         else:
             facts[[FIT, BEST, FLAGS]] = 1 - distance, max(facts[BEST], 1 - distance), flags & ~NEAR
             facts[ITERATIONS] += 1
+        if self._bounds.constrained:
+            facts[SQUARES] = weights**2 @ self._down(product.diagonal())
 
-    def told(self) -> EquationsStatus:
-        told = self.read(self._state.memory)
-        self._state.facts[FLAGS] = told.flags & NEAR
-        return told
+    def report(self) -> None:
+        """See `Equations`: it is there."""
 
-    def read(self, memory: NDArray[np.uint8]) -> EquationsStatus:
-        return self._state.told(memory)
+    def told(self) -> list[EquationsStatus]:
+        found = self.read(self._state.memory)
+        self._state.facts[FLAGS] = found[0].flags & NEAR
+        return found
+
+    def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
+        return [self._state.told(memory)]
 
     def keep(self, source: Array, target: Array) -> None:
         if not self._state.facts[FLAGS]:
@@ -214,57 +211,23 @@ class HostEquations:
         return self._device.to_device(array)
 
 
-def doubles(order: int, rank: int) -> int:
-    """Return the size of the memory of a `EquationsState`."""
-    return -(-(FACTS + rank * (2 * order + 2 + order * rank)) // ALIGNED) * ALIGNED
+class HostEquationsProvider:
+    """See `EquationsProvider`; suits all."""
 
+    several = 0
 
-def sums_of(totals: Array, terms: Terms, mode: int, last: int | None = None) -> Sums:
-    """Return where the rows of a mode are added up; inner products count for the one that is solved last."""
-    rank = terms.rank
-    dots = totals[rank] if mode == (terms.order - 1 if last is None else last) else None
-    return Sums(totals[:rank], totals[rank + 2 + terms.part], dots)
+    def __init__(self, device: Device) -> None:
+        self._device = device
 
+    def suits(self, rank: int) -> bool:
+        return True
 
-def noise_limit(terms: Terms, fit: float) -> float:
-    """Return up to which condition number single precision suffices after an iteration with that fit."""
-    return terms.noise * (1.0 if np.isnan(fit) else max(1 - fit, ACCURACY))
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+        """See `EquationsProvider`: nothing is compiled."""
 
+    def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
+        matrices = 2 if self._device.on_host else 2 + order + INVERTING
+        return 8 * rank * (matrices * rank + parts + 3)
 
-def widened(largest: Any, divisor: Any) -> Any:
-    """Return what columns are to be divided by whose largest stored numbers were out of range.
-
-    It differs from `divisor` by powers of two: so rows are rounded as if they were not divided. A component that has
-    all but vanished beside the others is not enlarged: its scale would fall from mode to mode until it is 0.
-    """
-    lengths = largest * divisor
-    grown = divisor * np.exp2(np.round(np.log2(np.where(largest > 0, largest, 1.0))))
-    return np.where(lengths > VANISHED * lengths.max(), grown, 1.0)
-
-
-def inverted(gram: Array, most: float, xp: Any) -> tuple[Array, float]:
-    """Return the (pseudo-)inverse of a positive semidefinite matrix, and its condition number or a larger number.
-
-    It is exact where it is above `most`.
-    """
-    try:
-        inverse = xp.linalg.inv(gram)
-    except np.linalg.LinAlgError:
-        return pseudo_inverse(gram, CUTOFF, xp)
-    condition = float(xp.linalg.norm(gram) * xp.linalg.norm(inverse))
-    if condition <= min(CONDITION, most):
-        return (inverse + inverse.T) / 2, condition
-    return pseudo_inverse(gram, CUTOFF, xp)
-
-
-def pseudo_inverse(gram: Array, cutoff: float, xp: Any = np) -> tuple[Array, float]:
-    """Return the Moore-Penrose inverse of a symmetric positive semidefinite matrix, and its condition number.
-
-    It solves rank-deficient least squares with the smallest norm, so that nothing becomes NaN. Eigenvalues below
-    `cutoff` times the largest count as 0. Rounding of an inverse whose numbers are 1e15 as large as those of the matrix
-    changes all components of a solution by tenths, not only those along the small eigenvalues.
-    """
-    values, vectors = xp.linalg.eigh(gram)  # ascending
-    kept = values > cutoff * values[-1]
-    values, vectors = values[kept], vectors[:, kept]
-    return (vectors / values) @ vectors.T, float(values[-1] / values[0]) if values.size else 1.0
+    def make(self, case: Case) -> Equations:
+        return HostEquations(self._device, case)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from ...backend.device import Array, Replay
-from ...backend.ops.batch import Batch, BatchProvider, Case, RunStart, RunStatus
-from ...backend.ops.equations import NEAR, RANGE
-from ...operators.base import Operator, in_turn
+from ...backend.device import Replay
+from ...backend.ops.equations import NEAR, RANGE, EquationsProvider, EquationsStatus, RunStart
+from ...operators.base import Operator
 from ...operators.columns import Columns
 from ..als import CpAls
-from ..constrained import bounds_of, sweeps_of
 from ..constraints import Constraints
-from ..updates import gram_of, terms_of
+from ..updates import LeastSquares, alone, case_of, grams_of
 from .als import Alternating, Key, columns_of
 
 
@@ -25,8 +21,8 @@ class Batched(Alternating[Key]):
     ----------
     operator, start
         See `SideBySide`.
-    provider : BatchProvider
-        Of batches.
+    provider : EquationsProvider
+        One that serves several runs.
     rank, runs : int
         The most columns of a run, and how many runs there are.
     constraints : Constraints
@@ -36,15 +32,16 @@ class Batched(Alternating[Key]):
         self,
         operator: Operator,
         start: Callable[[Columns, Key], CpAls],
-        provider: BatchProvider,
+        provider: EquationsProvider,
         rank: int,
         runs: int,
         constraints: Constraints,
     ) -> None:
         super().__init__(operator, start)
-        places = min(runs, operator.ranks[0])
-        self._batch = provider.make(case_of(operator, rank, places, constraints))
-        self._update = _Update(operator, self._batch, constraints.solved(operator.order))
+        places = places_of(runs, operator.ranks[0])
+        self._batch = provider.make(case_of(operator, rank, constraints, places))
+        update = LeastSquares(operator, constraints.solved(operator.order), self._batch)
+        self._iterations = _Iterations(operator, update)
         self._free, self._places = list(range(places)), dict[CpAls, int]()
 
     def _begin(self, columns: Columns, key: Key) -> CpAls:
@@ -69,13 +66,10 @@ class Batched(Alternating[Key]):
 
     def _put(self, method: CpAls) -> None:
         """Let a run go on in the batch."""
-        columns, comm = columns_of(method), self._operator.machine.comm
-        grams = np.stack([gram_of(columns, mode) for mode in range(columns.order)])
-        if comm.size > 1:
-            comm.all_reduce(grams, "sum")
+        columns = columns_of(method)
         self._places[method] = self._free.pop()
         told, best, weights = method.standing()
-        self._batch.put(self._places[method], columns.columns, RunStart(told, best, grams, weights))
+        self._batch.put(self._places[method], columns.columns, RunStart(told, best, grams_of(columns), weights))
 
     def _take_out(self, method: CpAls, raised: bool) -> None:
         """Let a run go on by itself, or end."""
@@ -85,7 +79,7 @@ class Batched(Alternating[Key]):
 
     def _advance(self, methods: Sequence[CpAls]) -> list[CpAls]:
         """Compute an iteration of runs in the batch; return those that have raised a flag, and are taken out."""
-        told, raised = self._update.iteration(), list[CpAls]()
+        told, raised = self._iterations.next(), list[CpAls]()
         for method in methods:
             facts = told[self._places[method]]
             if facts.flags:
@@ -96,113 +90,67 @@ class Batched(Alternating[Key]):
         return raised
 
 
-class _Update:
-    """Iterations of the runs in a batch: see `LeastSquares`.
+class _Iterations:
+    """Iterations of the runs of a batch.
 
-    Once all that an iteration takes is compiled, it is noted down and launched as a whole, where the device can.
+    Once all that an iteration takes is compiled, it is captured and launched as a whole, where the device can.
     """
 
-    def __init__(self, operator: Operator, batch: Batch, modes: Sequence[int]) -> None:
-        self._operator, self._batch, self._modes = operator, batch, modes
-        self._several = operator.machine.comm.size > 1
-        self._ahead = operator.plan.ahead and batch.facts is not None and not self._several
-        self._iterations = 0
+    def __init__(self, operator: Operator, update: LeastSquares) -> None:
+        self._operator, self._update, self._several = operator, update, operator.machine.comm.size > 1
+        self._ahead = operator.plan.ahead and update.equations.memory is not None and not self._several
+        self._computed = 0
         self._replay: Replay | None = None
 
-    def iteration(self) -> list[RunStatus]:
-        """Compute an iteration; return what is told of each place, by rank 0: all ranks do the same."""
-        self._iterations += 1
-        if self._ahead and self._iterations > 1:
-            self._replay = self._replay or self._noted()
+    def next(self) -> list[EquationsStatus]:
+        """Compute an iteration; return the state of each place on rank 0: all ranks do the same."""
+        self._computed += 1
+        if self._ahead and self._computed > 1:
+            self._replay = self._replay or self._captured()
             self._replay.launch()
             self._operator.forget()  # it was told nothing of what the launch leaves
-            told = self._batch.read(self._replay.wait())
+            told = self._update.equations.read(self._replay.wait())
         else:
             self._compute()
             told = self._told()
         if any(each.flags & NEAR for each in told):
-            self._compute_exactly()
+            alone(self._operator, self._update.refit())
             told = self._told()
         return told
 
-    def _told(self) -> list[RunStatus]:
-        told = self._batch.told()
+    def _told(self) -> list[EquationsStatus]:
+        told = self._update.all_told()
         return self._operator.machine.comm.bcast(told) if self._several else told
 
-    def _noted(self) -> Replay:
-        operator, batch = self._operator, self._batch
-        update = _Update(operator, batch, self._modes)  # the replay holds it, and would hold this one
+    def _captured(self) -> Replay:
+        operator, equations = self._operator, self._update.equations
+        computed = _Iterations(operator, self._update)  # the replay holds it, and would hold this one
 
         def iteration() -> None:
-            operator.forget()  # what is kept from one iteration to the next is not noted down
-            update._compute()
+            operator.forget()  # what is kept from one iteration to the next is not captured
+            computed._compute()
             operator.wait_comm()
-            batch.tell()
+            equations.report()
 
         operator.synchronize()
-        replay = operator.machine.device.capture(iteration, batch.facts, operator.clock)
+        replay = operator.machine.device.capture(iteration, equations.reported, operator.clock)
         assert replay is not None
         return replay
 
     def _compute(self) -> None:
         """Queue an iteration."""
-        for mode in self._modes:
-            solved = self._solve(mode)
-            # To launch what nothing needs takes less than to ask, but not where ranks would exchange rows for it.
-            if not self._several or any(each.flags & RANGE for each in self._told()):
-                self._solve_again(mode, solved)
-        with self._operator.machine.device.side_stream():
-            self._batch.fit()
+        for mode in self._update.modes:
+            self._solve(mode)
+        self._update.fit()
 
-    def _solve(self, mode: int) -> Array:
-        """Compute, solve and publish the rows of a mode of all runs; return the MTTKRP's rows."""
-        operator, batch, device = self._operator, self._batch, self._operator.machine.device
-        with device.side_stream():
-            batch.prepare(mode)
-
-        def solve(source: Array, target: Array) -> None:
-            device.wait_side()
-            with operator.span("solve", mode):
-                batch.solve(mode, source, target)
-
-        solved = operator.mttkrp(mode, solve, self._then(mode), False, batch.totals)
-        self._finish(mode)
-        return solved
-
-    def _then(self, mode: int) -> list[int]:
-        """Return the modes whose MTTKRPs follow."""
-        return in_turn(mode, self._operator.order, self._modes)
-
-    def _finish(self, mode: int, again: bool = False) -> None:
-        machine = self._operator.machine
-        with machine.device.side_stream():
-            machine.exchange.wait_comm(forget=False)
-            self._batch.finish(mode, again)
-
-    def _solve_again(self, mode: int, solved: Array) -> None:
-        """Solve the rows of runs whose numbers are out of range, divided by others."""
-        operator, device = self._operator, self._operator.machine.device
-        device.wait_side()
-        self._batch.widen(mode)
-        self._batch.solve(mode, solved, operator.owned(mode), again=True)
-        device.wait_side()
-        operator.publish(mode, self._batch.totals)
-        self._finish(mode, again=True)
-
-    def _compute_exactly(self) -> None:
-        """Compute the fits that are near 1 once more, from inner products in double precision."""
-        operator, batch, device = self._operator, self._batch, self._operator.machine.device
-        source = operator.mttkrp(0, None, self._then(self._modes[-1]), True)
-        device.wait_side()
-        with operator.span("solve", 0):
-            batch.multiply(source, operator.owned(0))
-        with device.side_stream():
-            operator.reduce(batch.dots, "sum", 0)
-            batch.fit(exact=True)
+    def _solve(self, mode: int) -> None:
+        """Compute, solve and publish the rows of a mode of all runs."""
+        solved = alone(self._operator, self._update.queue(mode))
+        # To launch what nothing needs takes less than to ask, but not where ranks would exchange rows for it.
+        if not self._several or any(each.flags & RANGE for each in self._told()):
+            self._update.queue_again(mode, solved)
 
 
-def case_of(operator: Operator, rank: int, places: int, constraints: Constraints) -> Case:
-    """Return what a batch is made for: runs of so many columns, at most."""
-    rows, order = max(len(operator.owned(mode)) for mode in range(operator.order)), operator.order
-    bounds = bounds_of(constraints, order) if constraints else None
-    return Case(terms_of(operator, rank), operator.options.dtype, places, rows, bounds, sweeps_of(constraints, order))
+def places_of(runs: int, columns: int) -> int:
+    """Return how many runs a batch has places for; two at least: the flags of a single run are for the host."""
+    return max(2, min(runs, columns))

@@ -23,7 +23,7 @@ from oracle import (
 from tensors import write_store
 
 import amped
-from amped.backend.normal_equations.host import pseudo_inverse
+from amped.backend.normal_equations.inverse import pseudo_inverse
 from amped.errors import InputError
 from amped.methods.als import CpAls
 from amped.methods.driver import StopRule, iterate

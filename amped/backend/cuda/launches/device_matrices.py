@@ -1,4 +1,4 @@
-"""What equations of CP-ALS hold on a GPU, however they are computed there."""
+"""The state of normal equations of CP-ALS on a GPU, of one run or several, however they are computed there."""
 
 from __future__ import annotations
 
@@ -11,18 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...device import Array
-from ...normal_equations.constrained import take_lengths_out
-from ...normal_equations.host import (
-    BEST,
-    FACTS,
-    FIT,
-    FLAGS,
-    ITERATIONS,
-    EquationsState,
-    noise_limit,
-    pseudo_inverse,
-    sums_of,
-)
+from ...normal_equations.inverse import noise_limit, pseudo_inverse
+from ...normal_equations.state import FACTS, FIT, FLAGS, ITERATIONS, MODE, SQUARES, EquationsState, doubles
 from ...ops.equations import (
     ACCURACY,
     CONDITION,
@@ -31,75 +21,110 @@ from ...ops.equations import (
     NEARBY,
     ROUNDING,
     SINGULAR,
-    ConstraintBounds,
+    Case,
     EquationsStatus,
-    Terms,
+    RunStart,
+    RunStopped,
 )
 from ...ops.nonnegative import System
-from ...ops.solve import Sums
-from ..source import by_value
+from ..device import CudaDevice
+from ..source import ALONE, by_value
 
 KEEP_BLOCKS, VECTOR = 1024, 16
+NO_MATRIX = np.empty((0, 0))
 
 
 class DeviceMatrices:
-    """See `ConstrainedEquations`. Nothing waits, except for `told`, and where a matrix is singular."""
+    """See `Equations`. Nothing waits, except for `told`, `take`, and where a matrix is singular.
+
+    Runs have room for `columns` each; `dot_blocks` are the blocks of threads that write `dots`.
+    """
 
     inverting: ClassVar[ModuleType] = np  # NumPy or CuPy, which finds the pseudo-inverse of what is singular
+    allocates = False
 
-    def __init__(self, terms: Terms, bounds: ConstraintBounds | None, dot_blocks: int) -> None:
-        self._terms, order, rank = terms, terms.order, terms.rank
-        self._bounds = bounds or ConstraintBounds((0.0,) * order, (), order - 1)
-        self._mode = self._bounds.last  # that is solved
-        self._held = held = EquationsState(cupy, order, rank)
-        self.memory, self.told_bytes = held.memory, held.told_bytes
-        self.inverse = cupy.zeros((rank, rank), np.float64)
-        self.totals = cupy.zeros((rank + 2 + terms.parts, rank), np.float64)
-        self.dots = cupy.zeros((dot_blocks, rank), np.float64)
-        shapes = ((rank, rank), (rank,), (rank,)) if self._bounds.nonnegative else ((0,),) * 3
-        self.system = System(*(cupy.zeros(shape, np.float64) for shape in shapes))
-        weights = held.weights if bounds else held.norms[-1]
-        places = held.facts, held.norms, held.scales, held.divisor, held.grams, weights, self.totals, self.inverse
-        sizes = np.array([order, terms.parts, bounds is not None, terms.part], np.int32)
-        self._state, self._system = by_value(addresses(places), sizes), by_value(addresses(self.system))
-        self._limits = limits_of(terms)
+    def __init__(self, device: CudaDevice, case: Case, columns: int, dot_blocks: int) -> None:
+        self._device, self._case, self._terms, self._bounds = device, case, case.terms, case.bounds
+        self._columns, places, order = columns, case.places, case.terms.order
+        self._held = cupy.zeros((places, doubles(order, columns)), np.float64)
+        self._first = first = EquationsState(cupy, order, columns, self._held[0])
+        self.memory = self._held.view(np.uint8).reshape(-1)
+        self.totals = cupy.zeros((places, columns + 2 + case.terms.parts, columns), np.float64)
+        self.dots = cupy.zeros((places, dot_blocks, columns), np.float64)
+        self._inverses = cupy.zeros((places, columns, columns), np.float64)
+        shapes = ((columns, columns), (columns,), (columns,)) if case.bounds.nonnegative else ((0, 0), (0,), (0,))
+        self._systems = System(*(cupy.zeros((places, *shape), np.float64) for shape in shapes))
+        self.inverse, self.system = self._inverses[0], System(*(each[0] for each in self._systems))  # of the first run
+        weights = first.weights if case.bounds.constrained else first.norms[-1]
+        own = first.facts, first.norms, first.scales, first.divisor, first.grams, weights
+        sizes = np.array([order, case.terms.parts, case.bounds.constrained, case.terms.part], np.int32)
+        self._state, self._system = (
+            by_value(addresses([*own, self.totals, self._inverses]), sizes),
+            by_value(addresses(self._systems)),
+        )
+        self._limits = self._limits_of_terms()
+        self._place_runs(places)
 
-    def sums(self, mode: int) -> Sums:
-        return sums_of(self.totals, self._terms, mode, self._bounds.last)
+    def _place_runs(self, places: int) -> None:
+        """Make what says which columns each run has, and which facts of the runs the host reads."""
+        self._runs: Any = ALONE
+        self.reported = self.memory[: self._first.told_bytes]
+        if places > 1:
+            self._of = np.zeros((places, 2), np.int32)  # the first column of each, and how many
+            self._on_device = cupy.zeros((places, 2), np.int32)
+            width = np.array([self._held.shape[1]], np.int64)
+            self._runs = by_value(addresses([self._on_device, self._held]), width)
+            self.reported = cupy.zeros((places, FACTS), np.float64).view(np.uint8).reshape(-1)
 
-    def load(self, told: EquationsStatus, best: float) -> None:
-        facts = np.zeros(FACTS)
-        facts[[ITERATIONS, FIT, BEST]] = told.iterations, told.fit, best
-        self._held.facts.set(facts)
-        self._held.norms.set(np.ascontiguousarray(told.norms))
-        self._held.scales.set(np.ascontiguousarray(told.scales))
+    def _limits_of_terms(self) -> Any:
+        """Return what code compares with, to be passed by value."""
+        terms = self._terms
+        numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
+        return by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
 
-    def hold(self, mode: int) -> None:
-        scale = self._held.scales[mode]
-        self._held.grams[mode] = self.totals[: scale.size] * (scale[:, None] * scale)
+    @property
+    def _several(self) -> bool:
+        return self._case.places > 1
 
-    def start(self) -> None:
-        state = EquationsState(np, self._terms.order, self._terms.rank)
-        state.memory[...] = self._held.memory.get()
-        take_lengths_out(state, self._terms.norm)
-        self._held.memory.set(state.memory)
+    def _assign(self, place: int, columns: slice) -> None:
+        if self._several:
+            self._of[place] = columns.start, columns.stop - columns.start
+            self._on_device.set(self._of)
+
+    def put(self, place: int, columns: slice, start: RunStart) -> None:
+        order, count = start.told.norms.shape
+        small, state = EquationsState(np, order, count), EquationsState(np, order, self._columns)
+        small.begin(start, self._terms.norm, self._bounds.constrained)
+        state.facts[...], state.weights[:count] = small.facts, small.weights
+        state.norms[:, :count], state.scales[:, :count] = small.norms, small.scales
+        state.grams[:, :count, :count] = small.grams
+        self._held[place].set(state.memory.view(np.float64))
+        self._assign(place, columns)
+
+    def take(self, place: int) -> RunStopped:
+        self._device.wait_side()
+        state = EquationsState(np, self._terms.order, self._columns, self._held[place].get())
+        count = int(self._of[place, 1]) if self._several else self._columns
+        self._assign(place, slice(0, 0))
+        told = state.told(state.memory)
+        told = told._replace(norms=told.norms[:, :count].copy(), scales=told.scales[:, :count].copy())
+        weights = state.weights[:count].copy() if self._bounds.constrained else told.norms[-1].copy()
+        return RunStopped(told, int(state.facts[MODE]) if told.flags else 0, weights)
 
     def measure(self, norm: float) -> None:
         if norm != self._terms.norm:
             self._terms = self._terms._replace(norm=norm)
-            self._limits = limits_of(self._terms)
-
-    def go_on(self, weights: NDArray[np.float64]) -> None:
-        self._held.weights.set(np.ascontiguousarray(weights))
+            self._limits = self._limits_of_terms()
 
     def _ridge(self, mode: int) -> np.float64:
         return np.float64(self._bounds.ridge[mode])
 
     def invert(self, mode: int, double: bool = False) -> None:
         others = [m for m in range(self._terms.order) if m != mode]
-        facts, scales, divisor = self._held.facts.get(), self._held.scales.get(), self._held.divisor.get()
-        xp: Any = self.inverting
-        grams = self._held.grams.get() if xp is np else self._held.grams
+        held = self._first
+        facts, scales, divisor = held.facts.get(), held.scales.get(), held.divisor.get()
+        xp = self.inverting
+        grams = held.grams.get() if xp is np else held.grams
         product = xp.prod(grams[others], axis=0)
         if not bool(xp.all(xp.isfinite(product))):
             return  # `prepare` has said so
@@ -107,31 +132,41 @@ class DeviceMatrices:
         product[each, each] += self._ridge(mode)
         inverse, condition = pseudo_inverse(product, CUTOFF, xp)
         if not double and condition > noise_limit(self._terms, facts[FIT]):
-            self.totals[self._terms.rank + 1] = 1.0
+            self.totals[0, self._columns + 1] = 1.0
         inverse *= xp.asarray(np.multiply.reduce(scales[others])[:, None])
         self.inverse[...] = cupy.asarray(inverse / xp.asarray(divisor))
-        self._held.facts[FLAGS] = float(int(facts[FLAGS]) & ~SINGULAR)
+        held.facts[FLAGS] = float(int(facts[FLAGS]) & ~SINGULAR)
 
-    def told(self) -> EquationsStatus:
-        told = self.read(self.memory[: self.told_bytes].get())
-        if told.flags:
-            self._held.facts[FLAGS] = float(told.flags & NEAR)
-        return told
+    def report(self) -> None:
+        if self._several:
+            facts = self.reported.view(np.float64).reshape(-1, FACTS)
+            cupy.copyto(facts, self._held[:, :FACTS])
 
-    def read(self, memory: NDArray[np.uint8]) -> EquationsStatus:
-        return self._held.told(memory)
+    def told(self) -> list[EquationsStatus]:
+        self.report()
+        found = self.read(self.reported.get())
+        if not self._several and found[0].flags:
+            self._first.facts[FLAGS] = float(found[0].flags & NEAR)
+        return found
+
+    def read(self, memory: NDArray[np.uint8]) -> list[EquationsStatus]:
+        if not self._several:
+            return [self._first.told(memory)]
+        return [
+            EquationsStatus(int(row[FLAGS]), int(row[ITERATIONS]), row[FIT], NO_MATRIX, NO_MATRIX, row[SQUARES])
+            for row in memory.view(np.float64).reshape(-1, FACTS).tolist()
+        ]
 
     def _keep(self, function: Any, source: Array, target: Array) -> None:
         vectors = source.nbytes // VECTOR
         blocks = min(KEEP_BLOCKS, -(-vectors // 256))
-        function((blocks,), (256,), (self._held.facts, source, target, np.int64(vectors)))
-
-
-def limits_of(terms: Terms) -> Any:
-    """Return what code compares with, to be passed by value."""
-    numbers = terms.norm, terms.most, terms.noise, CONDITION, ACCURACY, ROUNDING, NEARBY
-    return by_value(np.array(numbers), np.array([terms.gains, 0], np.int32))
+        function((blocks,), (256,), (self._first.facts, source, target, np.int64(vectors)))
 
 
 def addresses(places: Iterable[Array]) -> NDArray[np.uint64]:
     return np.array([place.data.ptr for place in places], np.uint64)
+
+
+def strides_of(*matrices: Array) -> list[np.int64]:
+    """Return the numbers from a row of each matrix to the next."""
+    return [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in matrices]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import cupy
@@ -12,11 +13,13 @@ from partitioner.cuda.code import allow_shared, load
 from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
-from ...normal_equations.host import widened
-from ...ops.equations import ConstraintBounds, Terms
+from ...normal_equations.inverse import widened
+from ...normal_equations.row_solvers import RowSolvers
+from ...normal_equations.state import sums_of
+from ...ops.equations import Case
 from ..device import CudaDevice
 from ..source import REALS, by_value, unit
-from .device_matrices import DeviceMatrices, addresses
+from .device_matrices import DeviceMatrices, addresses, strides_of
 
 THREADS, COLUMNS = 256, 32  # as in block_cholesky.cuh and equations_large.cu
 SIDES = 64, 32  # rows and columns of a square
@@ -42,26 +45,25 @@ class LargeEquationsCode(NamedTuple):
 
 
 class WideEquations(DeviceMatrices):
-    """See `ConstrainedEquations`. A matrix is inverted square by square, by a block of threads for each."""
+    """See `Equations`; of one run. A matrix is inverted square by square, by a block of threads for each."""
 
-    inverting: ClassVar[Any] = cupy
+    inverting: ClassVar[ModuleType] = cupy
 
-    def __init__(
-        self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any], bounds: ConstraintBounds | None = None
-    ) -> None:
-        super().__init__(terms, bounds, DOT_BLOCKS)
-        side = side_of(device)
-        self._functions = _compiled(dtype, side, device.number)
-        self._rank, self._squares = np.int32(terms.rank), -(-terms.rank // side)
+    def __init__(self, device: CudaDevice, case: Case) -> None:
+        rank, side = case.terms.rank, side_of(device)
+        super().__init__(device, case, rank, DOT_BLOCKS)
+        self._rows = RowSolvers(device, case)
+        self.allocates = self._rows.allocates
+        self._functions = _compiled(case.dtype, side, device.number)
+        self._rank, self._squares = np.int32(rank), -(-rank // side)
         self._shared = swept_bytes(side)
         self._matrices = cupy.empty((2, *2 * [self._squares * side]), np.float64)
         self._parts = cupy.zeros(parts_of(self._squares), np.float64)
-        sizes = np.array([terms.rank, self._squares], np.int32)
+        sizes = np.array([rank, self._squares], np.int32)
         self._wide = by_value(addresses([*self._matrices, self._parts]), sizes)
-        self._blocks = min(MOST_BLOCKS, -(-terms.rank * terms.rank // (EACH * THREADS)))  # of threads
+        self._blocks = min(MOST_BLOCKS, -(-rank * rank // (EACH * THREADS)))  # of threads
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        self._mode = mode
         if mode in self._bounds.nonnegative:
             self._constrain(mode)
             return
@@ -77,14 +79,18 @@ class WideEquations(DeviceMatrices):
         numbers = self._system, self._rank, np.int32(mode), np.int32(again), self._ridge(mode)
         self._functions.constrain((self._blocks,), (THREADS,), (self._state, *numbers))
 
-    def widen(self) -> None:
+    def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
+        sums = sums_of(self.totals, self._terms, mode == self._bounds.last)
+        self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
+
+    def widen(self, mode: int) -> None:
         """See `Equations`; that happens seldom, and the host takes part."""
-        largest, divisor = self.totals[self._terms.rank + 2 :].max(axis=0).get(), self._held.divisor.get()
+        largest, divisor = self.totals[0, self._terms.rank + 2 :].max(axis=0).get(), self._first.divisor.get()
         wider = widened(largest, divisor)
-        self._held.divisor.set(wider)
-        if self._mode in self._bounds.nonnegative:
+        self._first.divisor.set(wider)
+        if mode in self._bounds.nonnegative:
             self.system.begin.set(divisor / wider)
-            self._constrain(self._mode, again=True)
+            self._constrain(mode, again=True)
         else:
             self.inverse *= cupy.asarray(divisor / wider)
             self.totals.fill(0)
@@ -94,8 +100,8 @@ class WideEquations(DeviceMatrices):
         self._functions.finish((self._blocks,), (THREADS,), arguments, shared_mem=8 * int(self._rank))
 
     def multiply(self, source: Array, target: Array) -> None:
-        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-        arguments = source, strides[0], target, strides[1], np.int64(len(source)), self._rank, self.dots
+        stride, other = strides_of(source, target)
+        arguments = source, stride, target, other, np.int64(len(source)), self._rank, self.dots
         self._functions.add_dots((DOT_BLOCKS, -(-int(self._rank) // COLUMNS)), (THREADS,), arguments)
 
     def fit(self, exact: bool = False) -> None:

@@ -17,6 +17,7 @@ from ...rows import block_rows, blocks_of
 from ..blas import multiply, multiply_parts
 from ..device import CudaDevice
 from ..source import REALS, unit
+from .device_matrices import strides_of
 
 THREADS, COLUMNS = 256, 32  # as in rows_large.cu
 LEAST = 32  # rows of a block of threads
@@ -84,7 +85,7 @@ class ProductSolver:
         multiply(source, inverse, made.solved[:rows], False, False)
         across = -(-rank // COLUMNS)
         blocks = min(-(-every // LEAST), MOST_BLOCKS, max(1, 8 * self._processors // across))
-        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
+        strides = strides_of(source, target)
         numbers = np.int64(rows), np.int64(every), np.int32(rank), np.int32(sums.dots is not None)
         arguments = source, strides[0], made.solved, target, strides[1], *numbers, made.lines
         made.store((blocks, across), (THREADS,), arguments)

@@ -1,4 +1,7 @@
-"""The small matrices of CP-ALS on a GPU: compiling and launching ``equations.cu``; of many columns see ``wide.py``."""
+"""The normal equations of CP-ALS on a GPU, of one run or several: compiling and launching ``equations.cu``.
+
+Of many columns see ``equations_large.py``.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partitioner.cuda.code import load, prepare
-from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
-from ...normal_equations.host import doubles
-from ...normal_equations.host_provider import INVERTING
-from ...ops.equations import EQUATIONS, ConstrainedEquations, ConstraintBounds, Equations, EquationsProvider, Terms
+from ...normal_equations.host import INVERTING
+from ...normal_equations.row_solvers import RowSolvers
+from ...normal_equations.state import doubles, sums_of
+from ...ops.equations import EQUATIONS, Case, Equations, EquationsProvider
 from ..device import CudaDevice
-from ..launches.device_matrices import DeviceMatrices
+from ..launches.device_matrices import DeviceMatrices, strides_of
 from ..launches.equations_large import WideEquations, side_of, wide_bytes, wide_unit
-from ..source import ALONE, REALS, by_value, unit
+from ..launches.fused_rows import rows_unit
+from . import nonnegative, solve
 
 MOST_COLUMNS = 48  # a block of threads has a matrix in registers; of more, many are faster
+MOST_OF_SEVERAL = 32  # columns of a run of several: more gain little
+EIGHT = 8  # code for several runs is compiled for multiples of so many columns
+FILLING = 2  # blocks of threads on a multiprocessor that solve rows of several runs
 DOT_BLOCKS, DOT_THREADS = 64, 256  # as in equations.cu
-NO_SYSTEM = by_value(np.zeros(3, np.uint64))
 
 
 class EquationsCode(NamedTuple):
@@ -38,77 +44,98 @@ class EquationsCode(NamedTuple):
 
 
 class CudaEquations(DeviceMatrices):
-    """See `ConstrainedEquations`. A block of threads has a matrix; the host inverts what elimination cannot."""
+    """See `Equations`. A block of threads has a run's matrix; the host inverts what elimination cannot."""
 
-    def __init__(
-        self, device: CudaDevice, terms: Terms, dtype: np.dtype[Any], bounds: ConstraintBounds | None = None
-    ) -> None:
-        super().__init__(terms, bounds, DOT_BLOCKS)
-        rank = terms.rank
-        self._functions = _compiled(rank, dtype, device.number)
-        self._threads = min(1024, -(-rank * rank // 32) * 32)  # as in equations.cu
+    def __init__(self, device: CudaDevice, case: Case) -> None:
+        rank, several = case.terms.rank, case.places > 1
+        super().__init__(device, case, padded(rank) if several else rank, DOT_BLOCKS)
+        self._functions = _compiled(self._columns, case.dtype, several, device.number)
+        self._threads = min(1024, -(-(self._columns**2) // 32) * 32)  # as in equations.cu
+        if several:
+            self._make_rows(device, case)
+        else:
+            self._rows = RowSolvers(device, case)
+            self.allocates = self._rows.allocates
 
-    def _launch(self, function: Any, *arguments: Any) -> None:
-        function((1,), (self._threads,), (self._state, self._limits, ALONE, *arguments))
+    def _make_rows(self, device: CudaDevice, case: Case) -> None:
+        """Make what solves the rows of several runs."""
+        blocks = blocks_of(max(case.rows), case.places, device)
+        how = device, self._columns, case.dtype, blocks, solve.ROWS, case.places, self._runs
+        self._solving = solve.solving_rows(*how)
+        self._sweeping = nonnegative.sweeping_rows(*how) if case.bounds.nonnegative else None
+
+    def _launch(self, name: str, *arguments: Any) -> None:
+        function = getattr(self._functions, name)
+        function((self._case.places,), (self._threads,), (self._state, self._limits, self._runs, *arguments))
 
     def prepare(self, mode: int, double: bool = False) -> None:
-        self._mode = mode
         if mode in self._bounds.nonnegative:
             self._constrain(mode)
         else:
-            self._launch(self._functions.prepare, np.int32(mode), np.int32(double), self._ridge(mode))
+            self._launch("prepare", np.int32(mode), np.int32(double), self._ridge(mode))
 
     def _constrain(self, mode: int, again: bool = False) -> None:
-        self._launch(self._functions.constrain, self._system, np.int32(mode), np.int32(again), self._ridge(mode))
+        self._launch("constrain", self._system, np.int32(mode), np.int32(again), self._ridge(mode))
 
-    def widen(self) -> None:
-        nonnegative = self._mode in self._bounds.nonnegative
-        self._launch(self._functions.widen, self._system if nonnegative else NO_SYSTEM, np.int32(nonnegative))
+    def solve(self, mode: int, source: Array, target: Array, again: bool = False) -> None:
+        sums = sums_of(self.totals, self._terms, mode == self._bounds.last)
+        if not self._several:
+            self._rows.run(mode, source, self.inverse, self.system, target, sums, again)
+        elif self._sweeping and mode in self._bounds.nonnegative:
+            sweeps = np.int32(0 if again else self._bounds.sweeps)
+            self._sweeping.run(source, (*self._systems, sweeps), target, sums, self.totals[0].size, again)
+        else:
+            self._solving.run(source, (self._inverses,), target, sums, self.totals[0].size, again)
+
+    def widen(self, mode: int) -> None:
+        nonnegative = mode in self._bounds.nonnegative
+        self._launch("widen", self._system, np.int32(nonnegative))
         if nonnegative:
-            self._constrain(self._mode, again=True)
+            self._constrain(mode, again=True)
 
     def finish(self, mode: int, again: bool = False) -> None:
-        self._launch(self._functions.finish, np.int32(mode), np.int32(again))
+        self._launch("finish", np.int32(mode), np.int32(again))
 
     def multiply(self, source: Array, target: Array) -> None:
-        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-        arguments = ALONE, source, strides[0], target, strides[1], np.int64(len(source)), self.dots
-        self._functions.add_dots((DOT_BLOCKS,), (DOT_THREADS,), arguments)
+        stride, other = strides_of(source, target)
+        arguments = self._runs, source, stride, target, other, np.int64(len(source)), self.dots
+        self._functions.add_dots((DOT_BLOCKS, self._case.places), (DOT_THREADS,), arguments)
 
     def fit(self, exact: bool = False) -> None:
-        dots, blocks = (self.dots, DOT_BLOCKS) if exact else (self.totals[self._terms.rank], 1)
-        self._launch(self._functions.fit, np.uint64(dots.data.ptr), np.int32(blocks), np.int32(exact))
+        self._launch("fit", self.dots, np.int32(DOT_BLOCKS), np.int32(exact))
 
     def keep(self, source: Array, target: Array) -> None:
         self._keep(self._functions.keep, source, target)
 
 
 class CudaEquationsProvider:
-    """See `EquationsProvider`."""
+    """See `EquationsProvider`. Several runs take tensor cores in double precision."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
+        self.several = MOST_OF_SEVERAL if device.capability >= solve.LEAST_CAPABILITY else 0
 
     def suits(self, rank: int) -> bool:
         return rank <= MOST_COLUMNS
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        prepare([_unit(rank, dtype)])
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
+        prepare([rows_unit("equations", rank, dtype)])
 
-    def bytes(self, order: int, rank: int, parts: int) -> int:
-        return _held_bytes(order, rank, parts) + 8 * rank * DOT_BLOCKS
+    def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
+        if places == 1:
+            return _held_bytes(order, rank, parts) + 8 * rank * DOT_BLOCKS
+        rank, blocks = padded(rank), blocks_of(rows, places, self._device)
+        small = doubles(order, rank) + rank * (3 * rank + 4 + parts + DOT_BLOCKS)
+        return 8 * places * (small + 2 * blocks * (rank + 2) * rank) + (4 << 10)
 
-    def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
-        return CudaEquations(self._device, terms, dtype)
-
-    def make_constrained(
-        self, terms: Terms, dtype: np.dtype[np.floating], bounds: ConstraintBounds
-    ) -> ConstrainedEquations:
-        return CudaEquations(self._device, terms, dtype, bounds)
+    def make(self, case: Case) -> Equations:
+        return CudaEquations(self._device, case)
 
 
-class Wide:
+class WideEquationsProvider:
     """See `EquationsProvider`; suits all."""
+
+    several = 0
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -116,37 +143,39 @@ class Wide:
     def suits(self, rank: int) -> bool:
         return True
 
-    def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
+    def prepare(self, rank: int, dtype: np.dtype[np.floating]) -> None:
         prepare([wide_unit(dtype, side_of(self._device))])
 
-    def bytes(self, order: int, rank: int, parts: int) -> int:
+    def bytes(self, order: int, rank: int, parts: int, places: int = 1, rows: int = 0) -> int:
         """See `EquationsProvider`: also what finding a pseudo-inverse takes."""
         return _held_bytes(order, rank, parts) + wide_bytes(rank, side_of(self._device)) + 8 * INVERTING * rank * rank
 
-    def make(self, terms: Terms, dtype: np.dtype[np.floating]) -> Equations:
-        return WideEquations(self._device, terms, dtype)
-
-    def make_constrained(
-        self, terms: Terms, dtype: np.dtype[np.floating], bounds: ConstraintBounds
-    ) -> ConstrainedEquations:
-        return WideEquations(self._device, terms, dtype, bounds)
+    def make(self, case: Case) -> Equations:
+        return WideEquations(self._device, case)
 
 
 @EQUATIONS.provider("cuda")
 def providers(device: CudaDevice) -> Sequence[EquationsProvider]:
     """Return the providers of the operation; the last one suits all."""
-    return [CudaEquationsProvider(device), Wide(device)]
+    return [CudaEquationsProvider(device), WideEquationsProvider(device)]
 
 
 def _held_bytes(order: int, rank: int, parts: int) -> int:
     return 8 * (2 * doubles(order, rank) + rank * (2 * rank + parts + 2)) + (4 << 10)
 
 
-def _unit(rank: int, dtype: np.dtype[Any]) -> CudaSource:
-    return unit("equations", {"RANK": rank, "REAL": REALS[dtype]})
+def padded(rank: int) -> int:
+    """Return for how many columns the code for several runs is compiled."""
+    return -(-rank // EIGHT) * EIGHT
+
+
+def blocks_of(rows: int, places: int, device: CudaDevice) -> int:
+    """Return how many blocks of threads solve the rows of one of several runs, at most."""
+    each = -(-FILLING * device.limits.processors // places)
+    return max(1, min(each, -(-rows // solve.FEWEST)))
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> EquationsCode:
-    module = load(_unit(rank, dtype))
+def _compiled(rank: int, dtype: np.dtype[np.floating], several: bool, device: int) -> EquationsCode:
+    module = load(rows_unit("equations", rank, dtype, several))
     return EquationsCode(*map(module.get_function, EquationsCode._fields))

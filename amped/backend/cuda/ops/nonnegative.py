@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import cupy
 import numpy as np
 
-from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.code import prepare
 from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
@@ -17,10 +16,10 @@ from ...normal_equations.hals import ColumnSolver
 from ...ops.nonnegative import NONNEGATIVE, NonnegativeSolver, System
 from ...ops.solve import SolverBytes, Sums
 from ..device import CudaDevice
-from ..source import ALONE, REALS, lanes, unit
-from .solve import APART, NOWHERE, ONCE, SolverWorkspace, adder, adding_unit
+from ..launches.fused_rows import THREADS, FusedRows, function_of, rows_unit
+from ..source import ALONE, lanes
+from . import solve
 
-THREADS = 256  # as in nonnegative.cu
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
 MOST_COLUMNS = 128  # a row is in the registers of a warp
 
@@ -38,41 +37,27 @@ class HalsSolver:
     allocates = False
 
     def __init__(self, device: CudaDevice) -> None:
-        self._limits, self._number, self._device = device.limits, device.number, device
+        self._limits, self._device = device.limits, device
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         return rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        prepare([_unit(rank, dtype), adding_unit(rank, dtype)])
+        prepare([sweeping_unit(rank, dtype), solve.solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         return SolverBytes(8 * rank * self._blocks(rows, rank) * (rank + 2))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> SolverWorkspace:
-        parts = cupy.empty((max(1, self._blocks(rows, rank)), rank + 2, rank), np.float64)
-        return SolverWorkspace(_compiled(rank, dtype, self._number), adder(rank, dtype, self._number), parts)
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> FusedRows:
+        return sweeping_rows(self._device, rank, dtype, self._blocks(rows, rank), THREADS // lanes(rank))
 
     def _blocks(self, rows: int, rank: int) -> int:
         """Return how many blocks of threads solve so many rows."""
         together, fitting = THREADS // lanes(rank), max(1, self._limits.shared // shared_bytes(rank))
         return min(-(-rows // together), self._limits.processors * min(BLOCKS, fitting))
 
-    def run(self, made: SolverWorkspace, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
-        rows, rank = source.shape
-        if not rows:
-            return
-        blocks = self._blocks(rows, rank)
-        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-        arguments = (
-            ALONE, ONCE, source, strides[0], *system, np.int32(sweeps), target, strides[1], np.int64(rows), made.parts,
-        )  # fmt: skip
-        made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
-        grid = -(-(rank + 2) * rank // THREADS)
-        dots = NOWHERE if sums.dots is None else sums.dots
-        with self._device.side_stream():
-            numbers = made.parts, np.int32(blocks), sums.gram, dots, sums.largest, APART
-            made.add_parts((grid,), (THREADS,), (ALONE, ONCE, *numbers))
+    def run(self, made: FusedRows, source: Array, system: System, sweeps: int, target: Array, sums: Sums) -> None:
+        made.run(source, (*system, np.int32(sweeps)), target, sums)
 
 
 @NONNEGATIVE.provider("cuda")
@@ -81,12 +66,19 @@ def providers(device: CudaDevice) -> Sequence[NonnegativeSolver]:
     return [HalsSolver(device), ColumnSolver(device)]
 
 
-def _unit(rank: int, dtype: np.dtype[Any]) -> CudaSource:
-    return unit("nonnegative", {"RANK": rank, "REAL": REALS[dtype], "LANES": lanes(rank)})
+def sweeping_unit(rank: int, dtype: np.dtype[Any], several: bool = False) -> CudaSource:
+    return rows_unit("nonnegative", rank, dtype, several, LANES=lanes(rank))
+
+
+def sweeping_rows(
+    device: CudaDevice, rank: int, dtype: np.dtype[Any], blocks: int, least: int, places: int = 1, runs: Any = ALONE
+) -> FusedRows:
+    """Return what solves non-negative rows of one run or several; see `FusedRows`."""
+    kind = rank, dtype, places > 1, device.number
+    hals, (_, add_parts) = _compiled(*kind), solve.compiled(*kind)
+    return FusedRows(device, hals, add_parts, shared_bytes(rank), blocks, least, rank, places, runs)
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> Any:
-    function = load(_unit(rank, dtype)).get_function("hals")
-    allow_shared(function)
-    return function
+def _compiled(rank: int, dtype: np.dtype[Any], several: bool, device: int) -> Any:
+    return function_of(sweeping_unit(rank, dtype, several), "hals")

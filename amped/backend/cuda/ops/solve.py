@@ -4,41 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-import cupy
 import numpy as np
 
-from partitioner.cuda.code import allow_shared, load, prepare
+from partitioner.cuda.code import load, prepare
 from partitioner.cuda.cubins import CudaSource
 
 from ...device import Array
 from ...ops.solve import SOLVE, Solver, SolverBytes, Sums
 from ..device import CudaDevice
+from ..launches.fused_rows import FusedRows, function_of, rows_unit
 from ..launches.rows_large import ProductSolver
-from ..source import ALONE, REALS, unit
+from ..source import ALONE
 
-SIDE, ROWS, THREADS = 8, 32, 256  # as in solve.cu
+SIDE, ROWS = 8, 32  # as in solve.cu
 MOST_COLUMNS = 64  # a warp has its share of the Gram matrix in registers; of more, products of cuBLAS are faster
 LEAST_CAPABILITY = 80  # ten times: tensor cores compute in double precision
 BLOCKS = 2  # of threads on a multiprocessor: more leave more to add up
 FEWEST = 2 * ROWS  # rows of a block: its part takes as much as rank + 2 rows
-NOWHERE = np.uint64(0)
-ONCE, APART = np.int32(0), np.int64(0)  # rows are solved for the first time; of one run alone
 
 
 def shared_bytes(rank: int) -> int:
     """Return the shared memory of a block of threads: the inverse, and a tile of rows before and after."""
     span = -(-rank // SIDE) * SIDE
     return 8 * (span + 2 * ROWS) * (span + (12 if span % 16 else 4))
-
-
-class SolverWorkspace(NamedTuple):
-    """Compiled code, and room for the parts that blocks of threads add up, (blocks, R + 2, R)."""
-
-    solve_rows: Any
-    add_parts: Any
-    parts: Array
 
 
 class FusedSolver:
@@ -48,41 +38,28 @@ class FusedSolver:
     allocates = False
 
     def __init__(self, device: CudaDevice) -> None:
-        self._device, self._limits, self._number = device, device.limits, device.number
+        self._device, self._limits = device, device.limits
 
     def suits(self, rank: int, dtype: np.dtype[Any]) -> bool:
         capable = self._device.capability >= LEAST_CAPABILITY
         return capable and rank <= MOST_COLUMNS and shared_bytes(rank) <= self._limits.shared
 
     def prepare(self, rank: int, dtype: np.dtype[Any]) -> None:
-        prepare([adding_unit(rank, dtype)])
+        prepare([solving_unit(rank, dtype)])
 
     def bytes(self, rows: int, rank: int) -> SolverBytes:
         """See `Solver`: the parts, and small matrices."""
         return SolverBytes(8 * rank * (self._blocks(rows, rank) * (rank + 2) + 4 * rank))
 
-    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> SolverWorkspace:
-        parts = cupy.empty((max(1, self._blocks(rows, rank)), rank + 2, rank), np.float64)
-        return SolverWorkspace(*_compiled(rank, dtype, self._number), parts)
+    def make(self, rows: int, rank: int, dtype: np.dtype[Any]) -> FusedRows:
+        return solving_rows(self._device, rank, dtype, self._blocks(rows, rank), FEWEST)
 
     def _blocks(self, rows: int, rank: int) -> int:
         """Return how many blocks of threads solve so many rows."""
         return min(-(-rows // FEWEST), self._limits.processors * min(BLOCKS, self._limits.shared // shared_bytes(rank)))
 
-    def run(self, made: SolverWorkspace, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
-        """See `Solver`; rows on the current stream, sums beside it: the next MTTKRP wants rows alone."""
-        rows, rank = source.shape
-        if not rows:
-            return
-        blocks = self._blocks(rows, rank)
-        strides = [np.int64(matrix.strides[0] // matrix.itemsize) for matrix in (source, target)]
-        arguments = ALONE, ONCE, source, strides[0], inverse, target, strides[1], np.int64(rows), made.parts
-        made.solve_rows((blocks,), (THREADS,), arguments, shared_mem=shared_bytes(rank))
-        grid = -(-(rank + 2) * rank // THREADS)
-        dots = NOWHERE if sums.dots is None else sums.dots
-        with self._device.side_stream():
-            numbers = made.parts, np.int32(blocks), sums.gram, dots, sums.largest, APART
-            made.add_parts((grid,), (THREADS,), (ALONE, ONCE, *numbers))
+    def run(self, made: FusedRows, source: Array, inverse: Array, target: Array, sums: Sums) -> None:
+        made.run(source, (inverse,), target, sums)
 
 
 @SOLVE.provider("cuda")
@@ -91,18 +68,20 @@ def providers(device: CudaDevice) -> Sequence[Solver]:
     return [FusedSolver(device), ProductSolver(device)]
 
 
-def adding_unit(rank: int, dtype: np.dtype[Any]) -> CudaSource:
-    return unit("solve", {"RANK": rank, "REAL": REALS[dtype]})
+def solving_unit(rank: int, dtype: np.dtype[Any], several: bool = False) -> CudaSource:
+    return rows_unit("solve", rank, dtype, several)
 
 
-def adder(rank: int, dtype: np.dtype[Any], device: int) -> Any:
-    """Return the compiled code that adds up the parts of `SolverWorkspace`."""
-    return _compiled(rank, dtype, device)[1]
+def solving_rows(
+    device: CudaDevice, rank: int, dtype: np.dtype[Any], blocks: int, least: int, places: int = 1, runs: Any = ALONE
+) -> FusedRows:
+    """Return what solves rows of one run or several by their inverses; see `FusedRows`."""
+    solve, add_parts = compiled(rank, dtype, places > 1, device.number)
+    return FusedRows(device, solve, add_parts, shared_bytes(rank), blocks, least, rank, places, runs)
 
 
 @cache
-def _compiled(rank: int, dtype: np.dtype[Any], device: int) -> tuple[Any, Any]:
-    module = load(adding_unit(rank, dtype))
-    function = module.get_function("solve")
-    allow_shared(function)
-    return function, module.get_function("add_parts")
+def compiled(rank: int, dtype: np.dtype[Any], several: bool, device: int) -> tuple[Any, Any]:
+    """Return the compiled code that solves rows, and that which adds up the parts of `FusedRows`."""
+    source = solving_unit(rank, dtype, several)
+    return function_of(source, "solve"), load(source).get_function("add_parts")

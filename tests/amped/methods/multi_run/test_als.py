@@ -13,7 +13,7 @@ from oracle import PRECISIONS, random_factors, small_pieces
 from severalruns import RANKS, assert_as_alone, assert_near_one_as_alone, side_by_side
 
 import amped
-from amped.methods import als
+from amped.backend.cpu.ops.equations import CpuEquations
 from amped.methods.constraints import NONE
 from amped.methods.driver import StopRule
 from amped.methods.updates import DivergedError
@@ -99,7 +99,7 @@ def test_what_diverges_says_where(comm: Comm, monkeypatch: pytest.MonkeyPatch) -
         if mode == 1 and target.shape[1] == 2:
             raise DivergedError("of rank 2")
 
-    monkeypatch.setattr(als.LeastSquares, "_solve", solve)
+    monkeypatch.setattr(CpuEquations, "solve", solve)
     with pytest.raises(DivergedError, match=r"iteration 1, mode 1: of rank 2; the likely cause"):
         side_by_side(
             counts((9, 8, 7)), 12, comm, StopRule(3, 0), ranks={(rank, 0): rank for rank in (1, 2, 3)}, device="cpu"

@@ -15,12 +15,12 @@ from oracle import PRECISIONS
 from severalruns import assert_as_alone, assert_near_one_as_alone, side_by_side
 
 import amped
-from amped.backend.normal_equations.host import FLAGS, MODE
-from amped.backend.ops.batch import BATCH, Batch
-from amped.backend.ops.equations import NOISY, SINGULAR
+from amped.backend.normal_equations.state import FLAGS, MODE
+from amped.backend.ops.equations import NOISY, SINGULAR, Equations
 from amped.methods.driver import StopRule
 from amped.methods.multi_run import equations
 from amped.parallel.mpi import Comm
+from amped.runs import assembly
 from partitioner.tensors.dense import DenseTensor
 
 ACCURACY = {"fp32": 1e-5, "fp64": 1e-9}
@@ -30,7 +30,7 @@ SINGULAR_ACCURACY = {"cpu": 1e-5, "cuda": 2e-4}  # sums that come in any order d
 @pytest.fixture(autouse=True)
 def provider(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if device == "cpu":
-        monkeypatch.setattr(BATCH, "first", HostBatches)
+        monkeypatch.setattr(assembly, "several_of", HostBatches)
 
 
 def counts(seed: int = 0, size: float = 1.0) -> amped.SparseTensor:
@@ -62,17 +62,16 @@ def test_a_flag_in_the_midst_of_an_iteration(
 ) -> None:
     """The run goes on by itself from the mode where it was raised, and comes back; others do not notice."""
     raised = list[int]()
-    solve = equations._Update._solve
+    solve = equations._Iterations._solve
 
-    def solve_and_raise(self: Any, mode: int) -> Any:
-        solved = solve(self, mode)
-        if mode == 1 and self._iterations == 3 and not raised:
+    def solve_and_raise(self: Any, mode: int) -> None:
+        solve(self, mode)
+        if mode == 1 and self._computed == 3 and not raised:
             raised.append(mode)
-            raise_flag(self._batch, len(self._batch.totals) - 1, mode, flag)
-        return solved
+            raise_flag(self._update.equations, mode, flag)
 
-    monkeypatch.setattr(equations._Update, "_solve", solve_and_raise)
-    monkeypatch.setattr(equations._Update, "_noted", lambda self: NotNoted(self))
+    monkeypatch.setattr(equations._Iterations, "_solve", solve_and_raise)
+    monkeypatch.setattr(equations._Iterations, "_captured", lambda self: NotCaptured(self))
     tensor, rule, how = counts(), StopRule(12, 0), {"device": device, "precision": "fp64"}
     found = side_by_side(tensor, 24, comm, rule, nonnegative, **how)
     assert raised == [1]
@@ -83,15 +82,15 @@ def test_a_flag_in_the_midst_of_an_iteration(
 def test_a_flag_between_iterations(device: str, comm: Comm, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """What an operator keeps from pass to pass is not that of a launch that it was not told of."""
     raised = list[int]()
-    iteration = equations._Update.iteration
+    following = equations._Iterations.next
 
     def raise_and_compute(self: Any) -> Any:
-        if self._iterations in (4, 7) and len(raised) < 2:
-            raised.append(self._iterations)
-            raise_flag(self._batch, len(self._batch.totals) - 1, -1, SINGULAR)
-        return iteration(self)
+        if self._computed in (4, 7) and len(raised) < 2:
+            raised.append(self._computed)
+            raise_flag(self._update.equations, -1, SINGULAR)
+        return following(self)
 
-    monkeypatch.setattr(equations._Update, "iteration", raise_and_compute)
+    monkeypatch.setattr(equations._Iterations, "next", raise_and_compute)
     tensor = DenseTensor(low_rank((12, 10, 9), 3, 0.2, 3)) if kind == "dense" else counts()
     rule, how = StopRule(12, 0), {"device": device, "precision": "fp64"}
     found = side_by_side(tensor, 20, comm, rule, ranks={(3, start): 3 for start in range(4)}, **how)
@@ -99,24 +98,25 @@ def test_a_flag_between_iterations(device: str, comm: Comm, monkeypatch: pytest.
     assert_as_alone(found, tensor, rule, 1e-7, False, **how)
 
 
-class NotNoted:
-    """A replay that computes each time anew."""
+class NotCaptured:
+    """A replay that computes again each time."""
 
-    def __init__(self, update: Any) -> None:
-        self._update = update
+    def __init__(self, iterations: Any) -> None:
+        self._iterations = iterations
 
     def launch(self) -> None:
-        self._update._compute()
+        self._iterations._compute()
 
     def wait(self) -> np.ndarray:
-        batch = self._update._batch
-        batch.told()
-        return np.asarray(batch.facts.get().view(np.uint8))
+        batch = self._iterations._update.equations
+        self._iterations._update.all_told()
+        return np.asarray(batch.reported.get())
 
 
-def raise_flag(batch: Batch, place: int, mode: int, flag: int) -> None:
-    """Let a flag be there after a mode was solved, its norms being taken out: as if the next one could not be."""
+def raise_flag(batch: Equations, mode: int, flag: int) -> None:
+    """Let the last run have a flag after a mode was solved and its norms taken out, as if the next one could not be."""
     some: Any = batch
+    place = len(batch.totals) - 1
     if isinstance(some, HostBatch):
         some.runs[place].flags, some.runs[place].mode = flag, mode + 1
     else:

@@ -14,9 +14,9 @@ from oracle import PRECISIONS
 from severalruns import assert_as_alone, side_by_side
 
 import amped
-from amped.backend.ops.batch import BATCH
 from amped.methods.driver import StopRule
 from amped.parallel.mpi import Comm
+from amped.runs import assembly
 
 pytestmark = pytest.mark.mpi
 CASES = [("small", "fp32", False), ("large", "fp64", True), ("exact", "fp32", True)]
@@ -33,7 +33,7 @@ def test_as_alone(
 ) -> None:
     """Small and large values are out of range, and rows are sent again; exact fits are computed in double precision."""
     if device == "cpu":
-        monkeypatch.setattr(BATCH, "first", HostBatches)
+        monkeypatch.setattr(assembly, "several_of", HostBatches)
     noise, size = (0.0, 1.0) if kind == "exact" else (0.4, {"small": 1e-6, "large": 3e7}[kind])
     array = np.abs(low_rank((13, 10, 2), 3, noise, 5)) * size
     tensor = amped.SparseTensor(np.argwhere(array), array[array != 0], array.shape) if comm.rank == 0 else None

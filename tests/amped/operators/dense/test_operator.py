@@ -212,7 +212,7 @@ def test_cp_als_whose_products_serve_pairs_of_modes(
 def test_three_passes_serve_two_iterations(comm: Comm, workspace: int | None) -> None:
     array = low_rank((60, 62, 64), 3, noise=0.05)
     operator = dense_operator(array, random_factors(1, array.shape, 40), comm, workspace=workspace)
-    update, reads = LeastSquares(operator), list[list[bool]]()
+    update, reads = LeastSquares.of_run(operator), list[list[bool]]()
     update.load(EquationsStatus(0, 0, np.nan, np.ones((3, 40)), np.ones((3, 40))), 0.0, None)
     for _ in range(3):
         reads.append([])

@@ -1,0 +1,49 @@
+"""Which solvers compute the rows of a single run: those of non-negative modes have one of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..device import Array, Device
+from ..ops.equations import Case
+from ..ops.nonnegative import System, nonnegative_solver
+from ..ops.solve import SolverBytes, Sums, solver
+
+
+class RowSolvers:
+    """Solves the rows of a single run.
+
+    Attributes
+    ----------
+    allocates : bool
+        See `Equations`.
+    """
+
+    def __init__(self, device: Device, case: Case) -> None:
+        rank, dtype, self._bounds = case.terms.rank, case.dtype, case.bounds
+        self._solver = solver(device, rank, dtype)
+        self._made = self._solver.make(max(case.rows), rank, dtype)
+        self.allocates = self._solver.allocates
+        if case.bounds.nonnegative:
+            self._nonnegative = nonnegative_solver(device, rank, dtype)
+            self._room = self._nonnegative.make(case.nonnegative_rows, rank, dtype)
+            self.allocates |= self._nonnegative.allocates
+
+    def run(
+        self, mode: int, source: Array, inverse: Array, system: System, target: Array, sums: Sums, again: bool
+    ) -> None:
+        """Queue the solving of a mode's rows, by `inverse` or `system`; `again`: they are divided by other numbers."""
+        if mode in self._bounds.nonnegative:
+            sweeps = 0 if again else self._bounds.sweeps
+            self._nonnegative.run(self._room, source, system, sweeps, target, sums)
+        else:
+            self._solver.run(self._made, source, inverse, target, sums)
+
+
+def solver_bytes(device: Device, rows: int, rank: int, dtype: np.dtype[np.floating], constrained: bool) -> SolverBytes:
+    """Return the device memory that solving so many rows takes."""
+    kept, passing = solver(device, rank, dtype).bytes(rows, rank)
+    if not constrained:
+        return SolverBytes(kept, passing)
+    more = nonnegative_solver(device, rank, dtype).bytes(rows, rank)
+    return SolverBytes(kept + more.kept + 8 * rank * (rank + 2), max(passing, more.passing))

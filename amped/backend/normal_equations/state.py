@@ -1,0 +1,93 @@
+"""What equations know of the factor matrices of a run, in one piece of memory, on the host or a device."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..device import Array
+from ..ops.equations import EquationsStatus, RunStart, Terms
+from ..ops.solve import Sums
+
+Matrix = NDArray[np.float64]
+ITERATIONS, FIT, BEST, FLAGS, SQUARES, MODE, FACTS = range(7)
+"""Facts: whole iterations, the fit of the last one, the best fit, flags, squared norms, the mode where a device raised
+a flag; and how many there are."""
+ALIGNED = 256 // 8  # doubles
+FAR_OFF = 2.0**20  # times the tensor's norm, at most, for that of a start: it sets the size of rounding errors
+
+
+class EquationsState:
+    """What equations know of the factor matrices of a run: first what the host reads.
+
+    Attributes
+    ----------
+    memory : (bytes,) uint8 array
+        Of these, the first `told_bytes` are facts, norms and scales.
+    facts : (FACTS,) array
+    norms, scales : (N, R) arrays
+        See `EquationsStatus`.
+    divisor : (R,) array
+        What the columns of the matrix that is solved now are divided by when they are stored.
+    grams : (N, R, R) array
+        The Gram matrices, of columns with their scales.
+    weights : (R,) array
+        The norms of the components, where equations are constrained.
+    """
+
+    def __init__(self, xp: ModuleType, order: int, rank: int, numbers: Array = None) -> None:
+        """Take `numbers`, (`doubles`,), or memory of zeros."""
+        numbers = xp.zeros(doubles(order, rank), np.float64) if numbers is None else numbers
+        sizes = [FACTS, order * rank, order * rank, rank, order * rank * rank, rank]
+        bounds = [0, *accumulate(sizes)]
+        self.facts, norms, scales, self.divisor, grams, self.weights = (numbers[a:b] for a, b in pairwise(bounds))
+        self.norms, self.scales = norms.reshape(order, rank), scales.reshape(order, rank)
+        self.grams = grams.reshape(order, rank, rank)
+        self.memory, self.told_bytes = numbers.view(np.uint8), 8 * bounds[3]
+
+    def told(self, memory: NDArray[np.uint8]) -> EquationsStatus:
+        """Return the state of the run from a copy of the first bytes."""
+        numbers = memory[: self.told_bytes].view(np.float64)
+        facts, columns = numbers[:FACTS].tolist(), numbers[FACTS:].reshape(2, *self.norms.shape).copy()
+        return EquationsStatus(
+            int(facts[FLAGS]), int(facts[ITERATIONS]), facts[FIT], columns[0], columns[1], facts[SQUARES]
+        )
+
+    def begin(self, start: RunStart, norm: float, constrained: bool) -> None:
+        """Take the state from which a run continues; `norm` is that of the tensor. The memory is the host's."""
+        told = start.told
+        self.facts[[ITERATIONS, FIT, BEST, FLAGS]] = told.iterations, told.fit, start.best, 0
+        self.norms[...], self.scales[...] = told.norms, told.scales
+        self.grams[...] = start.grams * (told.scales[:, :, None] * told.scales[:, None])
+        if start.weights is not None:
+            self.weights[...] = start.weights
+        elif constrained:
+            self._take_lengths_out(norm)
+
+    def _take_lengths_out(self, norm: float) -> None:
+        """Take the norms out of all columns."""
+        self.weights[...] = 1.0
+        for mode, gram in enumerate(self.grams):
+            length = np.sqrt(np.diag(gram))
+            length[~(length > 0)] = 1.0
+            self.norms[mode] *= length
+            self.scales[mode] /= length
+            gram *= np.outer(1 / length, 1 / length)
+            self.weights *= length
+        model = np.sqrt(self.weights @ np.multiply.reduce(self.grams) @ self.weights)
+        self.weights *= min(1.0, FAR_OFF * norm / max(model, np.finfo(np.float64).tiny))
+
+
+def doubles(order: int, rank: int) -> int:
+    """Return the size of the memory of an `EquationsState`."""
+    return -(-(FACTS + rank * (2 * order + 2 + order * rank)) // ALIGNED) * ALIGNED
+
+
+def sums_of(totals: Array, terms: Terms, dots: bool) -> Sums:
+    """Return where the rows of a mode are added up, in the totals of the first run; inner products only with `dots`."""
+    rank = totals.shape[2]
+    totals = totals[0]
+    return Sums(totals[:rank], totals[rank + 2 + terms.part], totals[rank] if dots else None)
